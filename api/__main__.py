@@ -18,11 +18,11 @@ from colonnade.configs import list_configs
 
 #: what users do -> its commands; each is a module of ``colonnade.tools`` with the same name
 COMMANDS = {
-    'Data': ('new_config', 'check_data', 'browse', 'make_shards', 'make_shapes'),
-    'Training': ('check_config', 'train', 'report', 'compare', 'param_groups'),
-    'Evaluation': ('test', 'benchmark', 'complexity', 'rank_trunks'),
+    'Data': ('create_config', 'check_dataset', 'browse_dataset', 'make_shards', 'make_shapes'),
+    'Training': ('check_config', 'train', 'build_report', 'compare_runs', 'list_param_groups'),
+    'Evaluation': ('test', 'benchmark', 'complexity', 'rank_backbones'),
     'Inference': ('predict', 'visualize', 'serve', 'export', 'package'),
-    'Conversion': ('convert_checkpoint', 'transplant'),
+    'Conversion': ('convert_checkpoint', 'swap_backbone'),
 }
 TOOLS = tuple(sorted(chain(*COMMANDS.values())))
 

@@ -1,4 +1,4 @@
-"""What trunks attend to and mix, as images: for looking at, not for training.
+"""What backbones attend to and mix, as images: for looking at, not for training.
 
 Shapes: ``B`` images, ``h, w`` grid of tokens, ``N = h w``, ``d`` channels of a head.
 """
@@ -20,9 +20,9 @@ from colonnade.weights.layouts import remap
 from colonnade.weights.state_dicts import WeightsError, listed, mismatches, state_dict_of
 
 from .columnar import ColumnarBackbone
+from .resmlp.backbone import ResMLP
 from .resmlp.token_mixing import matrix_of
-from .resmlp.trunk import ResMLP
-from .xcit.trunk import XCiT
+from .xcit.backbone import XCiT
 
 
 class ClassAttentionMap(NamedTuple):
@@ -38,10 +38,10 @@ class ClassAttentionMap(NamedTuple):
 
 
 class ClassAttentionStage(nn.Module):
-    """The class token and class-attention blocks of a trunk's classifier, under timm's names.
+    """The class token and class-attention blocks of a backbone's classifier, under timm's names.
 
     Raises:
-        ValueError: If the trunk is of a kind without class attention.
+        ValueError: If the backbone is of a kind without class attention.
     """
 
     def __init__(self, backbone: ColumnarBackbone) -> None:
@@ -62,14 +62,14 @@ def load_class_attention(backbone: ColumnarBackbone,
                          source: str | Path,
                          *,
                          trust: bool = False) -> ClassAttentionStage:
-    """The class-attention stage for a trunk, from a classifier's file.
+    """The class-attention stage for a backbone, from a classifier's file.
 
     Args:
-        backbone: The trunk, with weights of its own.
+        backbone: The backbone, with weights of its own.
         source, trust: As for :func:`~colonnade.weights.loading.load_weights`.
 
     Raises:
-        ValueError: If the trunk is of a kind without class attention.
+        ValueError: If the backbone is of a kind without class attention.
         WeightsError: If the file has no such stage, or one that does not fit.
     """
     stage = ClassAttentionStage(backbone).eval()
@@ -101,10 +101,10 @@ def class_attention(backbone: ColumnarBackbone, stage: ClassAttentionStage,
         Maps of each class-attention layer, first to last.
 
     Raises:
-        ValueError: If the trunk was built without its last blocks.
+        ValueError: If the backbone was built without its last blocks.
     """
     if len(backbone.blocks) < backbone.depth:
-        raise UserError(f'class attention follows block {backbone.depth - 1}, and this trunk '
+        raise UserError(f'class attention follows block {backbone.depth - 1}, and this backbone '
                         f'ends with block {len(backbone.blocks) - 1}: out_indices must reach it')
     found = backbone(img)[-1]  # (B, C, h, w)
     grid, tokens = found.shape[-2:], found.flatten(2).transpose(1, 2)
@@ -161,7 +161,7 @@ def mixing_rows(backbone: ResMLP, block: int = -1) -> Tensor:
     ``mixing_rows(backbone)[i, j]`` is what the token at row i, column j of the native grid reads.
 
     Raises:
-        ValueError: If the trunk is no ResMLP or has no such block.
+        ValueError: If the backbone is no ResMLP or has no such block.
     """
     if not isinstance(backbone, ResMLP):
         raise UserError(f'{type(backbone).__name__} has no mixing matrices')

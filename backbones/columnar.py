@@ -1,4 +1,4 @@
-"""What all columnar trunks share: taps, freezing, checkpointing, norm layers and layer depth.
+"""What all columnar backbones share: taps, freezing, checkpointing, norm layers and layer depth.
 
 Shapes: ``B`` images, ``H, W`` their height and width, ``p`` patch size, ``C`` embedding width.
 There are ``N = h * w`` tokens, of a grid of ``h = ceil(H / p)`` by ``w = ceil(W / p)``.
@@ -18,19 +18,19 @@ from torch.utils.checkpoint import checkpoint
 from colonnade.common.errors import UserError
 
 from .kernels.folding import FusedError, Fusible
-from .kernels.matmul_backend import check_products
+from .kernels.matmul_backend import check_matmul_backend
 from .kernels.memory_format import as_map
 from .kernels.norms import RunningStatsKept, is_batch_norm, replace_batch_norms
 from .variants import PublishedSize, Variants, resolve_out_indices
-from .weight_loading import LoadableTrunk, require_fitting
+from .weight_loading import LoadableBackbone, check_loadable
 
 
-class ColumnarBackbone(Fusible, LoadableTrunk):
-    """A trunk of equal blocks whose intermediate outputs are given as maps of one stride.
+class ColumnarBackbone(Fusible, LoadableBackbone):
+    """A backbone of equal blocks whose intermediate outputs are given as maps of one stride.
 
     A subclass gives its table ``variants`` and the methods :meth:`_build`, :meth:`_embed`,
     :meth:`_run_block`, :meth:`infer_arch` and :meth:`timm_module`, and is registered by
-    :func:`register_trunk`. Its parameters carry the names of timm's module. Blocks behind the last
+    :func:`register_backbone`. Its parameters carry the names of timm's module. Blocks behind the last
     tap are not built: they would cost memory and get no gradient.
 
     Args:
@@ -41,7 +41,7 @@ class ColumnarBackbone(Fusible, LoadableTrunk):
         drop_path_rate: Stochastic depth, the same for every block (as the papers train). ``None``
             is the architecture's rate if its table has one, else 0.
         frozen_stages: ``-1`` freezes nothing, ``0`` the stem, ``n`` also the first n blocks; the
-            number of all blocks freezes the whole trunk.
+            number of all blocks freezes the whole backbone.
         norm_eval: Keep batch normalisation layers in evaluation mode while training.
         with_cp: Recompute blocks in the backward pass instead of storing their activations: True
             for all, a number n for every n-th.
@@ -78,7 +78,7 @@ class ColumnarBackbone(Fusible, LoadableTrunk):
                  with_cp: bool | int = False,
                  norm_cfg: dict | None = None,
                  init_cfg: dict | list[dict] | None = None) -> None:
-        check_products()
+        check_matmul_backend()
         super().__init__(init_cfg=init_cfg)
         self.settings = self.variants.resolve(arch)
         self.embed_dim: int = self.settings['embed_dim']
@@ -99,16 +99,16 @@ class ColumnarBackbone(Fusible, LoadableTrunk):
             raise UserError(f'frozen_stages must be in -1 ... {num_blocks}, got {frozen_stages}')
         self.frozen_stages = frozen_stages
 
-        trunk = self._build(num_blocks, drop_path_rate=drop_path_rate)
+        backbone = self._build(num_blocks, drop_path_rate=drop_path_rate)
         for name in (*self.stem_names, 'blocks', *self.tail_names):
-            setattr(self, name, getattr(trunk, name))
+            setattr(self, name, getattr(backbone, name))
         if not any(is_batch_norm(module) for module in self.modules()):
             self._warn_of_no_effect(norm_cfg=norm_cfg, norm_eval=norm_eval)
         elif norm_cfg is not None:
             replace_batch_norms(self, norm_cfg)
         for part in self._frozen_parts():
             part.requires_grad_(False)
-        self.register_load_state_dict_pre_hook(require_fitting)
+        self.register_load_state_dict_pre_hook(check_loadable)
 
     @abstractmethod
     def timm_module(self, img_size: int | tuple[int, int], num_classes: int = 0) -> nn.Module:
@@ -160,7 +160,7 @@ class ColumnarBackbone(Fusible, LoadableTrunk):
 
         Raises:
             ValueError: If the images are smaller than a patch, or one without a batch.
-            FusedError: Under autocast to float16, if the trunk is fused for another precision.
+            FusedError: Under autocast to float16, if the backbone is fused for another precision.
         """
         if img.ndim != 4:
             raise UserError(f'images must be (B, 3, H, W), got the shape {tuple(img.shape)}')
@@ -193,7 +193,7 @@ class ColumnarBackbone(Fusible, LoadableTrunk):
         """Let torch.compile take the blocks, one by one; arguments as for it.
 
         One compilation serves all blocks: it takes seconds, not minutes. With Inductor's
-        ``freezing`` (``TORCHINDUCTOR_FREEZING=1``) weights are constants, and the trunk is compiled
+        ``freezing`` (``TORCHINDUCTOR_FREEZING=1``) weights are constants, and the backbone is compiled
         as a whole.
         """
         from torch._inductor import config  # takes a second
@@ -207,7 +207,7 @@ class ColumnarBackbone(Fusible, LoadableTrunk):
         """As :meth:`torch.nn.Module.train`, but what is frozen stays in evaluation mode.
 
         Raises:
-            FusedError: If a fused trunk is to be trained.
+            FusedError: If a fused backbone is to be trained.
         """
         if mode and self.fused:
             raise FusedError(f'a fused {type(self).__name__} cannot be trained: build it anew')

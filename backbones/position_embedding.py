@@ -19,10 +19,10 @@ from .kernels.resampling import resample_positions
 
 
 class LearnedPositions(ColumnarBackbone):
-    """A trunk whose tokens are patches with learned positions, ``pos_embed``, added.
+    """A backbone whose tokens are patches with learned positions, ``pos_embed``, added.
 
     Images are padded with zeros at the bottom and right to whole patches. The positions are resized
-    to the image's grid, bicubic and antialiased. The trunk keeps those of a square grid, which the
+    to the image's grid, bicubic and antialiased. The backbone keeps those of a square grid, which the
     column ``img_size`` of its table says. Positions of another square grid are resized to it when
     they are loaded, and a warning is logged.
     """
@@ -31,7 +31,7 @@ class LearnedPositions(ColumnarBackbone):
     pos_embed: nn.Parameter  # (1, N, C)
 
     def resized(self, state: State) -> State:
-        """The positions of a file, if it has others than the trunk's square grid; warns then."""
+        """The positions of a file, if it has others than the backbone's square grid; warns then."""
         positions = state.get('pos_embed')
         if positions is None or positions.ndim != 3 or positions.shape == self.pos_embed.shape:
             return {}

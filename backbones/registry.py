@@ -1,4 +1,4 @@
-"""The trunks that there are: configs, weights, tools and tests find a new one here."""
+"""The backbones that there are: configs, weights, tools and tests find a new one here."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -6,42 +6,42 @@ from typing import Any, TypeVar
 
 from mmengine.registry import MODELS
 
-from colonnade.weights.layouts import Layout, register_layouts
+from colonnade.weights.layouts import Layout, register_formats
 from colonnade.weights.state_dicts import State, WeightsError
 
-Trunk = TypeVar('Trunk', bound=type)
+Backbone = TypeVar('Backbone', bound=type)
 #: classes of :class:`~.columnar.ColumnarBackbone` by their names
-TRUNKS: dict[str, Any] = {}
+BACKBONES: dict[str, Any] = {}
 
 
-def register_trunk(*layouts: Layout) -> Callable[[Trunk], Trunk]:
-    """A decorator that makes a trunk known to configs, weights, tools and tests.
+def register_backbone(*layouts: Layout) -> Callable[[Backbone], Backbone]:
+    """A decorator that makes a backbone known to configs, weights, tools and tests.
 
     Args:
         *layouts: Layouts of files with its weights; the first that fits is used.
 
     Raises:
-        KeyError: If there is a trunk of this name.
+        KeyError: If there is a backbone of this name.
     """
 
-    def register(trunk: Trunk) -> Trunk:
-        MODELS.register_module(module=trunk)
-        TRUNKS[trunk.__name__] = trunk
-        register_layouts(*layouts)
-        return trunk
+    def register(backbone: Backbone) -> Backbone:
+        MODELS.register_module(module=backbone)
+        BACKBONES[backbone.__name__] = backbone
+        register_formats(*layouts)
+        return backbone
 
     return register
 
 
-def infer_trunk(state: State) -> tuple[Any, dict[str, int]]:
-    """The trunk that a state dict under our names is of, and the columns of its table.
+def infer_backbone(state: State) -> tuple[Any, dict[str, int]]:
+    """The backbone that a state dict under our names is of, and the columns of its table.
 
     Raises:
         WeightsError: If it is of none.
     """
-    for trunk in TRUNKS.values():
+    for backbone in BACKBONES.values():
         try:
-            return trunk, trunk.infer_arch(state)
+            return backbone, backbone.infer_arch(state)
         except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError):
-            continue  # of another trunk
-    raise WeightsError(f'no {" or ".join(TRUNKS)} that could be recognised')
+            continue  # of another backbone
+    raise WeightsError(f'no {" or ".join(BACKBONES)} that could be recognised')

@@ -45,14 +45,14 @@ def token_attention(backbone: ColumnarBackbone,
     second. With shaped attention (SimplifiedViT) they are the matrix A(x), without the gains.
 
     Args:
-        backbone: A trunk that :func:`has_token_attention`.
+        backbone: A backbone that :func:`has_token_attention`.
         img: ``(B, 3, H, W)``, normalised.
         token: Row and column in the grid, or the number of a prefix token. ``None`` is the first
             prefix token, the class token, and without one the middle of the grid.
         block: Which block; negative numbers count from the last that was built.
 
     Raises:
-        ValueError: If the trunk has no such attention, or there is no such block or token.
+        ValueError: If the backbone has no such attention, or there is no such block or token.
     """
     if not has_token_attention(backbone):
         raise UserError(f'{backbone.describe()} has no attention between tokens that is known')
@@ -78,7 +78,7 @@ def _number(token: int | Grid | None, prefix: int, grid: Grid) -> int:
         token = 0 if prefix else (grid[0] // 2, grid[1] // 2)
     if isinstance(token, int):
         if not 0 <= token < prefix:
-            raise UserError(f'the trunk has {prefix} prefix tokens, and none of number {token}')
+            raise UserError(f'the backbone has {prefix} prefix tokens, and none of number {token}')
         return token
     row, column = token
     if not (0 <= row < grid[0] and 0 <= column < grid[1]):

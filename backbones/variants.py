@@ -1,4 +1,4 @@
-"""The table of a trunk's variants: look up, complete, check and name an architecture; the taps."""
+"""The table of a backbone's variants: look up, complete, check and name an architecture; the taps."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,17 +20,17 @@ class PublishedSize(NamedTuple):
 
 @dataclass(frozen=True)
 class Variants:
-    """A trunk's architectures, one row each, named as in its paper.
+    """A backbone's architectures, one row each, named as in its paper.
 
     Attributes:
-        trunk: The trunk's name, for messages.
+        backbone: The backbone's name, for messages.
         rows: Name of a variant -> its columns; all rows have the same.
         defaults: Columns that a custom architecture may leave out, with their values.
         shown_columns: Columns that the shapes of a state dict show.
-        check: Raises a ValueError for settings that this trunk does not support, see
+        check: Raises a ValueError for settings that this backbone does not support, see
             :meth:`resolve`.
     """
-    trunk: str
+    backbone: str
     rows: Mapping[str, Settings]
     defaults: Settings
     shown_columns: tuple[str, ...] = ('embed_dim', 'depth', 'num_heads', 'patch_size')
@@ -60,14 +60,14 @@ class Variants:
         """
         if isinstance(arch, str):
             if arch not in self.rows:
-                raise UserError(f'{self.trunk} has no arch {arch!r}; it has '
+                raise UserError(f'{self.backbone} has no arch {arch!r}; it has '
                                 f'{", ".join(self.rows)}, or takes a dict')
             arch = self.rows[arch]
         columns = set(next(iter(self.rows.values())))
         settings = {**self.defaults, **arch}
         missing, unknown = columns - set(settings), set(settings) - columns
         if missing or unknown:
-            raise UserError(f'a custom arch of {self.trunk} has the keys {sorted(columns)}: '
+            raise UserError(f'a custom arch of {self.backbone} has the keys {sorted(columns)}: '
                             f'missing {sorted(missing)}, unknown {sorted(unknown)}')
         return settings
 
@@ -79,15 +79,15 @@ class Variants:
         return None
 
     def describe(self, settings: Settings) -> str:
-        """The trunk's and the variant's name, or else the ``shown_columns``, for messages."""
+        """The backbone's and the variant's name, or else the ``shown_columns``, for messages."""
         if arch := self.name_in_table(settings):
-            return f'{self.trunk} {arch}'
+            return f'{self.backbone} {arch}'
         sizes = ', '.join(f'{column} {settings[column]}' for column in self.shown_columns)
-        return f'a custom {self.trunk} of {sizes}'
+        return f'a custom {self.backbone} of {sizes}'
 
 
 def check_sizes(settings: Settings) -> None:
-    """Raise a ValueError for sizes that no trunk can have."""
+    """Raise a ValueError for sizes that no backbone can have."""
     if settings['depth'] < 1:
         raise UserError(f'depth must be at least 1, got {settings["depth"]}')
     width, heads = settings['embed_dim'], settings.get('num_heads', 1)

@@ -1,4 +1,4 @@
-"""What columnar trunks know of weights: which fit, what is resized, what may be left out."""
+"""What columnar backbones know of weights: which fit, what is resized, what may be left out."""
 from __future__ import annotations
 
 from abc import abstractmethod
@@ -12,14 +12,14 @@ from colonnade.weights.loading import require_complete, resize_tensors
 from colonnade.weights.pretrained import load_pretrained, pretrained_of, timm_name_of
 from colonnade.weights.state_dicts import Shapes, State, WeightsError
 
-from .kernels.folding import Fusible, refuse_weights
+from .kernels.folding import Fusible, reject_weights
 from .kernels.without_memory import without_memory
-from .registry import infer_trunk
+from .registry import infer_backbone
 from .variants import Variants
 
 
-class LoadableTrunk(BaseModule):
-    """The part of a trunk that weights are fitted to, as ``weights/loading.py`` asks for it.
+class LoadableBackbone(BaseModule):
+    """The part of a backbone that weights are fitted to, as ``weights/loading.py`` asks for it.
 
     Its parameters carry the names of timm's module.
     """
@@ -50,7 +50,7 @@ class LoadableTrunk(BaseModule):
 
     @classmethod
     def arguments_for(cls, state: State) -> dict[str, Any]:
-        """Arguments that build the trunk of a state dict under our names.
+        """Arguments that build the backbone of a state dict under our names.
 
         Raises:
             LookupError, ValueError: If the state dict does not show them.
@@ -88,12 +88,12 @@ class LoadableTrunk(BaseModule):
             super().init_weights()
 
     def check_loadable(self) -> None:
-        """Raise a FusedError if the trunk is fused."""
+        """Raise a FusedError if the backbone is fused."""
         if isinstance(self, Fusible):
-            refuse_weights(self)
+            reject_weights(self)
 
     def unused_shapes(self, state: State) -> list[Shapes]:
-        """Shapes of classifier tensors that the trunk does not need, in groups.
+        """Shapes of classifier tensors that the backbone does not need, in groups.
 
         A file has all tensors of a group, or none.
 
@@ -114,7 +114,7 @@ class LoadableTrunk(BaseModule):
         return list(groups.values())
 
     def renamed(self, state: State) -> State:
-        """A file's tensors under the trunk's names, where these depend on the architecture."""
+        """A file's tensors under the backbone's names, where these depend on the architecture."""
         return state
 
     def resized(self, state: State) -> State:
@@ -122,18 +122,18 @@ class LoadableTrunk(BaseModule):
         return {}
 
     def describe(self, state: State | None = None) -> str:
-        """This architecture, or that of a state dict of any trunk, for messages."""
+        """This architecture, or that of a state dict of any backbone, for messages."""
         if state is None:
             return self.variants.describe(self.settings)
         try:
-            trunk, settings = infer_trunk(state)
+            backbone, settings = infer_backbone(state)
         except WeightsError as error:
             return str(error)
-        return trunk.variants.describe(settings)
+        return backbone.variants.describe(settings)
 
 
-def require_fitting(trunk: Fusible, state_dict: State, prefix: str, *_: Any) -> None:
-    """A hook before loading: a trunk is loaded whole or not at all, and not when it is fused."""
-    refuse_weights(trunk)
-    resize_tensors(trunk, state_dict, prefix)
-    require_complete(trunk, state_dict, prefix)
+def check_loadable(backbone: Fusible, state_dict: State, prefix: str, *_: Any) -> None:
+    """A hook before loading: a backbone is loaded whole or not at all, and not when it is fused."""
+    reject_weights(backbone)
+    resize_tensors(backbone, state_dict, prefix)
+    require_complete(backbone, state_dict, prefix)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from typing import Any, TextIO
 
-from colonnade.runtime.printing import printable
+from colonnade.runtime.sanitize import printable
 
 from .errors import UserCodeError
 

@@ -116,7 +116,7 @@ class ProcessError(RuntimeError):
 
 
 @contextmanager
-def failing_together() -> Iterator[None]:
+def raise_on_all_ranks() -> Iterator[None]:
     """Context manager that raises in all processes if its block raises in one.
 
     Without it, the others would wait for the one that failed.

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def without_collecting() -> Iterator[None]:
+def pause_gc() -> Iterator[None]:
     """While open, objects of circles are not looked for; all others are freed as ever."""
     was_on = gc.isenabled()
     gc.disable()

@@ -6,7 +6,7 @@ import time
 from datetime import timedelta
 from types import TracebackType
 
-from colonnade.runtime.printing import one_line
+from colonnade.runtime.sanitize import one_line
 
 LOG_INTERVAL = 10.  # seconds between two lines in a log
 FLICKER = 0.2  # seconds between two updates of the line in a terminal

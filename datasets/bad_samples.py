@@ -21,14 +21,14 @@ from mmengine.runner import Runner
 
 from colonnade.common.errors import UserCodeError, UserError
 from colonnade.common.storage.retrying_backend import PASSING
-from colonnade.runtime.printing import one_line
+from colonnade.runtime.sanitize import one_line
 
 from .training_checks import iter_datasets
 
 SKIPPED = 'skipped_samples'  # .jsonl in the work dir: a line for each time a sample was skipped
 IN_A_ROW = 100  # samples that may break one after the other
 SHOWN = 10  # skipped samples that the log names
-ADVICE = 'colonnade check_data CONFIG lists all that break'
+ADVICE = 'colonnade check_dataset CONFIG lists all that break'
 KEYS = ('img_path', 'seg_map_path')  # what data sets call files
 #: what Python prints between the traceback of a cause and that of the error raised from it
 CAUSE = '\nThe above exception was the direct cause of the following exception:'

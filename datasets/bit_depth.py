@@ -8,8 +8,8 @@ import cv2
 from PIL import Image
 from PIL.TiffImagePlugin import TiffImageFile
 
-from colonnade.runtime.depths import (COLOUR, DARK, FORMATS_OF_PAGES, PHOTOMETRIC, SAMPLES, advice,
-                                      has_16_bits)
+from colonnade.runtime.bit_depth import (COLOUR, DARK, FORMATS_OF_PAGES, PHOTOMETRIC, SAMPLES,
+                                         advice, has_16_bits)
 
 
 @dataclass

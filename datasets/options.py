@@ -77,14 +77,14 @@ class DataOptions:
 
 @dataclass
 class CheckDataOptions(ConfigOptions):
-    """What a check of data is told, as ``colonnade check_data --help`` says it."""
+    """What a check of data is told, as ``colonnade check_dataset --help`` says it."""
     data_root: str | Path | None = option(
         'where the data set lies: a folder, shards or a URL', metavar='DIR')
     split: Sequence[str] = option('whose files are looked at (all)', SPLITS, choices=SPLITS)
     json: Path | None = option('write the whole report to this file too', metavar='FILE')
     allow_outside: bool = option(ALLOW_OUTSIDE, False)
     convert_again: bool = option(
-        'first repeat the conversions of new_config.py that the config reads', False)
+        'first repeat the conversions of create_config.py that the config reads', False)
     workers: int | None = option('threads that decode (one a core, at most 8)', metavar='N')
 
 

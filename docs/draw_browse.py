@@ -1,7 +1,7 @@
-"""Draws docs/images/browse.png: a part of a page of ``tools/browse.py``.
+"""Draws docs/images/browse.png: a part of a page of ``tools/browse_dataset.py``.
 
     python tools/make_shapes.py shapes
-    python tools/browse.py configs/mask_rcnn/xcit_nano_12_p16_slim_shapes.py \\
+    python tools/browse_dataset.py configs/mask_rcnn/xcit_nano_12_p16_slim_shapes.py \\
         --data-root shapes/coco --num 3 --out browse.html
     python docs/draw_browse.py browse.html docs/images/browse.png
 """

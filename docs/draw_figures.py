@@ -1,4 +1,4 @@
-"""Draw a figure of the pages: a trunk and the pyramid, or what the trunks mix.
+"""Draw a figure of the pages: a backbone and the pyramid, or what the backbones mix.
 
     python docs/draw_figures.py pyramid > docs/images/pyramid.svg
     python docs/draw_figures.py mixing > docs/images/mixing.svg
@@ -13,7 +13,7 @@ TAPS = (4, 6, 8, 12)
 LEVELS = (  # stride, side of its square, what makes it
     (4, 112, '2 transposed conv.'), (8, 72, 'transposed conv.'),
     (16, 44, 'unchanged'), (32, 26, 'max-pooling'))  # yapf: disable
-MATRICES = (  # trunk, its matrix, rows of the matrix for each image, middle of the drawing's row
+MATRICES = (  # backbone, its matrix, rows of the matrix for each image, middle of the drawing's row
     ('XCiT: channels of a head by channels', '48 × 48 for both images (S12)', (48, 48), 30),
     ('CaiT: tokens by tokens', '1024 × 1024, then 4096 × 4096', (1024, 4096), 140),
     ('ResMLP: tokens of its own grid', '196 × 196 for both images (S24)', (196, 196), 250),
@@ -40,7 +40,7 @@ def line(x1: float, y1: float, x2: float, y2: float) -> str:
     return element('line', x1=x1, y1=y1, x2=x2, y2=y2)
 
 
-def trunk() -> Iterator[str]:
+def backbone() -> Iterator[str]:
     """Twelve equal blocks; those that are tapped have another colour."""
     yield text(LEFT - 12, TOP + 34, 'image', 'end')
     for number in range(1, 13):
@@ -51,8 +51,8 @@ def trunk() -> Iterator[str]:
             yield line(x + BLOCK, TOP + 30, x + STEP, TOP + 30)
 
 
-def pyramid_below_trunk() -> Iterator[str]:
-    yield from trunk()
+def pyramid_below_backbone() -> Iterator[str]:
+    yield from backbone()
     yield from pyramid()
 
 
@@ -68,7 +68,7 @@ def pyramid() -> Iterator[str]:
 
 
 def mixing() -> Iterator[str]:
-    """The matrix of each trunk that mixes tokens or channels, for a small and a large image."""
+    """The matrix of each backbone that mixes tokens or channels, for a small and a large image."""
     for name, matrix, sizes, y in MATRICES:
         yield text(20, y - 8, name, 'start')
         yield text(20, y + 10, matrix, 'start')
@@ -81,7 +81,7 @@ def mixing() -> Iterator[str]:
 
 def main() -> None:
     """Print a drawing; its grey and colours are readable on light and dark pages."""
-    figures = dict(pyramid=(pyramid_below_trunk, 335), mixing=(mixing, 305))
+    figures = dict(pyramid=(pyramid_below_backbone, 335), mixing=(mixing, 305))
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('figure', choices=figures)
     draw, height = figures[parser.parse_args().figure]

@@ -19,7 +19,7 @@ SIDE, GAP = 384, 12  # pixels
 HEADS = {'mask_rcnn': ('coco', 4), 'sem_fpn': ('ade', 4)}  # data set, number of the image
 
 
-def pictures_of(head: str, demo: Path) -> list[Image.Image]:
+def available_methods(head: str, demo: Path) -> list[Image.Image]:
     """An image of the test set with its annotations, and with what the newest model predicts."""
     layout, number = HEADS[head]
     checkpoint = max(demo.glob(f'*/{head}/iter_*.pth'))
@@ -38,7 +38,7 @@ def enlarged(truth: Result) -> Result:
     if isinstance(truth, LabelMap):
         labels = truth.labels.repeat(times, 0).repeat(times, 1)
         return replace(truth, size=labels.shape, labels=labels)
-    masks = truth.mask_arrays().repeat(times, 1).repeat(times, 2)
+    masks = truth.decode_masks().repeat(times, 1).repeat(times, 2)
     codes = tuple(coco_masks.encode(np.asfortranarray(mask)) for mask in masks.astype(np.uint8))
     return replace(truth, size=(SIDE, SIDE), boxes=truth.boxes * times, masks=codes)
 
@@ -49,7 +49,7 @@ def main() -> None:
     parser.add_argument('demo', type=Path, help='the folder of the demo')
     parser.add_argument('out', type=Path, help='PNG to write')
     args = parser.parse_args()
-    pictures = [picture for head in HEADS for picture in pictures_of(head, args.demo)]
+    pictures = [picture for head in HEADS for picture in available_methods(head, args.demo)]
     whole = Image.new('RGB', (len(pictures) * (SIDE + GAP) - GAP, SIDE), 'white')
     for index, picture in enumerate(pictures):
         whole.paste(picture, (index * (SIDE + GAP), 0))

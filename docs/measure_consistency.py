@@ -1,4 +1,4 @@
-"""How well ResMLP's features agree between sizes of an image: the table of docs/trunks.md.
+"""How well ResMLP's features agree between sizes of an image: the table of docs/backbones.md.
 
     python docs/measure_consistency.py sem_fpn/resmlp_nano_12_slim_shapes iter_500.pth \
         work_dirs/demo/shapes/ade/images/validation --sizes 64 96 192 256 384
@@ -19,7 +19,7 @@ from mmengine.registry import MODELS
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
-from colonnade.backbones.resmlp.trunk import TOKEN_MIXING, ResMLPBlock
+from colonnade.backbones.resmlp.backbone import TOKEN_MIXING, ResMLPBlock
 from colonnade.configs import find_config
 from colonnade.runtime.images import SUFFIXES, read_image
 from colonnade.settings.reading import read_config

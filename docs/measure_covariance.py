@@ -13,7 +13,8 @@ import torch
 from timm.models.xcit import XCA
 from torch import Tensor, nn
 
-from colonnade.backbones.xcit.cross_covariance import AttentionWeights, covariance_form, plain_form
+from colonnade.backbones.xcit.cross_covariance import (AttentionWeights, attend_plain,
+                                                       covariance_form)
 
 NUM_TOKENS = 4096  # of an image of 1024 pixels with patches of 16
 SIZES = {'XCiT-N': (128, 4), 'XCiT-S': (384, 8), 'XCiT-L': (768, 16)}  # width and heads
@@ -34,7 +35,7 @@ def compute_errors(width: int, num_heads: int, mean: float) -> list[float]:
     def compute_error(out: Tensor) -> float:
         return ((out - exact).abs().max() / exact.abs().max()).item()
 
-    forms = (layer(tokens), plain_form(tokens, weights), covariance_form(tokens, weights))
+    forms = (layer(tokens), attend_plain(tokens, weights), covariance_form(tokens, weights))
     return [compute_error(out) for out in forms]
 
 

@@ -1,4 +1,4 @@
-"""What each trunk costs under each head: the tables of docs/choosing.md.
+"""What each backbone costs under each head: the tables of docs/choosing.md.
 
     python docs/measure_models.py rows.json                        # takes an hour on two cores
     python docs/measure_models.py rows.json --heads dino linear    # under some heads
@@ -24,7 +24,7 @@ from colonnade.models.complexity import build, parts_of, total_of
 
 DETECTION, SEGMENTATION = (800, 1216), (512, 512)  # height, width
 CONFIGS = Path(__file__).resolve().parent.parent / 'configs'
-WEIGHTS = {  # trunk, as leaves name it -> weights of timm
+WEIGHTS = {  # backbone, as leaves name it -> weights of timm
     'xcit_small_12_p16': 'xcit_small_12_p16_384.fb_dist_in1k',
     'cait_s24': 'cait_s24_384.fb_dist_in1k',
     'resmlp_s24': 'resmlp_24_224.fb_distilled_in1k',
@@ -60,7 +60,7 @@ HEADS = {  # by their folders
     'segmenter': Head('Segmenter', '160k_ade20k', SEGMENTATION),
     'linear': Head('linear', '40k_ade20k', SEGMENTATION),
 }
-PUBLISHED = {  # by the papers of the trunks
+PUBLISHED = {  # by the papers of the backbones
     ('mask_rcnn', 'xcit_small_12_p16'): '45.3 / 40.8',
     ('sem_fpn', 'xcit_small_12_p16'): '43.9',
     ('upernet', 'xcit_small_12_p16'): '45.9',
@@ -73,14 +73,14 @@ def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('out', type=Path, help='JSON of all rows; what is in it stays')
     parser.add_argument('--heads', nargs='+', choices=HEADS, default=list(HEADS))
-    parser.add_argument('--trunks', nargs='+', choices=WEIGHTS, default=list(WEIGHTS))
+    parser.add_argument('--backbones', nargs='+', choices=WEIGHTS, default=list(WEIGHTS))
     parser.add_argument(
         '--rounds', type=int, default=3, help='runs of which the median is taken; 0 counts alone')
     return parser.parse_args()
 
 
-def leaf(head: str, trunk: str) -> Path:
-    return CONFIGS / head / f'{trunk}_{HEADS[head].recipe}.py'
+def leaf(head: str, backbone: str) -> Path:
+    return CONFIGS / head / f'{backbone}_{HEADS[head].recipe}.py'
 
 
 def padded(size: tuple[int, int], divisor: int) -> tuple[int, int]:
@@ -89,43 +89,43 @@ def padded(size: tuple[int, int], divisor: int) -> tuple[int, int]:
     return (height, width) if divisor < 1000 else size
 
 
-def measure(head: str, trunk: str, rounds: int) -> dict[str, float]:
+def measure(head: str, backbone: str, rounds: int) -> dict[str, float]:
     """Parameters and multiply-adds of a config's model, with ``rounds`` seconds and peak MiB."""
-    model, cfg = build(leaf(head, trunk))
+    model, cfg = build(leaf(head, backbone))
     size = padded(HEADS[head].size, cfg.model.data_preprocessor.get('pad_size_divisor', 1))
     whole = total_of(list(parts_of(model, *size)))
     row: dict[str, float] = dict(
         parameters=whole.parameters, multiply_adds=whole.multiply_adds or 0)
     if rounds:
-        cost = cost_of(leaf(head, trunk), size, rounds=rounds)
+        cost = cost_of(leaf(head, backbone), size, rounds=rounds)
         row |= dict(seconds=cost.seconds, memory=cost.memory)
     return row
 
 
-def trunk_table() -> Iterator[str]:
-    """Lines: each trunk by itself, at 512 x 512, and the licence of its weights."""
-    yield '| trunk | parameters, M | multiply-adds, G | weights (`timm://`) | licence |'
+def backbone_table() -> Iterator[str]:
+    """Lines: each backbone by itself, at 512 x 512, and the licence of its weights."""
+    yield '| backbone | parameters, M | multiply-adds, G | weights (`timm://`) | licence |'
     yield '|---|---|---|---|---|'
-    for trunk, weights in WEIGHTS.items():
-        head = next(head for head in reversed(HEADS) if leaf(head, trunk).exists())
-        model, _ = build(leaf(head, trunk))
+    for backbone, weights in WEIGHTS.items():
+        head = next(head for head in reversed(HEADS) if leaf(head, backbone).exists())
+        model, _ = build(leaf(head, backbone))
         part = next(parts_of(model, 512, 512))
-        yield (f'| `{trunk}` | {part.parameters / 1e6:.1f} | {(part.multiply_adds or 0) / 1e9:.1f} '
+        yield (f'| `{backbone}` | {part.parameters / 1e6:.1f} | {(part.multiply_adds or 0) / 1e9:.1f} '
                f'| `{weights}` | {get_pretrained_cfg(weights).license} |')
 
 
 def head_table(head: str, rows: dict[str, dict[str, float]]) -> Iterator[str]:
-    """Lines: all trunks under a head."""
+    """Lines: all backbones under a head."""
     name, _, (height, width) = HEADS[head]
     metric = 'mAP' if height == DETECTION[0] else 'mIoU'
     yield f'\n### {name}, {height} × {width}\n'
-    yield f'| trunk | parameters, M | multiply-adds, G | time, s | memory, MiB | {metric} |'
+    yield f'| backbone | parameters, M | multiply-adds, G | time, s | memory, MiB | {metric} |'
     yield '|---|---|---|---|---|---|'
-    for trunk, row in rows.items():
+    for backbone, row in rows.items():
         cost = f'{row["seconds"]:.2f} | {row["memory"]:.0f}' if 'seconds' in row else ' | '
-        yield (f'| [{trunk}](../configs/{head}/{leaf(head, trunk).name}) '
+        yield (f'| [{backbone}](../configs/{head}/{leaf(head, backbone).name}) '
                f'| {row["parameters"] / 1e6:.1f} | {row["multiply_adds"] / 1e9:.0f} '
-               f'| {cost} | {PUBLISHED.get((head, trunk), "–")} |')
+               f'| {cost} | {PUBLISHED.get((head, backbone), "–")} |')
 
 
 def main() -> None:
@@ -133,15 +133,15 @@ def main() -> None:
     args = parse_args()
     rows = json.loads(args.out.read_text()) if args.out.exists() else {}
     for head in args.heads:
-        for trunk in args.trunks:
-            key = f'{head}/{trunk}'
-            if leaf(head, trunk).exists() and key not in rows:
-                rows[key] = measure(head, trunk, args.rounds)
+        for backbone in args.backbones:
+            key = f'{head}/{backbone}'
+            if leaf(head, backbone).exists() and key not in rows:
+                rows[key] = measure(head, backbone, args.rounds)
                 write_json(args.out, rows)
                 print(key, rows[key], file=sys.stderr, flush=True)
-    tables = [trunk_table()]
+    tables = [backbone_table()]
     for head in args.heads:
-        found = {t: rows[f'{head}/{t}'] for t in args.trunks if f'{head}/{t}' in rows}
+        found = {t: rows[f'{head}/{t}'] for t in args.backbones if f'{head}/{t}' in rows}
         tables.append(head_table(head, found))
     for line in itertools.chain(*tables):
         print(line)

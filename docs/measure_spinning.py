@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-JOBS = {  # column -> trunk, side of the image, whether a training step
+JOBS = {  # column -> backbone, side of the image, whether a training step
     'S12, 224²': ('XCiT:small_12_p16', 224, False),
     'S12, 512²': ('XCiT:small_12_p16', 512, False),
     'N12, 512², step': ('XCiT:nano_12_p16', 512, True),
@@ -89,8 +89,8 @@ def run_child(args: argparse.Namespace) -> None:
 
     from colonnade.evaluation.benchmark.measurement import Job, time_in_turns
     jobs = [
-        Job(trunk, (side, side), 1, train, False, 'cpu', torch.get_num_threads())
-        for trunk, side, train in JOBS.values()
+        Job(backbone, (side, side), 1, train, False, 'cpu', torch.get_num_threads())
+        for backbone, side, train in JOBS.values()
     ]
     if args.child == 'forever':
         print('begun', flush=True)

@@ -5,7 +5,7 @@
 
 All run in turns in one process, on the CPU. Decoding, test pipeline, model, post-processing, and
 metric or files count; loading the model does not. Theirs are mmengine's runner and the inferencer
-of mmdet or mmseg with the same config: our trunk as it is built. `--amp` is that of our tools, and
+of mmdet or mmseg with the same config: our backbone as it is built. `--amp` is that of our tools, and
 for theirs autocast to bfloat16, with heads that answer in float32: mmdet cannot draw boxes of
 bfloat16. Without a checkpoint, weights are random, and RoI heads find as many objects as they may.
 """
@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from colonnade.configs import find_config
-from colonnade.tools.command_line import user_errors
+from colonnade.tools.command_line import report_user_errors
 
 Call = Callable[[], float]  # seconds of a run
 THEIRS = ('mmengine, test', 'inferencer')
@@ -191,7 +191,7 @@ def measure(args: argparse.Namespace, folder: Path) -> Iterator[str]:
 def main() -> None:
     """Measure in a folder that is removed."""
     args = parse_args()
-    with user_errors('measure_throughput'), tempfile.TemporaryDirectory() as folder:
+    with report_user_errors('measure_throughput'), tempfile.TemporaryDirectory() as folder:
         args.config, args.data = find_config(args.config), args.data.expanduser().resolve()
         os.environ['MPLCONFIGDIR'] = folder
         logging.disable(logging.CRITICAL)  # runners and metrics tell much

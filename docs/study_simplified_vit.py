@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from colonnade.tools.command_line import user_errors
+from colonnade.tools.command_line import report_user_errors
 from colonnade.tools.demo import run_tool
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -24,7 +24,7 @@ LEAVES = {  # data set -> config that the runs start from
     'shapes': ROOT / 'configs/sem_fpn/xcit_nano_12_p16_slim_shapes.py',
     'ade20k': ROOT / 'configs/sem_fpn/xcit_nano_12_p16_slim_ade20k.py',
 }
-TRUNKS: dict[str, dict[str, Any]] = {
+BACKBONES: dict[str, dict[str, Any]] = {
     'xcit': dict(type='XCiT'),
     'plain': dict(type='SimplifiedViT', img_size=128, block='plain'),
     'parallel': dict(type='SimplifiedViT', img_size=128, block='parallel'),
@@ -43,7 +43,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument('out', type=Path, help='folder of all runs')
     parser.add_argument('--shapes', type=Path, help='drawn shapes, as tools/make_shapes.py writes')
     parser.add_argument('--ade20k', type=Path, help='a folder that is laid out as ADE20k')
-    parser.add_argument('--trunks', nargs='+', choices=TRUNKS, default=list(TRUNKS))
+    parser.add_argument('--backbones', nargs='+', choices=BACKBONES, default=list(BACKBONES))
     parser.add_argument('--seeds', nargs='+', type=int, default=[0, 1, 2])
     parser.add_argument('--patch-size', type=int, choices=[8, 16], default=16)
     parser.add_argument('--iterations', type=int, default=500)
@@ -57,14 +57,14 @@ def parse_args() -> argparse.Namespace:
     return args
 
 
-def backbone_of(trunk: str, patch_size: int) -> dict[str, Any]:
-    """The settings of a trunk."""
-    return dict(TRUNKS[trunk], arch=f'nano_12_p{patch_size}')
+def backbone_of(kind: str, patch_size: int) -> dict[str, Any]:
+    """The settings of a kind."""
+    return dict(BACKBONES[kind], arch=f'nano_12_p{patch_size}')
 
 
-def config_of(data: str, trunk: str, patch_size: int) -> str:
+def config_of(data: str, kind: str, patch_size: int) -> str:
     """The text of a config."""
-    backbone = backbone_of(trunk, patch_size) | dict(_delete_=True)
+    backbone = backbone_of(kind, patch_size) | dict(_delete_=True)
     return (f'_base_ = {str(LEAVES[data])!r}\n\n'
             f'model = dict(backbone={backbone!r}, neck=dict(stride={patch_size}))\n')
 
@@ -76,15 +76,15 @@ def curve_of(work_dir: Path) -> Curve:
     return [(row['step'], row['mIoU']) for row in rows if 'mIoU' in row]
 
 
-def train(args: argparse.Namespace, data: str, trunk: str, seed: int) -> Curve:
+def train(args: argparse.Namespace, data: str, kind: str, seed: int) -> Curve:
     """The curve of a run, after running it if it is not there."""
-    work_dir = args.out / f'{data}_{trunk}_p{args.patch_size}_seed{seed}'
+    work_dir = args.out / f'{data}_{kind}_p{args.patch_size}_seed{seed}'
     if (curve := curve_of(work_dir)) and curve[-1][0] == args.iterations:
         return curve
     print(f'{work_dir} ...', flush=True)
     work_dir.mkdir(parents=True, exist_ok=True)
-    config = work_dir / f'{trunk}.py'
-    config.write_text(config_of(data, trunk, args.patch_size))
+    config = work_dir / f'{kind}.py'
+    config.write_text(config_of(data, kind, args.patch_size))
     folder = args.shapes / 'ade' if data == 'shapes' else args.ade20k
     options = [
         f'randomness.seed={seed}',
@@ -111,30 +111,30 @@ def train(args: argparse.Namespace, data: str, trunk: str, seed: int) -> Curve:
 
 def rows(curves: dict[str, dict[str, list[Curve]]], patch_size: int) -> Iterator[str]:
     """A table of the last evaluations: mean, lowest and highest of all seeds."""
-    from colonnade.backbones import TRUNKS as CLASSES
-    yield '| trunk | parameters | ' + ' | '.join(f'mIoU, {data}' for data in curves) + ' |'
+    from colonnade.backbones import BACKBONES as CLASSES
+    yield '| kind | parameters | ' + ' | '.join(f'mIoU, {data}' for data in curves) + ' |'
     yield '|---|---|' + '---|' * len(curves)
-    for trunk in next(iter(curves.values())):
-        settings = backbone_of(trunk, patch_size)
+    for kind in next(iter(curves.values())):
+        settings = backbone_of(kind, patch_size)
         backbone = CLASSES[settings.pop('type')](**settings)
         cells = [f'{sum(p.numel() for p in backbone.parameters()):,}']
         for runs in curves.values():
-            last = [curve[-1][1] for curve in runs[trunk]]
+            last = [curve[-1][1] for curve in runs[kind]]
             cells.append(f'{sum(last) / len(last):.1f} ({min(last):.1f} – {max(last):.1f})')
-        yield f'| {trunk} | ' + ' | '.join(cells) + ' |'
+        yield f'| {kind} | ' + ' | '.join(cells) + ' |'
 
 
 def draw(curves: dict[str, dict[str, list[Curve]]], path: Path) -> None:
     """Curves of each data set: the mean of the seeds, and the range between them."""
     from matplotlib.figure import Figure
     figure = Figure((5.5 * len(curves), 4.), layout='constrained')
-    for axes, (data, trunks) in zip(figure.subplots(1, len(curves), squeeze=False)[0],
+    for axes, (data, backbones) in zip(figure.subplots(1, len(curves), squeeze=False)[0],
                                     curves.items(), strict=True):  # yapf: disable
-        for trunk, runs in trunks.items():
+        for kind, runs in backbones.items():
             steps = [step for step, _ in runs[0]]
             values = [[value for _, value in curve] for curve in runs]
             columns = list(zip(*values, strict=True))
-            axes.plot(steps, [sum(column) / len(column) for column in columns], label=trunk)
+            axes.plot(steps, [sum(column) / len(column) for column in columns], label=kind)
             axes.fill_between(steps, list(map(min, columns)), list(map(max, columns)), alpha=0.2)
         axes.set(xlabel='iteration', ylabel='mIoU', title=data)
         axes.legend()
@@ -146,10 +146,10 @@ def main() -> None:
     """Train what is missing, print the table and draw the curves."""
     args = parse_args()
     sets = [data for data in LEAVES if getattr(args, data)]
-    with user_errors('study', OSError, RuntimeError):
+    with report_user_errors('study', OSError, RuntimeError):
         curves = {
-            data: {trunk: [train(args, data, trunk, seed) for seed in args.seeds]
-                   for trunk in args.trunks} for data in sets
+            data: {kind: [train(args, data, kind, seed) for seed in args.seeds]
+                   for kind in args.backbones} for data in sets
         }  # yapf: disable
     for row in rows(curves, args.patch_size):
         print(row)

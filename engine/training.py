@@ -18,27 +18,27 @@ from mmengine.runner import LogProcessor, Runner
 from colonnade.common.atomic_files import check_writable
 from colonnade.common.console_logging import without_steps
 from colonnade.common.errors import MissingFileError, UserError, file_errors
-from colonnade.common.gc_control import without_collecting
+from colonnade.common.gc_control import pause_gc
 from colonnade.datasets.bad_samples import SkippedSamples
 from colonnade.datasets.path_checks import check_pickles
 from colonnade.datasets.training_checks import check_loaded_data, loaded_datasets
-from colonnade.datasets.validation.preflight import check_before_training
-from colonnade.models.class_transfer import NewClasses
+from colonnade.datasets.validation.preflight import run_preflight_checks
+from colonnade.models.class_transfer import ClassTransfer
 from colonnade.models.half_precision import Amp, half_type
 from colonnade.settings.dataset_paths import exists
 from colonnade.settings.pipeline_steps import name_of
 from colonnade.settings.reading import reading_config
 from colonnade.settings.settings import Settings
-from colonnade.weights.files import trusting
+from colonnade.weights.files import allow_pickle
 from colonnade.weights.sharded_files import is_checkpoint
 
 from .distributed.fsdp import shard
 from .distributed.process_consistency import check_same_data, check_same_start
-from .nan_guard import NanGuard, skip_bad_steps
-from .optim.batch_size import accumulate, batch_size, enable_auto_scale_lr, share_out
+from .nan_guard import NanGuard, register_nan_guard
+from .optim.batch_size import accumulate, batch_size, enable_auto_scale_lr, set_total_batch_size
 from .options import CHECKPOINTS, ON_BAD_DATA, TrainOptions
 from .runner.hooks import BatchSizeHook, HistoryLimit, SameBuffers
-from .runner.launch import build_runner, sole_run
+from .runner.launch import build_runner, lock_work_dir
 from .runner.signal_handling import Interrupted
 from .runner.strict_runner import StrictRunner
 from .watchdog import watched
@@ -182,14 +182,14 @@ def set_total_batch(cfg: Config, options: TrainOptions) -> None:
     """Share out the images of an iteration over the processes, if that is wanted.
 
     Raises:
-        ValueError: As :func:`~.batch_size.share_out`, or if a setting says something else.
+        ValueError: As :func:`~.batch_size.set_total_batch_size`, or if a setting says something else.
     """
     if options.total_batch is None:
         return
     if 'train_dataloader.batch_size' in (options.cfg_options or {}):
         raise UserError('--total-batch and --cfg-options train_dataloader.batch_size both say how '
                         'many images an iteration has: leave one of them out')
-    share_out(cfg, options.total_batch)
+    set_total_batch_size(cfg, options.total_batch)
 
 
 def set_amp(cfg: Config, amp: Amp) -> None:
@@ -267,7 +267,7 @@ def prepared_runner(
     cfg = settings.config
     run = Run.of(cfg)
     check_writable(run.metrics)
-    with trusting(options.trust), sole_run(cfg, run.checkpoint_dir), ExitStack() as stack:
+    with allow_pickle(options.trust), lock_work_dir(cfg, run.checkpoint_dir), ExitStack() as stack:
         stack.enter_context(same_wandb_run(cfg, options.tracker))
         runner = build_runner(cfg)
         stack.enter_context(watched(runner, options.hang_limit))
@@ -275,12 +275,12 @@ def prepared_runner(
         settings.log_warnings()
         check_same_start(runner)
         skip_samples(runner, options.on_bad_data)
-        check_before_training(cfg, skip=options.on_bad_data == 'skip')
+        run_preflight_checks(cfg, skip=options.on_bad_data == 'skip')
         if options.new_classes and not cfg.resume:
             if not isinstance(runner, StrictRunner):
                 raise UserError('--new-classes needs a runner of colonnade, the config asks for '
                                 f'{type(runner).__name__}')
-            runner.adapt = NewClasses(cfg)
+            runner.adapt = ClassTransfer(cfg)
         if cfg.train_dataloader.get('batch_size'):
             accumulated = cfg.optim_wrapper.get('accumulative_counts', 1)
             runner.register_hook(BatchSizeHook(cfg.train_dataloader.batch_size, accumulated))
@@ -289,10 +289,10 @@ def prepared_runner(
             runner.register_hook(HistoryLimit())
         if isinstance(runner, StrictRunner):
             runner.check_weights()
-        with without_steps(), without_collecting():
+        with without_steps(), pause_gc():
             check_loaded_data(runner, allow_outside=options.allow_outside)
         digests = check_same_data(cfg, loaded_datasets(runner))
-        skip_bad_steps(runner, options.max_bad_steps)
+        register_nan_guard(runner, options.max_bad_steps)
         with recorded(
                 runner,
                 patience=options.patience,

@@ -29,16 +29,16 @@ class BenchmarkOptions:
         device: What measures.
         ours: The first contestant, of which the ratios are.
     """
-    trunks: Sequence[str] = option(
+    backbones: Sequence[str] = option(
         'backbones to measure', ('XCiT:small_12_p16', ), metavar='CLASS:ARCH')
-    opponents: Sequence[str] = option(
+    baselines: Sequence[str] = option(
         'timm, resnet50, swin_t, ours or detector; -compiled or -fused behind a name', ('timm', ),
         metavar='NAME')
     sizes: Sequence[str] = option(
         'side of square images, or HEIGHTxWIDTH', ('512', '1024'), metavar='PIXELS')
     batch_sizes: Sequence[int] = option('images at a time', (1, ))
     train: bool = option('forward and backward', False)
-    pyramid: bool = option('with the pyramid behind the trunk', False)
+    pyramid: bool = option('with the pyramid behind the backbone', False)
     fuse: bool = option('fuse ours (evaluation only)', False)
     compile: bool = option('compile ours by torch.compile', False)
     dtype: Literal['float32', 'bfloat16', 'float16'] = option('of weights and images', 'float32')

@@ -35,13 +35,13 @@ from colonnade.engine.runner.launch import build_runner
 from colonnade.engine.runner.strict_runner import StrictRunner
 from colonnade.engine.watchdog import watched
 from colonnade.engine.work_dir.metric_values import Metrics, complete
-from colonnade.models.fusion import fuse_if_wanted, is_fused
+from colonnade.models.fusion import is_fused, maybe_fuse
 from colonnade.models.half_precision import compute_in, half_type, name_of_type
 from colonnade.settings.dataset_paths import evaluators
 from colonnade.settings.reading import reading_config
 from colonnade.settings.registries import find_class
 from colonnade.settings.settings import Settings
-from colonnade.weights.files import trusting
+from colonnade.weights.files import allow_pickle
 from colonnade.weights.sharded_files import is_checkpoint
 
 from .options import TestOptions
@@ -110,7 +110,7 @@ def prepared_runner(options: TestOptions) -> Iterator[Runner]:
     check_writable(Path(cfg.work_dir, 'metrics.json'))
     if options.out:
         check_writable(Path(options.out))
-    with trusting(options.trust), ExitStack() as stack:
+    with allow_pickle(options.trust), ExitStack() as stack:
         runner = build_runner(cfg)
         stack.enter_context(watched(runner, options.hang_limit))
         settings.log_warnings()
@@ -164,7 +164,7 @@ def reads_labels_alone(cfg: Config) -> bool:
 def prepare(model: nn.Module, *, fuse: bool | None, labels_alone: bool,
             dtype: torch.dtype | None) -> None:
     """Fuse a model whose weights are loaded, and let it compute in half precision."""
-    if lines := fuse_if_wanted(model, fuse, dtype):
+    if lines := maybe_fuse(model, fuse, dtype):
         if labels_alone:
             from colonnade.models.fusion.label_maps import fuse_label_maps  # brings mmseg
             lines += fuse_label_maps(model)

@@ -12,16 +12,18 @@ from .options import ExportOptions
 
 if TYPE_CHECKING:
     from .exporter import export
-    from .graphs import ExportError, Graph, ImageSides, to_archive, to_onnx
+    from .graphs import ExportError, Graph, ImageSizeLimits, to_archive, to_onnx
 
-__all__ = ['ExportError', 'ExportOptions', 'Graph', 'ImageSides', 'export', 'to_archive', 'to_onnx']
+__all__ = [
+    'ExportError', 'ExportOptions', 'Graph', 'ImageSizeLimits', 'export', 'to_archive', 'to_onnx'
+]
 
 __getattr__ = lazy_exports(
     __name__, {
         'export': '.exporter',
         'ExportError': '.graphs',
         'Graph': '.graphs',
-        'ImageSides': '.graphs',
+        'ImageSizeLimits': '.graphs',
         'to_archive': '.graphs',
         'to_onnx': '.graphs',
     })

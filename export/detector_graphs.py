@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim
 
-from .graphs import ExportError, Graph, ImageSides, Size, images_of
+from .graphs import ExportError, Graph, ImageSizeLimits, Size, images_of
 
 MOVING = Dim.DYNAMIC
 MAP = {2: MOVING, 3: MOVING}  # dynamic height and width
@@ -16,7 +16,7 @@ MAP = {2: MOVING, 3: MOVING}  # dynamic height and width
 
 def image_graph(name: str,
                 module: nn.Module,
-                sides: ImageSides,
+                sides: ImageSizeLimits,
                 outputs: Sequence[str],
                 sized: bool = False) -> Graph:
     """A graph of a normalised image ``(1, 3, H, W)``.
@@ -40,7 +40,7 @@ def image_graph(name: str,
                  sizes_of(sides))
 
 
-def maps_graph(name: str, module: nn.Module, sides: ImageSides,
+def maps_graph(name: str, module: nn.Module, sides: ImageSizeLimits,
                make_inputs: Callable[[Size], tuple[Tensor, ...]], shapes: Sequence[Any],
                inputs: Sequence[str], outputs: Sequence[str]) -> Graph:
     """A graph of the outputs of another; its module takes any number of tensors."""
@@ -48,7 +48,7 @@ def maps_graph(name: str, module: nn.Module, sides: ImageSides,
                  sizes_of(sides))
 
 
-def sizes_of(sides: ImageSides) -> tuple[Size, ...]:
+def sizes_of(sides: ImageSizeLimits) -> tuple[Size, ...]:
     """Those to verify, of one image each."""
     return tuple(size for size in sides.sizes() if size[0] == 1)
 

@@ -12,13 +12,13 @@ from colonnade.inference import Model
 
 from .exporter import ExportOptions, Plan
 from .features import sides_of
-from .graphs import ExportError, Graph, ImageSides
+from .graphs import ExportError, Graph, ImageSizeLimits
 from .points import point_graphs
 from .preprocessing import preprocess_of
 from .queries import box_query_graphs, mask_query_graphs
 from .two_stage import two_stage_graphs
 
-Planner = Callable[[Any, ImageSides], tuple[list[Graph], dict[str, Any]]]
+Planner = Callable[[Any, ImageSizeLimits], tuple[list[Graph], dict[str, Any]]]
 #: detector -> its graphs, and what the runtime does between and behind them
 DETECTORS: dict[type[nn.Module], Planner] = {
     TwoStageDetector: two_stage_graphs,
@@ -38,7 +38,8 @@ def plan(model: Model, cfg: Config, options: ExportOptions) -> Plan:
     for kind, planner in DETECTORS.items():
         if isinstance(module, kind):
             # the data preprocessor has padded images before
-            sides = ImageSides(module.data_preprocessor.pad_size_divisor, sides_of(module).least)
+            sides = ImageSizeLimits(module.data_preprocessor.pad_size_divisor,
+                                    sides_of(module).least)
             graphs, postprocess = planner(module, sides)
             return Plan('detection', tuple(graphs), preprocess_of(model, sides), postprocess)
     names = ', '.join(kind.__name__ for kind in DETECTORS)

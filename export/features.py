@@ -1,4 +1,4 @@
-"""A trunk and its pyramid as one graph: from images to maps.
+"""A backbone and its pyramid as one graph: from images to maps.
 
 Shapes: ``B`` images, ``H, W`` their height and width.
 """
@@ -14,12 +14,12 @@ from colonnade.models.columnar_parts import parts_of_ours
 from colonnade.necks import Pyramid
 
 from .exporter import ExportOptions, Plan
-from .graphs import EXAMPLE, ExportError, Graph, ImageSides, images_of
+from .graphs import EXAMPLE, ExportError, Graph, ImageSizeLimits, images_of
 from .preprocessing import preprocess_of
 
 
 class Features(nn.Module):
-    """Trunk and neck of a detector or segmenter; without a neck, the trunk alone."""
+    """Backbone and neck of a detector or segmenter; without a neck, the backbone alone."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -33,10 +33,10 @@ class Features(nn.Module):
 
 
 def plan(model: Model, cfg: Config, options: ExportOptions) -> Plan:
-    """The graph of a model's trunk and pyramid.
+    """The graph of a model's backbone and pyramid.
 
     Raises:
-        ExportError: If the model has no trunk of ours, or it gives prefix tokens beside its maps.
+        ExportError: If the model has no backbone of ours, or it gives prefix tokens beside its maps.
     """
     module = model.module
     sides = sides_of(module)
@@ -49,26 +49,27 @@ def plan(model: Model, cfg: Config, options: ExportOptions) -> Plan:
     return Plan('features', (graph, ), preprocess_of(model, sides))
 
 
-def sides_of(module: nn.Module) -> ImageSides:
+def sides_of(module: nn.Module) -> ImageSizeLimits:
     """Which heights and widths graphs of a detector or segmenter take.
 
-    Trunks pad images to whole patches within the graph. The coarsest level that is resampled needs
+    Backbones pad images to whole patches within the graph. The coarsest level that is resampled needs
     two rows and columns: graphs are not general for one.
 
     Raises:
-        ExportError: If the model has no trunk of ours, or its layers are packed.
+        ExportError: If the model has no backbone of ours, or its layers are packed.
     """
-    trunk = getattr(module, 'backbone', None)
-    if not isinstance(trunk, ColumnarBackbone):
-        raise ExportError(f'{type(module).__name__} has no trunk of colonnade: its backbone is a '
-                          f'{type(trunk).__name__}')
+    backbone = getattr(module, 'backbone', None)
+    if not isinstance(backbone, ColumnarBackbone):
+        raise ExportError(
+            f'{type(module).__name__} has no backbone of colonnade: its backbone is a '
+            f'{type(backbone).__name__}')
     if fused := [type(part).__name__ for part in parts_of_ours(module) if part.fused]:
         raise ExportError(f'{", ".join(fused)} is fused, and packed weights cannot be exported: '
                           'load the model without fuse')
     strides = [part.out_strides for part in module.modules() if isinstance(part, Pyramid)]
-    coarsest = max((stride for each in strides for stride in each), default=trunk.patch_size)
-    coarsest = max(int(coarsest), trunk.patch_size)
-    return ImageSides(multiple=1, least=2 * coarsest - trunk.patch_size + 1)
+    coarsest = max((stride for each in strides for stride in each), default=backbone.patch_size)
+    coarsest = max(int(coarsest), backbone.patch_size)
+    return ImageSizeLimits(multiple=1, least=2 * coarsest - backbone.patch_size + 1)
 
 
 def names_of_maps(features: Features) -> tuple[str, ...]:

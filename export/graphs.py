@@ -38,7 +38,7 @@ class TraceError(ExportError, UserCodeError):
 
 
 @dataclass(frozen=True)
-class ImageSides:
+class ImageSizeLimits:
     """Which heights and widths a graph takes.
 
     Attributes:

@@ -20,7 +20,7 @@ class ExportOptions:
     format: Literal['onnx', 'openvino', 'archive'] = option(
         'onnx, for onnxruntime and others (default), openvino, or an archive for torch', 'onnx')
     what: Literal['model', 'features'] = option(
-        'the whole model (default), or the maps of its trunk and pyramid', 'model')
+        'the whole model (default), or the maps of its backbone and pyramid', 'model')
     precision: Literal['float32',
                        'int8'] = option('float32 (default), or int8: smaller, calibrated on images',
                                         'float32')

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 from .detector_graphs import MAP, image_graph, maps_graph, only, overlap_of
-from .graphs import ExportError, Graph, ImageSides, Size
+from .graphs import ExportError, Graph, ImageSizeLimits, Size
 
 
 class Points(nn.Module):
@@ -67,7 +67,7 @@ class DynamicMasks(nn.Module):
         return values.unflatten(2, (height, width))[:, 0]
 
 
-def point_graphs(model: RTMDet, sides: ImageSides) -> tuple[list[Graph], dict[str, Any]]:
+def point_graphs(model: RTMDet, sides: ImageSizeLimits) -> tuple[list[Graph], dict[str, Any]]:
     """The graphs of RTMDet-Ins, and what the runtime does between and behind them.
 
     Raises:
@@ -99,7 +99,7 @@ def point_graphs(model: RTMDet, sides: ImageSides) -> tuple[list[Graph], dict[st
     ], postprocess
 
 
-def masks_graph(head: RTMDetInsHead, sides: ImageSides) -> Graph:
+def masks_graph(head: RTMDetInsHead, sides: ImageSizeLimits) -> Graph:
     """The graph of :class:`DynamicMasks`."""
     stride, objects = head.prior_generator.strides[0], {0: Dim('objects', min=1)}
 

@@ -11,12 +11,12 @@ from colonnade.inference import Model
 from colonnade.inference.test_pipeline import steps_for_arrays
 from colonnade.settings.pipeline_steps import kind_of_step, loads_annotations
 
-from .graphs import ExportError, ImageSides
+from .graphs import ExportError, ImageSizeLimits
 
 Values = dict[str, Any]
 
 
-def preprocess_of(model: Model, sides: ImageSides) -> Values:
+def preprocess_of(model: Model, sides: ImageSizeLimits) -> Values:
     """What ``model.json`` says of preparing images; the runtime's ``Preprocess`` reads it.
 
     Args:

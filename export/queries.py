@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from .deformable import centres, maps_of, reference_points, tokens_of, with_sizes_as_numbers
 from .detector_graphs import image_graph, maps_graph, only
-from .graphs import ExportError, Graph, ImageSides, Size
+from .graphs import ExportError, Graph, ImageSizeLimits, Size
 
 
 class Pixels(nn.Module):
@@ -45,7 +45,7 @@ class Pixels(nn.Module):
             tokens_of(model.positional_encoding(mask)) + level
             for mask, level in zip(padded, model.level_embed, strict=True)
         ], 1)
-        shared = what_layers_share(model, padded)
+        shared = prepare_attention_inputs(model, padded)
         memory = torch.cat(list(map(tokens_of, maps)), 1)
         places = reference_points(sizes, shared['valid_ratios'])
         for layer in model.encoder.layers:
@@ -89,12 +89,12 @@ class BoxQueries(nn.Module):
             self_attn_mask=None,
             reference_points=boxes,
             reg_branches=model.bbox_head.reg_branches,
-            **what_layers_share(model, padded))
+            **prepare_attention_inputs(model, padded))
         logits, found = model.bbox_head(states, references)
         return logits[-1].sigmoid(), found[-1]
 
 
-def what_layers_share(model: DINO, padded: Sequence[Tensor]) -> dict[str, Any]:
+def prepare_attention_inputs(model: DINO, padded: Sequence[Tensor]) -> dict[str, Any]:
     """What all layers of encoder and decoder take, by the padding ``(1, h, w)`` of each level."""
     return dict(
         key_padding_mask=torch.cat([mask.flatten(1) for mask in padded], 1),
@@ -134,7 +134,7 @@ class MaskQueries(nn.Module):
         return logits[-1].softmax(-1)[..., :-1], masks[-1]
 
 
-def box_query_graphs(model: DINO, sides: ImageSides) -> tuple[list[Graph], dict[str, Any]]:
+def box_query_graphs(model: DINO, sides: ImageSizeLimits) -> tuple[list[Graph], dict[str, Any]]:
     """The graph of DINO, and what the runtime does behind it.
 
     Raises:
@@ -167,7 +167,8 @@ def box_query_graphs(model: DINO, sides: ImageSides) -> tuple[list[Graph], dict[
         kind='box_queries', num_queries=model.num_queries, max_per_image=int(most))
 
 
-def mask_query_graphs(model: Mask2Former, sides: ImageSides) -> tuple[list[Graph], dict[str, Any]]:
+def mask_query_graphs(model: Mask2Former,
+                      sides: ImageSizeLimits) -> tuple[list[Graph], dict[str, Any]]:
     """The graph of Mask2Former, and what the runtime does behind it.
 
     Raises:

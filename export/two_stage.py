@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torchvision.ops import roi_align
 
 from .detector_graphs import MAP, MOVING, image_graph, maps_graph, only, overlap_of
-from .graphs import ExportError, Graph, ImageSides, Size
+from .graphs import ExportError, Graph, ImageSizeLimits, Size
 
 
 class Proposals(nn.Module):
@@ -96,12 +96,12 @@ class Masks(nn.Module):
 
 
 def two_stage_graphs(model: TwoStageDetector,
-                     sides: ImageSides) -> tuple[list[Graph], dict[str, Any]]:
+                     sides: ImageSizeLimits) -> tuple[list[Graph], dict[str, Any]]:
     """The graphs of a detector, and what the runtime does between and behind them.
 
     Args:
         model: In evaluation mode, not fused.
-        sides: Which heights and widths its trunk takes.
+        sides: Which heights and widths its backbone takes.
 
     Raises:
         ExportError: If it has a part that does what the runtime does not.
@@ -132,7 +132,7 @@ def as_list(part: nn.Module) -> list[nn.Module]:
 
 def regions_graph(name: str,
                   module: nn.Module,
-                  sides: ImageSides,
+                  sides: ImageSizeLimits,
                   extractor: SingleRoIExtractor,
                   labelled: bool = False) -> Graph:
     """A graph of maps and of boxes by level, and of their labels if it gives masks."""

@@ -12,7 +12,7 @@ def in_batches(run: Callable[[list[Any]], list[Any]], items: Iterable[A], *,
                shape_of: Callable[[A], Any | None], batch_size: int) -> Iterator[tuple[A, Any]]:
     """Each item with its answer, in order; only items of one shape share a batch.
 
-    Images of a batch are padded to one size, and these trunks see the padding: with other images
+    Images of a batch are padded to one size, and these backbones see the padding: with other images
     beside it, an image would get another answer. So an image waits for others of its shape, while
     at most ``WINDOW`` batches of images come after it.
 

@@ -16,12 +16,12 @@ from mmengine.registry import DATASETS, MODELS, DefaultScope
 
 from colonnade.common.errors import UserError
 from colonnade.configs import find_config
-from colonnade.models.fusion import fuse_if_wanted
+from colonnade.models.fusion import maybe_fuse
 from colonnade.models.half_precision import Amp, compute_in, half_type
 from colonnade.models.meta_device import with_plain_norms
 from colonnade.runtime.colors import distinct_colors
 from colonnade.runtime.images import SUFFIXES
-from colonnade.settings.backbone_config import settle_trunk
+from colonnade.settings.backbone_config import settle_backbone
 from colonnade.settings.checks.all_checks import check_model, log_warnings
 from colonnade.settings.classes import heads_of_all_classes, num_classes_of
 from colonnade.settings.config_values import without_key
@@ -31,7 +31,7 @@ from colonnade.settings.reading import build_error, prepare_library, read_config
 from colonnade.settings.registries import find_class
 from colonnade.weights.downloads import fetch
 from colonnade.weights.loading import plan_loading
-from colonnade.weights.openmmlab import is_plain_config, without_code
+from colonnade.weights.mmengine_loaders import is_plain_config, strip_code
 from colonnade.weights.sharded_files import is_sharded
 from colonnade.weights.state_dicts import WeightsError
 
@@ -86,7 +86,7 @@ def load(config: str | Path | Config,
     dtype = half_type(amp, place.type)
     with LOADING:
         carries_config = weights is None and not isinstance(config, Config)
-        cfg, weights = settle_sources(config, weights, trust=trust)
+        cfg, weights = resolve_sources(config, weights, trust=trust)
         if cfg_options:
             merge_options(cfg, cfg_options)
         is_package = carries_config and Path(config).is_dir()
@@ -111,7 +111,7 @@ def build_model(cfg: Config, weights: str | Path, place: torch.device, *, trust:
         ValueError: As :func:`load`.
     """
     settings = with_plain_norms(cfg.model)
-    settle_trunk(settings)
+    settle_backbone(settings)
     checkpoint = None
     if not trust:
         settings = ConfigDict(without_key(settings,
@@ -122,7 +122,7 @@ def build_model(cfg: Config, weights: str | Path, place: torch.device, *, trust:
             checkpoint = fetch(weights)
             check_stored(settings, checkpoint, str(weights))
     log_warnings(check_model(cfg))
-    settle_trunk(cfg.model)
+    settle_backbone(cfg.model)
     with build_error():
         module = revert_sync_batchnorm(MODELS.build(settings))
     kind_of(module)  # which refuses panoptic models
@@ -150,7 +150,7 @@ def make_fast(model: Model, fuse: bool | None, dtype: torch.dtype | None) -> boo
     Raises:
         ValueError: If it is to be fused, and cannot be.
     """
-    fused = bool(fuse_if_wanted(model.module, fuse, dtype))
+    fused = bool(maybe_fuse(model.module, fuse, dtype))
     if fused and model.kind == 'labels':
         from colonnade.models.fusion.label_maps import fuse_label_maps  # brings mmseg
         fuse_label_maps(model.module)
@@ -175,8 +175,8 @@ def device_of(name: str | None) -> torch.device:
     return device
 
 
-def settle_sources(config: str | Path | Config, weights: str | Path | None, *,
-                   trust: bool) -> tuple[Config, str | Path]:
+def resolve_sources(config: str | Path | Config, weights: str | Path | None, *,
+                    trust: bool) -> tuple[Config, str | Path]:
     """The config that is meant and where the weights are.
 
     Raises:
@@ -185,7 +185,7 @@ def settle_sources(config: str | Path | Config, weights: str | Path | None, *,
         WeightsError: If a checkpoint that is given in place of a config holds none.
     """
     if not isinstance(config, Config):
-        check_kinds(config, weights)
+        check_types(config, weights)
     if isinstance(config, Config):
         cfg = deepcopy(config)
         prepare_library(cfg, cfg.filename or 'the config')
@@ -203,7 +203,7 @@ def settle_sources(config: str | Path | Config, weights: str | Path | None, *,
     return cfg, weights
 
 
-def check_kinds(config: str | Path, weights: str | Path | None) -> None:
+def check_types(config: str | Path, weights: str | Path | None) -> None:
     """Raise a ValueError for files of other kinds, as when they are named in another order.
 
     Args:
@@ -232,7 +232,7 @@ def config_within(checkpoint: str | Path, *, trust: bool) -> Config:
         PackageError: If its model names more than registered classes, and is not trusted.
         WeightsError: If it holds none, or one that is more than values.
     """
-    meta = without_code(fetch(checkpoint, trust=trust)).get('meta') or {}
+    meta = strip_code(fetch(checkpoint, trust=trust)).get('meta') or {}
     text = meta.get('cfg')
     if not text or not is_plain_config(text):
         raise WeightsError(f'{checkpoint} holds no config that can be used: name a config before '

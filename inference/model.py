@@ -326,7 +326,7 @@ class Model:
             return LabelMap(size=labels.shape, labels=labels.astype(kind), **shared)
         return to_instances(sample, with_masks=self.kind == 'masks', **shared)
 
-    def predict_each(self, images: Iterable[Source], **options: Any) -> Iterator[Result]:
+    def predict_stream(self, images: Iterable[Source], **options: Any) -> Iterator[Result]:
         """The results of many images, one after the other.
 
         Args:
@@ -338,7 +338,7 @@ class Model:
             ValueError: As :meth:`answers`.
         """
         if is_single(images):
-            raise TypeError('predict_each takes several images: predict takes one')
+            raise TypeError('predict_stream takes several images: predict takes one')
         for answer in self.answers(images, **options):
             if answer.error is not None:
                 raise answer.error
@@ -384,7 +384,7 @@ class Model:
             ValueError: As :meth:`answers`.
         """
         if is_single(images):
-            return next(self.predict_each([images], channels=channels, **options))
+            return next(self.predict_stream([images], channels=channels, **options))
         if not isinstance(images, Iterable):
             raise TypeError(f'{IMAGE}, got {type(images).__name__}')
-        return list(self.predict_each(images, channels=channels, **options))
+        return list(self.predict_stream(images, channels=channels, **options))

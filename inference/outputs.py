@@ -59,7 +59,7 @@ class Outputs:
         """A result as entries of JSON: one for each instance, or the shares of classes."""
         if isinstance(result, LabelMap):
             return [dict(shares=result.shares())]
-        entries = result.as_coco(0, self.categories)
+        entries = result.to_coco(0, self.categories)
         return [{key: entry[key] for key in entry if key != 'image_id'} for entry in entries]
 
     def draw(self, result: Result, image: np.ndarray, *, legend: bool = True) -> Image.Image:

@@ -20,12 +20,12 @@ from colonnade.common.progress import Progress
 from colonnade.configs import list_configs
 from colonnade.models.half_precision import half_type, name_of_type
 from colonnade.runtime.images import ImageError, num_frames
-from colonnade.runtime.printing import one_line
+from colonnade.runtime.sanitize import one_line
 
 from .coco_ids import Numbering, counted, numbering_of
 from .drawing import check_opacity
 from .inputs import Input, absolute, find_inputs
-from .loading import CHECKPOINTS, check_kinds, device_of, load, make_fast
+from .loading import CHECKPOINTS, check_types, device_of, load, make_fast
 from .model import OVERLAP, WORKERS, Answer, Model
 from .options import KINDS, PredictOptions
 from .outputs import Outputs
@@ -66,7 +66,7 @@ def complete(args: PredictOptions) -> list[Input]:
             raise UserError(f'{args.config} has weights of its own: leave out {args.checkpoint}')
         args.inputs = [args.checkpoint, *args.inputs]
         args.checkpoint = None
-    check_kinds(args.config, args.checkpoint)
+    check_types(args.config, args.checkpoint)
     if not args.inputs:
         raise UserError(f'no INPUT behind {args.config} {args.checkpoint}: name images')
     check_new(args.out, resume=args.resume)
@@ -107,7 +107,7 @@ def run(args: PredictOptions, inputs: Sequence[Input]) -> list[str]:
     settings = settings_of(args, model)  # with a hash of weights that are not fused yet
     settings.update(fuse=make_fast(model, args.fuse, dtype), amp=name_of_type(dtype))
     with records_of(args.out, settings, resume=args.resume) as records:
-        with shortages(args.out, model.device):
+        with explain_resource_errors(args.out, model.device):
             return predict_and_list(args, model, inputs, numbering, records)
 
 
@@ -131,7 +131,7 @@ def predict_and_list(args: PredictOptions, model: Model, inputs: Sequence[Input]
 
 
 @contextmanager
-def shortages(folder: Path, device: torch.device) -> Iterator[None]:
+def explain_resource_errors(folder: Path, device: torch.device) -> Iterator[None]:
     """Context manager that says what to do if memory or disk is full."""
     try:
         yield

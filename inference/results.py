@@ -44,7 +44,7 @@ class Instances(results.Instances):
             raise UserError('the model finds boxes, and no masks')
         return self.masks
 
-    def mask_arrays(self) -> np.ndarray:
+    def decode_masks(self) -> np.ndarray:
         """Return the masks as an array ``(N, H, W)``, bool.
 
         Raises:
@@ -53,7 +53,7 @@ class Instances(results.Instances):
         masks = [decode_rle(mask) for mask in self.run_lengths()]
         return np.stack(masks) if masks else np.zeros((0, *self.size), dtype=bool)
 
-    def as_coco(self, image_id: int, category_ids: Sequence[int] | None = None) -> list[dict]:
+    def to_coco(self, image_id: int, category_ids: Sequence[int] | None = None) -> list[dict]:
         """Return the instances as entries of COCO's result files, with the same values as mmdet's.
 
         Args:

@@ -13,7 +13,7 @@ from mmengine.registry import DefaultScope
 from torch import nn
 
 from colonnade.common.errors import UserCodeError
-from colonnade.settings.backbone_config import trunk_of
+from colonnade.settings.backbone_config import backbone_of
 from colonnade.settings.checks.pretrained_weights import PLACE
 from colonnade.settings.findings import Finding
 from colonnade.settings.pipeline_steps import name_of
@@ -23,7 +23,7 @@ from colonnade.weights.loading import plan_loading
 from colonnade.weights.pretrained import pretrained_of
 from colonnade.weights.state_dicts import WeightsError
 
-from .meta_device import build_without_memory
+from .meta_device import build_on_meta
 from .trial_step import trial_fault
 
 
@@ -45,13 +45,13 @@ def problems_when_built(cfg: Config, *, step: bool) -> Iterator[Finding]:
     MMLogger.get_current_instance().setLevel(logging.ERROR)  # parts of models say what they are
     try:
         with errors_of_others('the model cannot be built'):
-            model = build_without_memory(cfg.model)
+            model = build_on_meta(cfg.model)
     except UserCodeError as error:
         yield Finding('model-build', str(error).partition('\n')[0], ('model', ),
                       cause=error.__cause__)  # yapf: disable
         return
     yield from unmatched_keys(cfg, model)
-    if trunk_of(cfg.model) is None:
+    if backbone_of(cfg.model) is None:
         kind = name_of((cfg.model.get('backbone') or cfg.model).get('type'))
         yield Finding('not-checked', f'{kind} is of others: its width was not compared with those '
                       'of neck and heads, and no step is taken', ('model', ))  # yapf: disable
@@ -62,8 +62,8 @@ def problems_when_built(cfg: Config, *, step: bool) -> Iterator[Finding]:
 
 
 def step_problem(cfg: Config) -> Iterator[Finding]:
-    """Why a model cannot take a step of training, with a single block of its trunk."""
-    if (fault := trial_fault(with_light_trunk(cfg), gradients=True)) is not None:
+    """Why a model cannot take a step of training, with a single block of its backbone_class."""
+    if (fault := trial_fault(shrink_backbone(cfg), gradients=True)) is not None:
         yield Finding(
             'training-step',
             f'a step of training on two drawn images fails: {type(fault).__name__}: {fault}',
@@ -79,7 +79,7 @@ def unmatched_keys(cfg: Config, model: nn.Module) -> Iterator[Finding]:
         if not any(key in name for name in names):
             place = f'optim_wrapper.paramwise_cfg.custom_keys.{key}'
             yield Finding('parameter-key', f'{place} matches no parameter of the model',
-                          (place, 'model'), 'colonnade param_groups lists them')
+                          (place, 'model'), 'colonnade list_param_groups lists them')
 
 
 def weights_on_disk(cfg: Config, model: nn.Module) -> Iterator[Finding]:
@@ -99,21 +99,21 @@ def weights_on_disk(cfg: Config, model: nn.Module) -> Iterator[Finding]:
                 yield Finding('weights-file', f'{place}: {error}', (place, 'model'))
 
 
-def with_light_trunk(cfg: Config) -> Config:
-    """A config whose trunk has a single block, tapped as often as the whole one."""
+def shrink_backbone(cfg: Config) -> Config:
+    """A config whose backbone has a single block, tapped as often as the whole one."""
     light = deepcopy(cfg)
-    backbone, trunk = light.model.backbone, trunk_of(cfg.model)
-    assert trunk is not None
+    backbone, backbone_class = light.model.backbone, backbone_of(cfg.model)
+    assert backbone is not None
     taps = backbone.get('out_indices')
     backbone.update(
         arch={
-            **trunk.variants.complete(backbone.arch), 'depth': 1
+            **backbone_class.variants.complete(backbone.arch), 'depth': 1
         },
         out_indices=[0] * (4 if taps is None else len(taps)),
         frozen_stages=-1,
         init_cfg=None)
     try:
-        build_without_memory(backbone)
+        build_on_meta(backbone)
     except ValueError:  # of settings that count blocks
         return cfg
     return light

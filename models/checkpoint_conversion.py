@@ -11,7 +11,7 @@ from safetensors import SafetensorError
 
 from colonnade.backbones import ColumnarBackbone
 from colonnade.backbones.kernels.without_memory import without_memory
-from colonnade.backbones.registry import infer_trunk
+from colonnade.backbones.registry import infer_backbone
 from colonnade.common.atomic_files import check_writable, replacing
 from colonnade.common.errors import FileError, UserError
 from colonnade.weights.downloads import fetch
@@ -20,30 +20,30 @@ from colonnade.weights.loading import Plan, plan_loading
 from colonnade.weights.state_dicts import State, WeightsError, state_dict_of, without_prefix
 
 
-def build_trunk(state: State, source: str) -> ColumnarBackbone:
-    """The trunk that a state dict under our names was made for, without memory for its weights.
+def build_backbone(state: State, source: str) -> ColumnarBackbone:
+    """The backbone that a state dict under our names was made for, without memory for its weights.
 
     Raises:
         WeightsError: If the state dict does not show it.
     """
     try:
-        of_trunk = without_prefix(state, 'backbone.') or state
-        trunk, _ = infer_trunk(of_trunk)
+        of_backbone = without_prefix(state, 'backbone.') or state
+        backbone, _ = infer_backbone(of_backbone)
         with without_memory():
-            return trunk(**trunk.arguments_for(of_trunk))
+            return backbone(**backbone.arguments_for(of_backbone))
     except (LookupError, ValueError) as error:
-        raise WeightsError(f'{source} shows no trunk that could be built: {error}') from error
+        raise WeightsError(f'{source} shows no backbone that could be built: {error}') from error
 
 
 def plan_conversion(checkpoint: dict[str, Any], source: str) -> Plan:
-    """What of a checkpoint is kept, under which names: the trunk strictly, all else as it is.
+    """What of a checkpoint is kept, under which names: the backbone strictly, all else as it is.
 
     Raises:
-        WeightsError: If its layout is not known, or its trunk is not whole.
+        WeightsError: If its layout is not known, or its backbone is not whole.
     """
     original = state_dict_of(checkpoint, source)
     _, state = remap(original, source)
-    plan = plan_loading(build_trunk(state, source), checkpoint, source)
+    plan = plan_loading(build_backbone(state, source), checkpoint, source)
     if not without_prefix(state, 'backbone.'):
         return plan
     renamed = tuple(key for key in state if key not in original)

@@ -16,7 +16,7 @@ from colonnade.settings.dataset_paths import classes_of, find_datasets
 from colonnade.settings.reading import errors_of_others
 from colonnade.weights.state_dicts import State, trained_classes
 
-from .meta_device import build_without_memory
+from .meta_device import build_on_meta
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def rows_by_class(cfg: Config, num_classes: int) -> dict[str, Rows]:
         if head.get('out_channels') == 1:  # for two classes; the row is of neither alone
             del head['out_channels']
     with errors_of_others('which layers depend on the classes is not to be found'):
-        now, more = (shapes_of(build_without_memory(model)) for model in (cfg.model, grown))
+        now, more = (shapes_of(build_on_meta(model)) for model in (cfg.model, grown))
     found = {}
     for key, shape in now.items():
         changed = [dim for dim, sides in enumerate(zip(shape, more[key], strict=True))
@@ -68,7 +68,7 @@ def shapes_of(model: nn.Module) -> dict[str, torch.Size]:
     return {key: value.shape for key, value in model.state_dict().items()}
 
 
-class NewClasses:
+class ClassTransfer:
     """Takes weights of a model of other classes, except layers whose size depends on the classes.
 
     Rows of classes that both models know by name, and those of the background, are carried over.

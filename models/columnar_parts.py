@@ -9,12 +9,12 @@ from colonnade.necks import Pyramid
 
 
 def parts_of_ours(model: nn.Module) -> list[ColumnarBackbone | Pyramid]:
-    """The trunks and pyramids of a model.
+    """The backbones and pyramids of a model.
 
     Raises:
         ValueError: If there are none.
     """
     parts = [m for m in model.modules() if isinstance(m, (ColumnarBackbone, Pyramid))]
     if not parts:
-        raise UserError('the model has no trunk and no pyramid of colonnade')
+        raise UserError('the model has no backbone and no pyramid of colonnade')
     return parts

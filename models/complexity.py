@@ -1,4 +1,4 @@
-"""Parameters and multiply-adds of trunks, pyramids and heads.
+"""Parameters and multiply-adds of backbones, pyramids and heads.
 
 What runs is counted, product by product (torch's FlopCounterMode), on tensors without memory. That
 includes the products of XCA (in the paper's form), talking heads, class attention and token mixing,
@@ -21,12 +21,12 @@ from torch import nn
 from torch.utils._pytree import tree_map
 from torch.utils.flop_counter import FlopCounterMode
 
-from colonnade.backbones import TRUNKS, ColumnarBackbone
+from colonnade.backbones import BACKBONES, ColumnarBackbone
 from colonnade.backbones.kernels.without_memory import without_memory
 from colonnade.common.errors import UserCodeError, UserError
 from colonnade.settings.reading import build_error, read_config
 
-from .meta_device import build_without_memory
+from .meta_device import build_on_meta
 
 CONFIGS = Path(__file__).resolve().parent.parent / 'configs'
 HEADS = {'mask_rcnn': '3x_coco', 'sem_fpn': '80k_ade20k', 'upernet': '160k_ade20k'}
@@ -68,12 +68,12 @@ def build(config: Path) -> tuple[nn.Module, Config]:
     """The model of a config, without memory."""
     cfg = read_config(config)
     with build_error():
-        model = build_without_memory(cfg.model)
+        model = build_on_meta(cfg.model)
     return model.eval().requires_grad_(False), cfg
 
 
 def parts_of(model: nn.Module, height: int, width: int) -> Iterator[Part]:
-    """Trunk, neck and heads of a detector or segmenter, for one image.
+    """Backbone, neck and heads of a detector or segmenter, for one image.
 
     Raises:
         ValueError: If the image is too small, or a part cannot be counted.
@@ -84,7 +84,7 @@ def parts_of(model: nn.Module, height: int, width: int) -> Iterator[Part]:
         raise UserError(f'{type(model).__name__} has no backbone of its own, and cannot be counted')
     image = torch.empty(1, 3, height, width, device='meta')
     work, levels = count_part('backbone', model.backbone, image)
-    before = [Part('trunk', count_parameters(model.backbone), work)]
+    before = [Part('backbone', count_parameters(model.backbone), work)]
     if getattr(model, 'neck', None) is not None:
         work, levels = count_part('neck', model.neck, levels)
         before.append(Part('pyramid', count_parameters(model.neck), work))
@@ -175,14 +175,15 @@ def classifier_complexity(backbone: ColumnarBackbone, img_size: int) -> tuple[in
     return count_parameters(model), multiply_adds(model, image)[0]
 
 
-def trunk_rows() -> Iterator[tuple[str, str, float, float]]:
-    """Name, quantity, ours and the paper's, of each trunk."""
-    sizes = [(trunk, size) for trunk in TRUNKS.values() for size in trunk.published_sizes]
+def backbone_rows() -> Iterator[tuple[str, str, float, float]]:
+    """Name, quantity, ours and the paper's, of each backbone."""
+    sizes = [(backbone, size) for backbone in BACKBONES.values()
+             for size in backbone.published_sizes]
     named = set()
-    for trunk, size in sizes:
+    for backbone, size in sizes:
         with without_memory():
-            parameters, work = classifier_complexity(trunk(size.arch), size.img_size)
-        name = f'{trunk.__name__} {size.arch}'
+            parameters, work = classifier_complexity(backbone(size.arch), size.img_size)
+        name = f'{backbone.__name__} {size.arch}'
         if name not in named:
             yield name, 'parameters, M', parameters / 1e6, size.parameters
         yield name, f'multiply-adds at {size.img_size}, G', work / 1e9, size.multiply_adds
@@ -200,7 +201,7 @@ XCIT_TABLES_5_AND_6 = {
 
 
 def whole_model_rows() -> Iterator[tuple[str, str, float, float]]:
-    """As :func:`trunk_rows`, of the published detectors and segmenters."""
+    """As :func:`backbone_rows`, of the published detectors and segmenters."""
     for arch, expected in XCIT_TABLES_5_AND_6.items():
         for (head, recipe), millions in zip(HEADS.items(), expected, strict=True):
             name = f'xcit_{arch}_{recipe}'
@@ -238,6 +239,6 @@ def model_table(config: Path, size: tuple[int, int] | None) -> Iterator[str]:
 def published_table() -> Iterator[str]:
     """Lines: all of the papers' numbers beside ours."""
     yield f'{"":44} {"":26} {"ours":>9} {"paper":>9} {"":>8}'
-    for rows in (trunk_rows(), whole_model_rows()):
+    for rows in (backbone_rows(), whole_model_rows()):
         for name, quantity, ours, paper in rows:
             yield f'{name:44} {quantity:26} {ours:9.2f} {paper:9.1f} {ours / paper - 1:8.1%}'

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from colonnade.common.errors import UserError
 from colonnade.settings.reading import errors_of_others
 
-from .meta_device import build_without_memory
+from .meta_device import build_on_meta
 
 SIDE = 896  # of the image: a multiple of 32, 64 and 14
 
@@ -26,7 +26,7 @@ class Map(NamedTuple):
 def build(part: dict[str, Any]) -> nn.Module:
     """A part of a model that takes no memory."""
     with errors_of_others(f'{part.get("type")} cannot be built'):
-        return build_without_memory(ConfigDict(part))
+        return build_on_meta(ConfigDict(part))
 
 
 def run(part: nn.Module, inputs: Any) -> list[Tensor]:
@@ -41,7 +41,7 @@ def run(part: nn.Module, inputs: Any) -> list[Tensor]:
     maps = [maps] if isinstance(maps, Tensor) else maps
     if not isinstance(maps, (list, tuple)) or not all(
             isinstance(each, Tensor) and each.ndim == 4 for each in maps):
-        raise UserError(f'{name} gives something else than maps to its heads: no columnar trunk '
+        raise UserError(f'{name} gives something else than maps to its heads: no columnar backbone '
                         'can take its place')
     return list(maps)
 

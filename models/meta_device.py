@@ -11,7 +11,7 @@ from colonnade.backbones.kernels.without_memory import without_memory
 from colonnade.settings.config_values import map_dicts
 
 
-def build_without_memory(model: dict[str, Any]) -> nn.Module:
+def build_on_meta(model: dict[str, Any]) -> nn.Module:
     """The model of a config on torch's meta device.
 
     Swin, Segmenter and others look at values while they are built; these get memory for a while.

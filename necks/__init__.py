@@ -1,4 +1,4 @@
-"""Necks between a columnar trunk and a dense predictor."""
+"""Necks between a columnar backbone and a dense predictor."""
 from .columnar_pyramid import ColumnarPyramid
 from .pyramid import Pyramid
 from .simple_pyramid import SimplePyramid

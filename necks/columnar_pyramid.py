@@ -1,6 +1,6 @@
 """From maps of one stride to a pyramid, each level from a map of its own.
 
-Shapes: ``B`` images, ``C`` channels, ``h, w`` the trunk's grid.
+Shapes: ``B`` images, ``C`` channels, ``h, w`` the backbone's grid.
 """
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class ColumnarPyramid(Pyramid):
 
     Args:
         in_channels: Width ``C`` of the input maps.
-        stride: Stride of the input maps in pixels: the trunk's patch size.
+        stride: Stride of the input maps in pixels: the backbone's patch size.
         out_strides: Strides of the output levels, not decreasing, each within a factor 4 of
             ``stride``: ``(3.5, 7, 14, 28)`` for patches of 14. Levels of equal stride share their
             layers.

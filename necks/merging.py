@@ -24,16 +24,16 @@ def simplified(layers: Iterable[nn.Module]) -> list[nn.Module]:
     simple: list[nn.Module] = []
     for layer in layers:
         last = simple[-1] if simple else nn.Identity()
-        if is_fixed(layer) and takes_norm(last):
+        if is_fixed(layer) and can_absorb_norm(last):
             simple[-1] = fuse_conv_bn_eval(last, layer, type(last) is nn.ConvTranspose2d)
-        elif pays_merged(last, layer):
+        elif is_cheaper_merged(last, layer):
             simple[-1] = merged(last, layer)
         else:
             simple.append(layer)
     return simple
 
 
-def takes_norm(layer: nn.Module) -> bool:
+def can_absorb_norm(layer: nn.Module) -> bool:
     """Whether a batch norm behind it can be folded into it."""
     return is_plain(layer, nn.Conv2d) or is_plain(layer, nn.ConvTranspose2d) and layer.groups == 1
 
@@ -47,7 +47,7 @@ def flattened(layer: nn.Module) -> Iterator[nn.Module]:
         yield layer
 
 
-def pays_merged(first: nn.Module, second: nn.Module) -> bool:
+def is_cheaper_merged(first: nn.Module, second: nn.Module) -> bool:
     """Whether two layers can be merged, and fewer products are needed then."""
     if not (is_plain(first, nn.ConvTranspose2d) and first.groups == 1 and is_pointwise(second)):
         return False

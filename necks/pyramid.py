@@ -1,6 +1,6 @@
 """What pyramids share: levels named by their strides, and the layers from one stride to another.
 
-Shapes: ``B`` images, ``C`` channels, ``h, w`` the trunk's grid.
+Shapes: ``B`` images, ``C`` channels, ``h, w`` the backbone's grid.
 """
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Pyramid(BaseModule):
 
     Args:
         in_channels: Width ``C`` of the input maps.
-        stride: Stride of the input maps in pixels: the trunk's patch size.
+        stride: Stride of the input maps in pixels: the backbone's patch size.
         out_strides: Strides of the levels, from fine to coarse.
         init_cfg: See :class:`mmengine.model.BaseModule`.
 
@@ -162,7 +162,7 @@ def channels_last(x: Tensor) -> Tensor:
         ValueError: If it is no map, but a pair of map and prefix tokens.
     """
     if not isinstance(x, Tensor):
-        raise UserError(f'pyramids take maps, got a {type(x).__name__}: the trunk\'s '
+        raise UserError(f'pyramids take maps, got a {type(x).__name__}: the backbone\'s '
                         'return_prefix_tokens must be False')
     if is_transformed() or not should_use_cpu_forms(x):
         return x

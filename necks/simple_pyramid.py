@@ -1,6 +1,6 @@
-"""From the last map of a trunk to a pyramid: ViTDet's simple feature pyramid.
+"""From the last map of a backbone to a pyramid: ViTDet's simple feature pyramid.
 
-Shapes: ``B`` images, ``C`` channels, ``h, w`` the trunk's grid.
+Shapes: ``B`` images, ``C`` channels, ``h, w`` the backbone's grid.
 """
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class SimplePyramid(Pyramid):
 
     Args:
         in_channels: Width ``C`` of the input maps, a multiple of 4.
-        stride: Stride of the input maps in pixels: the trunk's patch size.
+        stride: Stride of the input maps in pixels: the backbone's patch size.
         out_channels: Width of the levels.
         out_strides: Strides of the levels with layers, increasing, each within a factor 4 of
             ``stride``. ``None`` is a quarter, half, all and twice of ``stride``.

@@ -1,4 +1,4 @@
-"""What ``tools/rank_trunks.py`` does, from its arguments to a table and a picture."""
+"""What ``tools/rank_backbones.py`` does, from its arguments to a table and a picture."""
 from __future__ import annotations
 
 import math
@@ -16,7 +16,7 @@ from colonnade.common.atomic_files import check_writable, write_text
 from colonnade.common.errors import UserError
 from colonnade.datasets.custom.instance_datasets import OwnData
 from colonnade.datasets.validation.validation_report import Report, find_repeated
-from colonnade.evaluation.probing.backbones import RANDOM, NamedTrunk, named_trunks
+from colonnade.evaluation.probing.backbones import RANDOM, NamedBackbone, named_backbones
 from colonnade.evaluation.probing.feature_cache import CacheError, default_folder, size_of
 from colonnade.evaluation.probing.probe_data import samples_of, subset
 from colonnade.evaluation.probing.ranking import MIB, Probes, Row
@@ -27,11 +27,11 @@ from .custom_data.config_creation import look_at_data
 from .options import RankOptions
 
 
-def complete(args: RankOptions) -> list[NamedTrunk]:
-    """Check the options, fill in what follows from others, and name the trunks.
+def complete(args: RankOptions) -> list[NamedBackbone]:
+    """Check the options, fill in what follows from others, and name the backbones.
 
     Args:
-        args: Of ``tools/rank_trunks.py``; changed.
+        args: Of ``tools/rank_backbones.py``; changed.
 
     Raises:
         OSError: If a file is missing, or the folder to write exists.
@@ -46,11 +46,11 @@ def complete(args: RankOptions) -> list[NamedTrunk]:
         raise UserError(f'--temperature must be positive, got {args.temperature}')
     check_writable(args.out)
     texts = [text if '=' in text or not args.random else f'{text}={RANDOM}'
-             for text in args.trunks]  # yapf: disable
+             for text in args.backbones]  # yapf: disable
     if twice := find_repeated(texts):
-        raise UserError(f'--trunks must differ, got {", ".join(twice)} more than once')
+        raise UserError(f'--backbones must differ, got {", ".join(twice)} more than once')
     args.device = args.device or ('cuda' if torch.cuda.is_available() else 'cpu')
-    return named_trunks(texts)
+    return named_backbones(texts)
 
 
 def look(args: RankOptions, report: Report) -> OwnData | None:
@@ -91,11 +91,11 @@ def cache_folder(args: RankOptions) -> Iterator[Path]:
         yield Path(folder)
 
 
-def rank(args: RankOptions, trunks: Sequence[NamedTrunk], data: OwnData) -> list[str]:
-    """Measure all trunks; write the table after each, print and draw it at the end.
+def rank(args: RankOptions, backbones: Sequence[NamedBackbone], data: OwnData) -> list[str]:
+    """Measure all backbones; write the table after each, print and draw it at the end.
 
     Returns:
-        A sentence for each trunk that failed.
+        A sentence for each backbone that failed.
 
     Raises:
         OSError: If features or results cannot be written.
@@ -105,14 +105,14 @@ def rank(args: RankOptions, trunks: Sequence[NamedTrunk], data: OwnData) -> list
     with cache_folder(args) as folder:
         probes = probes_of(args, data, folder)
         print('\n'.join([*data.reasons, setting(probes)]))
-        for number, trunk in enumerate(trunks, 1):
-            print(f'[{number}/{len(trunks)}] {trunk.text}', flush=True)
+        for number, backbone in enumerate(backbones, 1):
+            print(f'[{number}/{len(backbones)}] {backbone.text}', flush=True)
             try:
-                rows.append(probes.measure(trunk))
+                rows.append(probes.measure(backbone))
             except CacheError:
                 raise
             except (ValueError, OSError, RuntimeError) as error:
-                failures.append(f'{trunk.text}: {error}')
+                failures.append(f'{backbone.text}: {error}')
                 print(f'  failed: {error}', file=sys.stderr, flush=True)
                 continue
             rows.sort(key=lambda row: (-row.linear_miou, row.seconds))

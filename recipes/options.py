@@ -12,7 +12,7 @@ from colonnade.datasets.options import DataOptions
 
 @dataclass(kw_only=True)
 class NewConfigOptions(DataOptions):
-    """What a new config is made of, as ``colonnade new_config --help`` says it."""
+    """What a new config is made of, as ``colonnade create_config --help`` says it."""
     leaf: Path = argument('the config to start from: a file, or the name of one of ours')
     batch_size: int | None = option("images a GPU (the recipe's)")
     gpus: int = option('GPUs, or processes (%(default)s)', 1)
@@ -23,13 +23,13 @@ class NewConfigOptions(DataOptions):
 
 @dataclass(kw_only=True)
 class RankOptions(DataOptions):
-    """What backbones are compared on, as ``colonnade rank_trunks --help`` says it."""
-    trunks: Sequence[str] = option(
+    """What backbones are compared on, as ``colonnade rank_backbones --help`` says it."""
+    backbones: Sequence[str] = option(
         "timm's NAME.TAG, NAME=FILE with weights of your own, or NAME=random; NAME as timm has it, "
         'or CLASS:ARCH',
         MISSING,
-        metavar='TRUNK')
-    random: bool = option('random weights for trunks without =', False)
+        metavar='BACKBONE')
+    random: bool = option('random weights for backbones without =', False)
     out: Path = option('folder to write, a new one', MISSING)
     max_images: int = option('images of each split at most (%(default)s)', 500)
     size: int = option('pixels of the shorter side of images (%(default)s)', 512)

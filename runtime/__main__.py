@@ -3,7 +3,7 @@
     python -m colonnade_runtime FOLDER image.jpg photos --out predictions
 
 A label map is written as PNG, with the shares of its classes as JSON. Instances are JSON, and maps
-of a trunk are arrays of numpy's. Files that exist are not replaced.
+of a backbone are arrays of numpy's. Files that exist are not replaced.
 """
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from .images import SUFFIXES, ImageError
 from .model import load
-from .printing import one_line, printable
+from .sanitize import one_line, printable
 
 
 def parse_args() -> argparse.Namespace:

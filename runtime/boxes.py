@@ -111,13 +111,13 @@ def suppress(boxes: np.ndarray, scores: np.ndarray, groups: np.ndarray,
     kept = [np.empty(0, np.int64)]
     for group in np.unique(groups):
         members = order[groups[order] == group]
-        kept.append(members[not_suppressed(apart[members], threshold)])
+        kept.append(members[nms_keep(apart[members], threshold)])
     chosen = np.zeros(len(boxes), bool)
     chosen[np.concatenate(kept)] = True
     return order[chosen[order]]
 
 
-def not_suppressed(boxes: np.ndarray, threshold: float) -> np.ndarray:
+def nms_keep(boxes: np.ndarray, threshold: float) -> np.ndarray:
     """Which boxes ``(n, 4)`` overlap no kept one before them."""
     areas = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
     left, waiting = [], np.arange(len(boxes))

@@ -13,7 +13,8 @@ from typing import Any, BinaryIO, TypeAlias
 import numpy as np
 from PIL import EpsImagePlugin, Image, ImageOps, UnidentifiedImageError
 
-from .depths import DARK, FORMATS_OF_PAGES, NO_RANGE, advice, depth_fault, has_16_bits, tiff_fault
+from .bit_depth import (DARK, FORMATS_OF_PAGES, NO_RANGE, advice, depth_fault, has_16_bits,
+                        tiff_fault)
 
 #: a path, an image of Pillow's, RGB values (H, W, 3), a file's content or an open file
 Source: TypeAlias = str | Path | Image.Image | np.ndarray | bytes | BinaryIO

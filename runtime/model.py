@@ -44,7 +44,7 @@ def load(folder: str | Path,
 
 
 class Model:
-    """A detector, a segmenter, or a trunk with its pyramid; :func:`load` makes it.
+    """A detector, a segmenter, or a backbone with its pyramid; :func:`load` makes it.
 
     Attributes:
         task: ``'segmentation'``, ``'detection'`` or ``'features'``.
@@ -165,7 +165,7 @@ def segmenter(model: Model, about: Section) -> Predict:
 
 
 def features(model: Model, about: Section) -> Predict:
-    """How a trunk with its pyramid predicts."""
+    """How a backbone with its pyramid predicts."""
     graph = model.graphs[graph_named(about, 'features')]
 
     def predict(prepared: Prepared, source: str | None) -> Maps:

@@ -1,4 +1,4 @@
-"""What models find in an image: instances, a label map, or the maps of a trunk and a pyramid."""
+"""What models find in an image: instances, a label map, or the maps of a backbone and a pyramid."""
 from __future__ import annotations
 
 import json
@@ -192,7 +192,7 @@ class LabelMap(Result):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Maps:
-    """Feature maps of a trunk and a pyramid for an image, as the network gives them.
+    """Feature maps of a backbone and a pyramid for an image, as the network gives them.
 
     Attributes:
         size: Height and width of the image.

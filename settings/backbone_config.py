@@ -1,4 +1,4 @@
-"""Our trunk and pyramid in the config of a model, of which nothing is built."""
+"""Our backbone and pyramid in the config of a model, of which nothing is built."""
 from __future__ import annotations
 
 from mmengine.config import ConfigDict
@@ -10,10 +10,11 @@ from colonnade.necks import Pyramid
 from .registries import find_class
 
 
-def trunk_of(model: ConfigDict) -> type[ColumnarBackbone] | None:
-    """The class of a model's trunk, if it is one of ours."""
-    trunk = find_class((model.get('backbone') or {}).get('type'), MODELS)
-    return trunk if isinstance(trunk, type) and issubclass(trunk, ColumnarBackbone) else None
+def backbone_of(model: ConfigDict) -> type[ColumnarBackbone] | None:
+    """The class of a model's backbone_class, if it is one of ours."""
+    backbone_class = find_class((model.get('backbone') or {}).get('type'), MODELS)
+    return backbone_class if isinstance(backbone_class, type) and issubclass(
+        backbone_class, ColumnarBackbone) else None
 
 
 def pyramid_of(model: ConfigDict) -> type[Pyramid] | None:
@@ -23,12 +24,12 @@ def pyramid_of(model: ConfigDict) -> type[Pyramid] | None:
     return pyramid if isinstance(pyramid, type) and issubclass(pyramid, Pyramid) else None
 
 
-def settle_trunk(model: ConfigDict) -> None:
+def settle_backbone(model: ConfigDict) -> None:
     """Write into a config what follows from the weights' name, for those who read it without."""
-    if (trunk := trunk_of(model)) is not None:
+    if (backbone_class := backbone_of(model)) is not None:
         backbone = model.backbone
         if 'arch' not in backbone:
             return
-        for key, value in trunk.implied(backbone.arch, backbone.get('init_cfg')).items():
+        for key, value in backbone_class.implied(backbone.arch, backbone.get('init_cfg')).items():
             if backbone.get(key) is None:
                 backbone[key] = value

@@ -90,7 +90,7 @@ def problems_of(section: dict[str, Any] | Config, path: str, kinds: dict[str,
                     yield f'{where}[{index}] must be a dict of settings, got {item!r:.80}'
 
 
-def check_kinds(cfg: Config) -> None:
+def check_types(cfg: Config) -> None:
     """Raise a ValueError for sections that have no settings, see :func:`kind_problems`."""
     if problems := kind_problems(cfg):
         raise UserError('the config cannot be read:\n' + '\n'.join(f'  {p}' for p in problems))

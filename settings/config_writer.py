@@ -11,7 +11,7 @@ from typing import Any
 from yapf.yapflib.yapf_api import FormatCode
 
 from colonnade.common.errors import UserError
-from colonnade.runtime.printing import printable
+from colonnade.runtime.sanitize import printable
 
 YAPF = '{based_on_style: pep8, column_limit: 100, ' \
        'split_before_expression_after_opening_paren: true}'

@@ -149,7 +149,7 @@ def _moved(value: Any, moved: dict[str, str]) -> Any:
     return value
 
 
-def check_data(cfg: Config, dataloaders: tuple[str, ...]) -> None:
+def check_dataset(cfg: Config, dataloaders: tuple[str, ...]) -> None:
     """Raise a FileNotFoundError that lists all annotation files and folders that are missing."""
     missing = [
         f'  {path} ({name})' for name, dataset in find_datasets(cfg, dataloaders)

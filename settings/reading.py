@@ -19,7 +19,7 @@ from mmengine.registry import EVALUATOR, METRICS, DefaultScope
 from colonnade.common.errors import MissingFileError, UserCodeError, UserError, has_run_module
 from colonnade.common.options import LaunchOptions
 
-from .config_types import check_kinds
+from .config_types import check_types
 from .dataset_paths import evaluators, redirect_data_root
 from .overrides import merge_options
 from .registries import is_known, runs_user_code, unknown_type
@@ -68,13 +68,13 @@ def load_config(options: LaunchOptions) -> Config:
         ValueError: If the options don't fit the config or this machine.
     """
     cfg = read_config(options.config)
-    check_kinds(cfg)
+    check_types(cfg)
     use_faster_coco_eval(cfg)
     if options.data_root is not None:
         redirect_data_root(cfg, options.data_root)
     if options.cfg_options is not None:
         merge_options(cfg, options.cfg_options)
-        check_kinds(cfg)
+        check_types(cfg)
     if options.work_dir is not None:
         cfg.work_dir = str(options.work_dir)
     elif 'work_dir' not in cfg:
@@ -130,13 +130,13 @@ def prepare_library(cfg: Config, source: str) -> None:
     if cfg.get('default_scope') not in LIBRARIES or 'model' not in cfg:
         raise UserError(f'{source} is no config of a detector or segmenter: it has no model, or '
                         f'no default_scope = {" or ".join(map(repr, LIBRARIES))}')
-    import_quietly(f'{cfg.default_scope}.datasets')
+    import_without_warnings(f'{cfg.default_scope}.datasets')
     current = DefaultScope.get_current_instance()
     if current is None or current.scope_name != cfg.default_scope:  # init_default_scope would warn
         DefaultScope.get_instance(f'{cfg.default_scope}-{time_ns()}', scope_name=cfg.default_scope)
 
 
-def import_quietly(name: str) -> None:
+def import_without_warnings(name: str) -> None:
     """Import a module without its remarks on a package that nobody needs."""
     printed = StringIO()
     with redirect_stdout(printed):

@@ -43,9 +43,9 @@ def effect_of(rule: Rule) -> Effect:
 
 
 OF_CONFIGS = {
-    'arch': Rule('error', 'architectures that a trunk does not have'),
+    'arch': Rule('error', 'architectures that a backbone does not have'),
     'batch-size': Rule('error', 'batches that are too small to be normalised'),
-    'block-index': Rule('error', 'blocks that a trunk does not have'),
+    'block-index': Rule('error', 'blocks that a backbone does not have'),
     'channel-order': Rule('warning', 'images in another order of channels than the weights need'),
     'class-file': Rule('error', 'files of classes that are not there'),
     'class-names': Rule('error', 'classes that annotations do not have, or have in another order'),
@@ -81,7 +81,7 @@ OF_CONFIGS = {
     'unknown-setting': Rule('error', 'settings that nothing reads'),
     'unknown-type': Rule('error', 'types that nothing registers'),
     'unread-section': Rule('warning', 'sections that nothing reads'),
-    'weights-arch': Rule('error', 'weights of another architecture than the trunk'),
+    'weights-arch': Rule('error', 'weights of another architecture than the backbone'),
     'weights-file': Rule('error', 'weights that are not there, or do not fit'),
     'width': Rule('error', 'widths or strides that parts of a model do not agree on'),
     'window': Rule('error', 'windows of tests that leave gaps'),
@@ -111,7 +111,7 @@ OF_DATA = {
     'id-0': Rule('error', 'annotations of id 0',
         'number annotations from 1: evaluation takes 0 for "not matched"', 'meaning'),
     'no-segmentation': Rule('error', 'annotations without a segmentation',
-        'add it, or train boxes alone (colonnade new_config --boxes)', 'sample'),
+        'add it, or train boxes alone (colonnade create_config --boxes)', 'sample'),
     'wrong-segmentation': Rule('error', 'segmentations that are malformed',
         'correct or delete the annotation', 'sample'),
     'empty-box': Rule('note', 'boxes without area',
@@ -173,7 +173,7 @@ OF_DATA = {
     'skipped-check': Rule('note', 'checks that were not made because of other findings',
         'correct those first, and check again'),
     'partly-checked': Rule('note', 'data sets that were not looked at in full',
-        'colonnade check_data CONFIG looks at every file and applies every rule'),
+        'colonnade check_dataset CONFIG looks at every file and applies every rule'),
 }  # yapf: disable
 OF_CONVERSIONS = {
     'conversion-fault': Rule('error', 'data that no config can be written for'),

@@ -9,7 +9,7 @@ from mmengine.config import Config
 from colonnade.common.options import LaunchOptions
 
 from .checks.all_checks import Check, check_config, log_warnings
-from .dataset_paths import check_data
+from .dataset_paths import check_dataset
 from .findings import Finding
 from .reading import check_metrics, load_config
 
@@ -45,7 +45,7 @@ class Settings:
         for key in ('val', 'test'):
             if f'{key}_dataloader' in dataloaders:
                 check_metrics(config, f'{key}_evaluator')
-        check_data(config, dataloaders)
+        check_dataset(config, dataloaders)
         if change is not None:
             change(config)
         return cls(config, tuple(check_config(config, dataloaders, further)))

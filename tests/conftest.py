@@ -41,7 +41,7 @@ NO_VAL = ['val_dataloader=None', 'val_evaluator=None', 'val_cfg=None']
 for variable in ('COLONNADE_COCO', 'COLONNADE_ADE', 'COLONNADE_SHAPES'):  # where configs find data
     os.environ.pop(variable, None)
 # processes that are compared to the bit would each measure which products are faster
-os.environ.setdefault('COLONNADE_PRODUCTS', 'blas')
+os.environ.setdefault('COLONNADE_MATMUL', 'blas')
 # forks of this process have none of its OpenMP threads, and would wait for them for ever
 os.register_at_fork(after_in_child=lambda: torch.set_num_threads(1))
 

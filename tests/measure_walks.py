@@ -101,7 +101,7 @@ def walks(folder: Path) -> dict[str, Callable[[], Walk]]:
     return {
         'train to its first iteration': lambda: Walk().run('train', *train),
         'one image to results.json': lambda: Walk().run('predict', *predict, 'results'),
-        'a YOLO folder to a config': lambda: Walk().run('new_config', *create)
+        'a YOLO folder to a config': lambda: Walk().run('create_config', *create)
     }
 
 

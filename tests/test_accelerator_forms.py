@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.backbones import tiny
 from helpers.rounding import check_all_rounding, check_rounding, doubled
-from helpers.trunks import tiny
 from timm.layers import RotaryEmbeddingCat
 from timm.models.vision_transformer_sam import Block as WindowedBlock
 from torch import Tensor, nn
@@ -83,19 +83,19 @@ def check_launches(ours: Counter[str], theirs: Counter[str], more: int = 0) -> N
 
 
 def pair(name: str) -> tuple[ColumnarBackbone, Callable[[Tensor], Sequence[Tensor]], nn.Module]:
-    """A trunk, what gives the same maps of timm's module, and this module."""
-    trunk = MODELS[name](out_indices=TAPS, drop_path_rate=0.)
-    theirs = trunk.timm_module(SIDE)
-    if isinstance(trunk, (CaiT, ResMLP)):  # which takes images of other sizes, too
+    """A backbone, what gives the same maps of timm's module, and this module."""
+    backbone = MODELS[name](out_indices=TAPS, drop_path_rate=0.)
+    theirs = backbone.timm_module(SIDE)
+    if isinstance(backbone, (CaiT, ResMLP)):  # which takes images of other sizes, too
         embedding = getattr(theirs, 'stem', None) or theirs.patch_embed
         embedding.strict_img_size, embedding.dynamic_img_pad = False, True
     maps = partial(
         theirs.forward_intermediates,
         indices=TAPS,
-        norm=trunk.tap_norm,
+        norm=backbone.tap_norm,
         output_fmt='NCHW',
         intermediates_only=True)
-    return trunk, maps, theirs
+    return backbone, maps, theirs
 
 
 @contextmanager
@@ -113,9 +113,9 @@ def autocast(enabled: bool) -> Iterator[None]:
 @every_model
 def test_training_launches_no_more_than_timm(name: str) -> None:
     with torch.device('meta'):
-        trunk, maps, _ = pair(name)
+        backbone, maps, _ = pair(name)
         image = torch.empty(2, 3, SIDE, SIDE)
-        found, expected = (launches(partial(f, image), backward=True) for f in (trunk, maps))
+        found, expected = (launches(partial(f, image), backward=True) for f in (backbone, maps))
     check_launches(found, expected, IN_ORDER.get(name, 0))
 
 
@@ -134,15 +134,15 @@ def test_no_more_launches_than_timm(name: str, fused: bool, half: bool, grad: bo
     Without a GPU, autograd has no streams for gradients.
     """
     with torch.device('meta'):
-        trunk, maps, theirs = pair(name)
+        backbone, maps, theirs = pair(name)
     with FakeTensorMode(allow_non_fake_inputs=True), torch.device('cuda'), autocast(half):
-        for module in (trunk, theirs):
+        for module in (backbone, theirs):
             module.to_empty(device='cuda').train(grad)
         if fused:
-            trunk.fuse(torch.bfloat16 if half else None)
+            backbone.fuse(torch.bfloat16 if half else None)
         image = torch.empty(2, 3, SIDE, SIDE)
-        assert not should_use_cpu_forms(image) and next(trunk.parameters()).is_cuda
-        found, expected = (launches(partial(f, image), grad=grad) for f in (trunk, maps))
+        assert not should_use_cpu_forms(image) and next(backbone.parameters()).is_cuda
+        found, expected = (launches(partial(f, image), grad=grad) for f in (backbone, maps))
     check_launches(found, expected, IN_ORDER.get(name, 0))
 
 
@@ -172,11 +172,12 @@ def test_windows_launch_no_more_than_timms(rotary: bool, gradients: bool) -> Non
 @every_model
 def test_values_and_gradients_are_those_of_a_cpu(name: str) -> None:
     """To rounding; without gradients too."""
-    trunk = tiny(partial(MODELS[name], out_indices=TAPS)).eval()
-    image, exact = torch.randn(2, 3, 96, 130), doubled(trunk)
+    backbone = tiny(partial(MODELS[name], out_indices=TAPS)).eval()
+    image, exact = torch.randn(2, 3, 96, 130), doubled(backbone)
     results = []
-    for module, given, forms in ((trunk, image, accelerator_forms), (trunk, image, nullcontext),
-                                 (exact, image.double(), nullcontext)):
+    for module, given, forms in ((backbone, image, accelerator_forms),
+                                 (backbone, image, nullcontext), (exact, image.double(),
+                                                                  nullcontext)):
         with forms():
             maps = module(given)
             gradients = torch.autograd.grad(
@@ -205,27 +206,27 @@ def test_one_place_decides_by_device() -> None:
 def test_blocks_are_compiled_once_without_a_break(name: str) -> None:
     """For images of all sizes and for all blocks."""
     torch._dynamo.reset()
-    trunk, counter = tiny(partial(MODELS[name], out_indices=TAPS)).eval(), CompileCounter()
+    backbone, counter = tiny(partial(MODELS[name], out_indices=TAPS)).eval(), CompileCounter()
     images = [torch.randn(1, 3, *size) for size in ((96, 130), (112, 64), (80, 160))]
     with accelerator_forms(), torch.no_grad():
-        expected = [trunk(image)[-1] for image in images]
-        for block in trunk.blocks:
+        expected = [backbone(image)[-1] for image in images]
+        for block in backbone.blocks:
             block.compile(backend=counter, dynamic=True, fullgraph=True)
-        torch.testing.assert_close([trunk(image)[-1] for image in images], expected)
+        torch.testing.assert_close([backbone(image)[-1] for image in images], expected)
     assert counter.frame_count == 1
 
 
 def test_a_stem_takes_few_images_at_a_time_and_not_thin_strips() -> None:
-    trunk = tiny(MODELS['XCiT']).eval()
+    backbone = tiny(MODELS['XCiT']).eval()
     image = torch.randn(24, 3, 160, 160)
     counts = []
     with torch.no_grad():
-        exact, _ = doubled(trunk)._embed(image.double())
+        exact, _ = doubled(backbone)._embed(image.double())
         with accelerator_forms():
-            plain, _ = trunk._embed(image)
+            plain, _ = backbone._embed(image)
         for number in (1, len(image)):
             with Launches() as seen:
-                found, _ = trunk._embed(image[:number])
+                found, _ = backbone._embed(image[:number])
             counts.append(seen.names['convolution'])
     check_rounding(found, plain, exact)
     assert counts == [4, 4 * 3]  # 10 images have as many pixels as go through together

@@ -68,7 +68,8 @@ def test_the_command() -> None:
         'colonnade: no config is called nothing; patterns have stars, as in "*nothing*"\n')
     assert command('trian').stderr == (
         "colonnade: there is no command 'trian': did you mean train? colonnade --help lists them\n")
-    assert command('param-groups', '--help').stdout.startswith('usage: colonnade param_groups ')
+    assert command('param-groups',
+                   '--help').stdout.startswith('usage: colonnade list_param_groups ')
     shown = command('train', '--help').stdout
     assert shown.startswith('usage: colonnade train ') and '--resume' in shown
 

@@ -1,4 +1,4 @@
-"""A trunk, and a pyramid behind one, as any torch module: copied, averaged, swapped, traced."""
+"""A backbone, and a pyramid behind one, as any torch module: copied, averaged, swapped, traced."""
 from __future__ import annotations
 
 import copy
@@ -11,8 +11,8 @@ from importlib import import_module
 
 import pytest
 import torch
+from helpers.backbones import MAKERS, OURS, tiny
 from helpers.rounding import check_all_rounding, doubled
-from helpers.trunks import MAKERS, OURS, tiny
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 from torch.optim.swa_utils import AveragedModel

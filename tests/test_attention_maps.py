@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers.trunks import ARCHS, FORMS, tiny
+from helpers.backbones import ARCHS, FORMS, tiny
 from torch import nn
 
 from colonnade.backbones import CaiT, ColumnarBackbone, PlainViT, ResMLP, SimplifiedViT, XCiT
@@ -99,7 +99,7 @@ def test_magnitudes_are_those_of_timms_queries_and_keys() -> None:
 
 
 def with_equal_weights(backbone: ColumnarBackbone) -> tuple[nn.Module, ColumnarBackbone]:
-    """timm's module and the trunk with its weights."""
+    """timm's module and the backbone with its weights."""
     model = backbone.timm_module(IMAGE.shape[-1]).eval().double()
     torch.manual_seed(1)
     for parameter in model.parameters():
@@ -176,7 +176,7 @@ def test_the_token_that_is_not_chosen() -> None:
         assert torch.equal(default.maps, chosen.maps)
     with pytest.raises(ValueError, match='the grid has 4 rows and 4 columns, and no token .0, 4.'):
         token_attention(cait, IMAGE, (0, 4))
-    with pytest.raises(ValueError, match='the trunk has 0 prefix tokens, and none of number 0'):
+    with pytest.raises(ValueError, match='the backbone has 0 prefix tokens, and none of number 0'):
         token_attention(cait, IMAGE, 0)
     assert not has_token_attention(tiny(XCiT))
     with pytest.raises(ValueError, match='has no attention between tokens that is known'):
@@ -194,10 +194,10 @@ def test_mixing_rows() -> None:
 
 def test_errors_say_what_is_missing(tmp_path: Path) -> None:
     backbone = tiny(XCiT)
-    torch.save(backbone.state_dict(), tmp_path / 'trunk.pth')
+    torch.save(backbone.state_dict(), tmp_path / 'backbone.pth')
     with pytest.raises(
-            WeightsError, match=r'trunk.pth .* has no class-attention stage \(cls_token'):
-        load_class_attention(backbone, tmp_path / 'trunk.pth')
+            WeightsError, match=r'backbone.pth .* has no class-attention stage \(cls_token'):
+        load_class_attention(backbone, tmp_path / 'backbone.pth')
     state = classifier(XCiT).state_dict()
     del state['cls_attn_blocks.1.gamma1']
     torch.save(state, tmp_path / 'part.pth')

@@ -1,4 +1,4 @@
-"""The contract that every trunk honours, over trunks, sizes and modes."""
+"""The contract that every backbone honours, over backbones, sizes and modes."""
 from __future__ import annotations
 
 from functools import partial
@@ -6,24 +6,25 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.backbones import (every_backbone, every_class, every_class_with_kernels, timm_model,
+                               tiny)
+from helpers.modified_layers import pair, results
 from helpers.rounding import check_all_rounding, doubled
-from helpers.touched_layers import pair, results
-from helpers.trunks import every_class, every_class_with_kernels, every_trunk, timm_model, tiny
 from torch import nn
 
-from colonnade.backbones import TRUNKS, CaiT, ResMLP, XCiT
+from colonnade.backbones import BACKBONES, CaiT, ResMLP, XCiT
 from colonnade.weights import WeightsError, load_weights
 from colonnade.weights.layouts import LAYOUTS
 
-LAYOUTS_OF = {  # trunk -> those of its files; names begin with the trunk's
+LAYOUTS_OF = {  # backbone -> those of its files; names begin with the backbone's
     name: [layout for layout in LAYOUTS if layout.name.startswith(name)]
-    for name in TRUNKS
+    for name in BACKBONES
 }
 SIZES = [(64, 64), (64, 96), (75, 101), (16, 16), (17, 40), (16, 400)]
 
 
 @pytest.mark.parametrize('sizes', [SIZES, pytest.param([(512, 800)], marks=pytest.mark.slow)])
-@every_trunk
+@every_backbone
 @torch.no_grad()
 def test_maps_have_the_ceil_grid(make: partial, sizes: list[tuple[int, int]]) -> None:
     backbone = tiny(make).eval()
@@ -36,7 +37,7 @@ def test_maps_have_the_ceil_grid(make: partial, sizes: list[tuple[int, int]]) ->
         assert all(m.isfinite().all() for m in maps)
 
 
-@every_trunk
+@every_backbone
 def test_images_of_a_batch_do_not_see_each_other(make: partial) -> None:
     backbone, images = tiny(make).eval(), torch.randn(2, 3, 40, 56)
     with torch.no_grad():
@@ -44,7 +45,7 @@ def test_images_of_a_batch_do_not_see_each_other(make: partial) -> None:
         check_all_rounding(together, alone, doubled(backbone)(images[1:].double()))
 
 
-@every_trunk
+@every_backbone
 @torch.no_grad()
 def test_every_token_reaches_every_block_after(make: partial) -> None:
     """Nothing of an image is lost on the way, at no size: a change anywhere is seen."""
@@ -91,7 +92,7 @@ def test_maps_equal_timms_intermediates(cls: type, arch: str, size: tuple[int, i
         check_all_rounding(ours(image), plain, exact)
 
 
-@every_trunk
+@every_backbone
 def test_image_smaller_than_a_patch(make: partial) -> None:
     backbone = tiny(make)
     with pytest.raises(ValueError, match=f'at least .* got 64 x {backbone.patch_size - 1}'):
@@ -101,7 +102,7 @@ def test_image_smaller_than_a_patch(make: partial) -> None:
 @pytest.mark.parametrize(
     'size', [(64, 64),
              (75, 101), pytest.param((512, 800), marks=pytest.mark.slow)])
-@every_trunk
+@every_backbone
 def test_an_empty_batch_gives_empty_maps(make: partial, size: tuple[int, int]) -> None:
     """And gradients of zero; statistics stay as they are."""
     backbone, empty = tiny(make).eval(), torch.empty(0, 3, *size)
@@ -118,7 +119,7 @@ def test_an_empty_batch_gives_empty_maps(make: partial, size: tuple[int, int]) -
 
 
 @pytest.mark.parametrize('with_cp', [False, True])
-@every_trunk
+@every_backbone
 def test_every_parameter_gets_a_gradient(make: partial, with_cp: bool) -> None:
     backbone = tiny(make, with_cp=with_cp).train()
     with torch.no_grad():
@@ -133,7 +134,7 @@ def test_every_parameter_gets_a_gradient(make: partial, with_cp: bool) -> None:
 
 
 @pytest.mark.parametrize('with_cp', [True, 2])
-@every_trunk
+@every_backbone
 def test_checkpointing_changes_nothing(make: partial, with_cp: bool | int) -> None:
     plain, saving = (tiny(make, drop_path_rate=0.2, with_cp=cp) for cp in (False, with_cp))
     saving.load_state_dict(plain.state_dict())
@@ -166,7 +167,7 @@ def test_every_nth_block_is_recomputed() -> None:
 
 
 @pytest.mark.parametrize('with_cp', [False, True])
-@every_trunk
+@every_backbone
 def test_a_graph_is_gone_through_twice(make: partial, with_cp: bool) -> None:
     backbone = tiny(make, with_cp=with_cp).train()
     loss = sum(m.square().mean() for m in backbone(torch.randn(2, 3, 40, 56)))
@@ -178,14 +179,14 @@ def test_a_graph_is_gone_through_twice(make: partial, with_cp: bool) -> None:
     assert all(torch.equal(value, before[name]) for name, value in backbone.state_dict().items())
 
 
-@every_trunk
+@every_backbone
 def test_an_image_without_a_batch(make: partial) -> None:
     with pytest.raises(ValueError, match=r'must be \(B, 3, H, W\), got the shape \(3, 64, 64\)'):
         tiny(make)(torch.randn(3, 64, 64))
 
 
 @pytest.mark.parametrize('frozen_stages', [0, 2, 4])
-@every_trunk
+@every_backbone
 def test_freezing_survives_train(make: partial, frozen_stages: int) -> None:
     backbone = tiny(make, frozen_stages=frozen_stages, drop_path_rate=0.1)
     tail = backbone.tail_names if frozen_stages == 4 else ()
@@ -213,7 +214,7 @@ def test_freezing_survives_train(make: partial, frozen_stages: int) -> None:
 
 @every_class_with_kernels
 @torch.no_grad()
-def test_an_empty_batch_through_a_fused_trunk(cls: type) -> None:
+def test_an_empty_batch_through_a_fused_backbone(cls: type) -> None:
     maps = tiny(cls).eval().fuse()(torch.empty(0, 3, 75, 101))
     assert [len(m) for m in maps] == [0] * 4
 
@@ -233,21 +234,21 @@ def test_weights_load_strictly(cls: type, tmp_path: Path) -> None:
     ours = tiny(cls)
     theirs = {**ours.timm_module(64, 5).state_dict(), **ours.state_dict()}
     for state in (ours.state_dict(), theirs):
-        fitting = [trunk for trunk, layouts in LAYOUTS_OF.items()
+        fitting = [backbone for backbone, layouts in LAYOUTS_OF.items()
                    if any(layout.fits(state) for layout in layouts)]  # yapf: disable
         assert fitting == [cls.__name__]
         torch.save(state, tmp_path / 'a.pth')
-        trunk = tiny(cls)
-        for parameter in trunk.parameters():
+        backbone = tiny(cls)
+        for parameter in backbone.parameters():
             parameter.data.zero_()
-        load_weights(trunk, tmp_path / 'a.pth')
-        assert all(torch.equal(value, state[key]) for key, value in trunk.state_dict().items())
+        load_weights(backbone, tmp_path / 'a.pth')
+        assert all(torch.equal(value, state[key]) for key, value in backbone.state_dict().items())
         key = next(key for key in state if key.startswith('blocks.1.norm'))
         for spoilt in (without(state, key), {**state, key: state[key][..., :3]},
                        {**state, 'blocks.1.other': state[key]}):  # yapf: disable
             torch.save(spoilt, tmp_path / 'b.pth')
             with pytest.raises(WeightsError, match='blocks.1'):
-                load_weights(trunk, tmp_path / 'b.pth')
+                load_weights(backbone, tmp_path / 'b.pth')
 
 
 def without(state: dict[str, torch.Tensor], key: str) -> dict[str, torch.Tensor]:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import LAYOUTS, NO_VAL, NO_WORKERS, ROOT
-from helpers.trunks import every_class, tiny
+from helpers.backbones import every_class, tiny
 from mmengine.config import Config
 from mmengine.optim import OptimWrapper
 from test_configs import learning_rates
@@ -103,10 +103,10 @@ def test_schedules_of_several_optimizers_are_stretched() -> None:
     cfg = load(SEGMENTER)
     cfg.param_scheduler = dict(
         head=[dict(type='PolyLR', end=10, by_epoch=False)],
-        trunk=dict(type='LinearLR', end=5, by_epoch=False))
+        backbone=dict(type='LinearLR', end=5, by_epoch=False))
     accumulate(cfg, 3)
     assert cfg.param_scheduler.head[0].end == 30
-    assert cfg.param_scheduler.trunk.end == 15
+    assert cfg.param_scheduler.backbone.end == 15
 
 
 @pytest.mark.parametrize('changes, count, message', [

@@ -25,7 +25,7 @@ from pycocotools.coco import COCO
 from torch import Tensor
 
 from colonnade.settings.reading import LaunchOptions, load_config
-from colonnade.visualization.dataset_browser import Browsed, browse
+from colonnade.visualization.dataset_browser import BrowseResult, browse
 from colonnade.visualization.dataset_browser.dataset_plots import plot_classes
 from colonnade.visualization.dataset_browser.dataset_reader import (build_dataset, find_label,
                                                                     get_dataset_settings, read_set,
@@ -41,7 +41,7 @@ COCO_LEAF = ROOT / 'configs/mask_rcnn/xcit_nano_12_p16_slim_coco.py'
 ADE_LEAF = ROOT / 'configs/sem_fpn/xcit_nano_12_p16_slim_ade20k.py'
 
 
-def counts_of(found: Browsed) -> dict[str, dict[str, int]]:
+def counts_of(found: BrowseResult) -> dict[str, dict[str, int]]:
     """How many there are of each kind that was found, in each split."""
     return {
         each.title: {
@@ -378,8 +378,8 @@ def test_images_are_chosen(shapes: Path, tmp_path: Path, run_tool: Callable, no_
                            capsys: pytest.CaptureFixture) -> None:
     """By their names, positions and classes; what does not exist is named."""
     out = tmp_path / 'page.html'
-    tool = ['browse', config('mask_rcnn'), '--data-root', shapes / 'coco', '--out', out]
-    with pytest.raises(SystemExit, match='^browse: --class cat: ') as stopped:
+    tool = ['browse_dataset', config('mask_rcnn'), '--data-root', shapes / 'coco', '--out', out]
+    with pytest.raises(SystemExit, match='^browse_dataset: --class cat: ') as stopped:
         run_tool(*tool, '--class', 'cat')
     assert '\n' not in str(stopped.value) and not out.exists()
     data = read_set(read_config_of('mask_rcnn', shapes / 'coco'), 'train')

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import timm
 import torch
+from helpers.backbones import ARCHS, tiny
 from helpers.rounding import check_all_rounding, doubled
-from helpers.trunks import ARCHS, tiny
 from mmengine.runner import load_checkpoint
 from timm.models.cait import TalkingHeadAttn
 from torch import Tensor, nn
@@ -117,8 +117,8 @@ def test_positions_are_resized_as_images_are() -> None:
 
 def published(img_size: int) -> dict[str, Tensor]:
     """A tiny CaiT's file for another size of image."""
-    trunk = tiny(CaiT, ARCHS[CaiT] | dict(img_size=img_size))
-    state = trunk._build(4, num_classes=7).state_dict()
+    backbone = tiny(CaiT, ARCHS[CaiT] | dict(img_size=img_size))
+    state = backbone._build(4, num_classes=7).state_dict()
     return {key: torch.rand_like(value) for key, value in state.items()}
 
 
@@ -128,11 +128,11 @@ def test_positions_of_another_grid_are_resized_and_reported(tmp_path: Path) -> N
         f'module.{key}': value
         for key, value in state.items()
     }}, tmp_path / 'a.pth')
-    plan = load_weights(trunk := tiny(CaiT), tmp_path / 'a.pth')
+    plan = load_weights(backbone := tiny(CaiT), tmp_path / 'a.pth')
     assert plan.resized == ('pos_embed', )
     assert '1 resized (pos_embed)' in str(plan)
     expected = resample_positions(state['pos_embed'], (6, 6), (4, 4))
-    assert torch.equal(trunk.pos_embed, expected)
+    assert torch.equal(backbone.pos_embed, expected)
     load_weights(same := tiny(CaiT, img_size=96), tmp_path / 'a.pth')
     assert torch.equal(same.pos_embed, state['pos_embed'])
 
@@ -162,9 +162,9 @@ def test_published_files_are_named_and_loaded_as_they_are(arch: str, timms: str,
     monkeypatch.setattr(position_embedding, 'print_log', lambda text, **_: said.append(text))
     with without_memory():
         state = timm.create_model(timms).state_dict()
-        trunk = CaiT(arch)
-    assert trunk.describe(state) == trunk.describe() == f'CaiT {arch}'
-    assert plan_loading(trunk, state, 'a.pth').resized == ()
+        backbone = CaiT(arch)
+    assert backbone.describe(state) == backbone.describe() == f'CaiT {arch}'
+    assert plan_loading(backbone, state, 'a.pth').resized == ()
     assert said == []
 
 
@@ -177,16 +177,16 @@ def test_positions_that_are_resized_are_warned_of(entrance: str, tmp_path: Path,
     said = []
     monkeypatch.setattr(position_embedding, 'print_log', lambda text, *, level, **_: said.append(
         (level, text)))
-    other, trunk = tiny(CaiT, img_size=96), tiny(CaiT)
+    other, backbone = tiny(CaiT, img_size=96), tiny(CaiT)
     if entrance == 'load_state_dict':
-        trunk.load_state_dict(other.state_dict())
+        backbone.load_state_dict(other.state_dict())
     elif entrance == 'ours':
         torch.save(other.state_dict(), tmp_path / 'a.pth')
-        load_weights(trunk, tmp_path / 'a.pth')
+        load_weights(backbone, tmp_path / 'a.pth')
     else:
         model = nn.ModuleDict(dict(backbone=other))
         torch.save(dict(state_dict=model.state_dict()), tmp_path / 'a.pth')
-        load_checkpoint(nn.ModuleDict(dict(backbone=trunk)), str(tmp_path / 'a.pth'))
+        load_checkpoint(nn.ModuleDict(dict(backbone=backbone)), str(tmp_path / 'a.pth'))
     (level, text), = said
     assert level == logging.WARNING
     assert 'of a 6 x 6 grid (images of 96) is resized to 4 x 4 (images of 64)' in text

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
-from helpers.evil_pickle import write_evil
 from helpers.layouts_by_hand import TINY, original_state
+from helpers.malicious_pickle import write_evil
 from mmengine.config import ConfigDict
 from mmengine.runner import load_checkpoint
 

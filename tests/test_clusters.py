@@ -16,7 +16,7 @@ from torch.distributed.run import get_args_parser
 
 from colonnade.common.distributed import check_launcher, on_several_machines, torch_variables
 from colonnade.configs import find_config
-from colonnade.engine.optim.batch_size import share_out
+from colonnade.engine.optim.batch_size import set_total_batch_size
 from colonnade.engine.runner.launch import gather_by_messages, set_timeout
 from colonnade.engine.training import TrainOptions
 from colonnade.settings.reading import read_config
@@ -64,14 +64,14 @@ def test_images_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
     cfg = Config(dict(launcher='pytorch', train_dataloader=dict(batch_size=2)))
     for processes, share in ((4, 4), (2, 8)):
         monkeypatch.setenv('WORLD_SIZE', str(processes))
-        share_out(cfg, 16)
+        set_total_batch_size(cfg, 16)
         assert cfg.train_dataloader.batch_size == share
     monkeypatch.setenv('WORLD_SIZE', '3')
     for total in (16, 0):
         with pytest.raises(ValueError, match=f'--total-batch {total} cannot be shared .* 3 proc'):
-            share_out(cfg, total)
+            set_total_batch_size(cfg, total)
     with pytest.raises(ValueError, match='needs train_dataloader.batch_size'):
-        share_out(Config(dict(launcher='none', train_dataloader={})), 16)
+        set_total_batch_size(Config(dict(launcher='none', train_dataloader={})), 16)
 
 
 PAGE = ROOT / 'docs/clusters.md'

@@ -16,7 +16,8 @@ from colonnade.common.options import amp_option, argument
 from colonnade.configs import find_config
 from colonnade.datasets.bad_samples import SampleError
 from colonnade.runtime import ImageError, ModelError
-from colonnade.tools.command_line import SPINS, WAITING, limit_spinning, parse_options, user_errors
+from colonnade.tools.command_line import (SPINS, WAITING, limit_spinning, parse_options,
+                                          report_user_errors)
 
 COMMANDS = (*TOOLS, 'demo')
 
@@ -36,21 +37,21 @@ class Convert:
     ModelError('no such class'),
 ])
 def test_users_errors_end_the_program(error: Exception, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match='^train: no such class$'), user_errors('train'):
+    with pytest.raises(SystemExit, match='^train: no such class$'), report_user_errors('train'):
         raise error
     assert not capsys.readouterr().err
 
 
 @pytest.mark.parametrize('kind', [ValueError, OSError, KeyError, FloatingPointError])
 def test_errors_of_somebodys_code_pass(kind: type[Exception]) -> None:
-    with pytest.raises(kind) as caught, user_errors('train'):
+    with pytest.raises(kind) as caught, report_user_errors('train'):
         raise kind('theirs')
     assert type(caught.value) is kind
 
 
 def test_the_traceback_of_somebodys_code_stands_before_the_message(
         capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match='^train: the head fails$'), user_errors('train'):
+    with pytest.raises(SystemExit, match='^train: the head fails$'), report_user_errors('train'):
         try:
             int('theirs')
         except ValueError as error:
@@ -61,7 +62,7 @@ def test_the_traceback_of_somebodys_code_stands_before_the_message(
 
 def test_files_that_cannot_be_opened_are_named(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match=rf"^train: \[Errno 2\] .*: '{tmp_path}/a'$"), \
-            user_errors('train'), file_errors():
+            report_user_errors('train'), file_errors():
         open(tmp_path / 'a')
 
 
@@ -82,7 +83,7 @@ def test_a_broken_package_is_no_users_error(tmp_path: Path,
     """Its traceback says which package it is."""
     (tmp_path / 'broken_package.py').write_text('raise ValueError("numpy.dtype size changed")')
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(ValueError, match='size changed'), user_errors('train'):
+    with pytest.raises(ValueError, match='size changed'), report_user_errors('train'):
         import broken_package  # noqa: F401
 
 

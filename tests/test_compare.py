@@ -138,17 +138,17 @@ def test_the_tool(run_tool: Callable, trained: Path, tmp_path: Path,
     other, page = changed(trained, '<script>'), tmp_path / 'page.html'
     about = json.loads((other / 'record/run.json').read_text())
     changed(trained, 'third', data={**about['data'], 'training': dict(images=1, files={})})
-    run_tool('compare', trained, other, tmp_path / 'third', '--out', page)
+    run_tool('compare_runs', trained, other, tmp_path / 'third', '--out', page)
     printed = capsys.readouterr().out
     assert printed.startswith('Warning: the runs were trained on different data.\n\n')
     assert 'metric' in printed and 'mIoU' in printed and printed.endswith(f'{page.as_uri()}\n')
     assert '<script' not in page.read_text()
     before = page.read_bytes()
     with pytest.raises(SystemExit, match='page.html exists: name another --out'):
-        run_tool('compare', trained, other, '--out', page)
+        run_tool('compare_runs', trained, other, '--out', page)
     assert page.read_bytes() == before
-    with pytest.raises(SystemExit, match='compare: .* is no work dir of a run'):
-        run_tool('compare', trained, tmp_path, '--out', tmp_path / 'new.html')
+    with pytest.raises(SystemExit, match='compare_runs: .* is no work dir of a run'):
+        run_tool('compare_runs', trained, tmp_path, '--out', tmp_path / 'new.html')
     assert not (tmp_path / 'new.html').exists()
 
 

@@ -11,14 +11,14 @@ import pytest
 import torch
 import yaml
 from conftest import ROOT
-from helpers.trunks import tiny
+from helpers.backbones import tiny
 from torch import nn
 
 from colonnade.backbones import CaiT, ResMLP, XCiT
 from colonnade.backbones.kernels.without_memory import without_memory
 from colonnade.evaluation.benchmark.model_profile import Stopwatch, part_table
-from colonnade.models.complexity import (build, classifier_complexity, count_parameters,
-                                         multiply_adds, parts_of, total_of, trunk_rows,
+from colonnade.models.complexity import (backbone_rows, build, classifier_complexity,
+                                         count_parameters, multiply_adds, parts_of, total_of,
                                          whole_model_rows)
 
 MMDET = Path(find_spec('mmdet').origin).parent / '.mim/configs'
@@ -73,8 +73,8 @@ def test_parts_make_up_the_whole(name: str) -> None:
 
 
 @pytest.mark.slow
-def test_the_papers_trunks() -> None:
-    rows = list(trunk_rows())
+def test_the_papers_backbones() -> None:
+    rows = list(backbone_rows())
     assert len(rows) == 14 * 2 + 9 * 3
     for name, quantity, ours, paper in rows:
         digit = 0.5 if name.startswith('XCiT') and 'parameters' in quantity else 0.05
@@ -162,8 +162,8 @@ def test_complexity_names_what_is_wrong(config: str, arguments: list, message: s
     ('detr/detr_r50_8xb2-150e_coco.py', 4),
     ('mask2former/mask2former_r50_8xb2-lsj-50e_coco.py', 3),
 ])
-def test_trunks_and_heads_of_mmdet_are_counted(config: str, parts: int, run_tool: Callable,
-                                               capsys: pytest.CaptureFixture[str]) -> None:
+def test_backbones_and_heads_of_mmdet_are_counted(config: str, parts: int, run_tool: Callable,
+                                                  capsys: pytest.CaptureFixture[str]) -> None:
     if 'swin' in config:  # looks at values as it is built
         config = 'swin/' + config.split('/')[1]
     run_tool('complexity', MMDET / config, '--size', 64, 64)
@@ -188,16 +188,16 @@ def test_time_by_part(head: str) -> None:
     path = ROOT / 'configs' / head / 'xcit_nano_12_p16_slim_shapes.py'
     title, *rows, total, limit = part_table(path, (64, 96), rounds=1)
     found = {row[:20].strip(): row[20:].split() for row in rows}
-    expected = ['trunk', 'pyramid', 'head', 'post-processing']
+    expected = ['backbone', 'pyramid', 'head', 'post-processing']
     if head == 'mask_rcnn':
-        expected = ['trunk', 'pyramid', 'RPN', 'proposals', 'RoIAlign of boxes', 'box head',
+        expected = ['backbone', 'pyramid', 'RPN', 'proposals', 'RoIAlign of boxes', 'box head',
                     'RoIAlign of masks', 'mask head', 'post-processing']  # yapf: disable
     if head in ('mask_rcnn', 'sem_fpn'):
         assert list(found) == expected
     work, *seconds = total[20:].split()
     assert float(work) == pytest.approx(sum(float(values[0]) for values in found.values()), abs=0.5)
     assert float(seconds[0]) == pytest.approx(sum(float(v[1]) for v in found.values()), abs=0.01)
-    assert float(found['trunk'][0]) > 0 and 'GFLOP/s' in limit
+    assert float(found['backbone'][0]) > 0 and 'GFLOP/s' in limit
 
 
 @pytest.mark.slow
@@ -227,7 +227,7 @@ def test_parts_within_parts_count_for_themselves() -> None:
 def test_command_line(run_tool: Callable, capsys: pytest.CaptureFixture[str]) -> None:
     run_tool('complexity', ROOT / XCIT, '--size', 64, 96)
     printed = capsys.readouterr().out
-    assert re.search(r'^trunk +\d+\.\d+ M +\d+\.\d+ G$', printed, re.MULTILINE)
+    assert re.search(r'^backbone +\d+\.\d+ M +\d+\.\d+ G$', printed, re.MULTILINE)
     assert 'at 64 x 96' in printed
     with pytest.raises(SystemExit, match='2'):
         run_tool('complexity')

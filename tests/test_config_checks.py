@@ -17,9 +17,9 @@ from mmseg.evaluation import IoUMetric
 from colonnade.engine.training import TrainOptions, training_settings
 from colonnade.recipes.config_report import examine
 from colonnade.settings.checks.all_checks import check_config, findings
-from colonnade.settings.config_types import check_kinds, kind_problems
-from colonnade.settings.dataset_paths import (categories_of, check_data, evaluators, find_datasets,
-                                              paths_of, redirect_data_root)
+from colonnade.settings.config_types import check_types, kind_problems
+from colonnade.settings.dataset_paths import (categories_of, check_dataset, evaluators,
+                                              find_datasets, paths_of, redirect_data_root)
 from colonnade.settings.findings import errors_of
 from colonnade.settings.reading import check_metrics, read_config
 
@@ -83,7 +83,7 @@ def test_advice_is_given_where_classes_differ() -> None:
                                                                         False)):
         with pytest.raises(ValueError) as raised:
             checked(config('mask_rcnn'), **{key: 80})
-        assert ('colonnade new_config writes a config' in str(raised.value)) == given
+        assert ('colonnade create_config writes a config' in str(raised.value)) == given
 
 
 def with_simple_pyramid(**settings: Any) -> Config:
@@ -124,7 +124,7 @@ def test_all_of_it_is_listed() -> None:
 
 
 @pytest.mark.parametrize('kind, patch_size', [('CaiT', 12), ('ResMLP', 12)])
-def test_trunks_of_other_patches_and_images_fit(kind: str, patch_size: int) -> None:
+def test_backbones_of_other_patches_and_images_fit(kind: str, patch_size: int) -> None:
     """img_size stands beside arch, and 224, the table's, is no multiple of 12."""
     cfg = copy_config(config('sem_fpn'))
     arch = dict(embed_dim=128, depth=4, patch_size=patch_size)
@@ -137,7 +137,7 @@ def test_trunks_of_other_patches_and_images_fit(kind: str, patch_size: int) -> N
 
 
 @pytest.mark.parametrize('head, key, value', [
-    # trunks of others
+    # backbones of others
     ('sem_fpn', 'model.backbone', dict(type='ResNet', depth=50)),
     ('sem_fpn', 'model.backbone', dict(type='mmdet.SwinTransformer')),
     # heads that take levels otherwise
@@ -361,7 +361,7 @@ def test_the_folder_above_the_data_set_will_do(inside: bool, tmp_path: Path) -> 
             (folder / kind / split).mkdir(parents=True)
     redirect_data_root(cfg, folder if inside else tmp_path)
     assert cfg.test_dataloader.dataset.data_root == str(folder)
-    check_data(cfg, ALL)
+    check_dataset(cfg, ALL)
 
 
 @pytest.mark.parametrize('text, says', [
@@ -402,7 +402,7 @@ def test_sections_of_another_kind(text: str, says: str, shapes: Path, tmp_path: 
 def test_own_keys_of_known_names_are_left_alone(text: str, tmp_path: Path) -> None:
     """Of what a tracker or a hook is told, only they know what it must be."""
     (tmp_path / 'own.py').write_text(f'_base_ = {str(config("sem_fpn"))!r}\n{text}\n')
-    check_kinds(read_config(tmp_path / 'own.py'))
+    check_types(read_config(tmp_path / 'own.py'))
 
 
 OWN = """

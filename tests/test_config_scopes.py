@@ -64,7 +64,7 @@ print('registered:', 'XCiT' in MODELS, 'ColumnarPyramid' in MODELS, 'StrictRunne
 print('read by', CheckpointLoader._get_checkpoint_loader('a.pth').__module__)
 """)
     assert 'ADE20KDataset' in printed
-    assert 'registered: True True True\nread by colonnade.weights.openmmlab' in printed
+    assert 'registered: True True True\nread by colonnade.weights.mmengine_loaders' in printed
 
 
 def test_a_missing_package_is_named_and_not_installed(tmp_path: Path, run_tool: Callable,

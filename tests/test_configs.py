@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 import torch
 from conftest import ROOT, SHARED
+from helpers.backbones import OURS
 from helpers.cases import case
-from helpers.trunks import OURS
 from mmengine.config import Config, ConfigDict
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import PARAM_SCHEDULERS, init_default_scope
 from torch import nn
 
 from colonnade.backbones import ColumnarBackbone
-from colonnade.models.meta_device import build_without_memory
+from colonnade.models.meta_device import build_on_meta
 from colonnade.necks.pyramid import Pyramid
 from colonnade.settings.classes import class_heads, num_classes_of
 
@@ -63,14 +63,14 @@ SOME = ('xcit_small_12_p16', 'cait_s24', 'resmlp_s24', 'vit_small_patch16_dinov3
 VITDET = ('vit_base_patch16_224_mae', 'vit_small_patch16_dinov3', 'vit_base_patch16_dinov3')
 SLIDING = ('segmenter', 'linear')  # heads that are tested in windows
 PARTS = (  # of a leaf's name; plain ViTs have timm's names
-    rf'(?:(?P<trunk>{"|".join(KINDS)})_)?(?P<arch>\w+)',
+    rf'(?:(?P<backbone>{"|".join(KINDS)})_)?(?P<arch>\w+)',
     f'(?P<schedule>{"|".join(SCHEDULES)}|slim)',
     '(?P<data>coco|ade20k|shapes)(?P<variant>_lld|_lsj|_ema|_slide)?')
 NAME = re.compile('_'.join(PARTS))
 
 
-def name_of(trunk: str, arch: str) -> str:
-    return arch if trunk == 'plain_vit' else f'{trunk}_{arch}'
+def name_of(backbone: str, arch: str) -> str:
+    return arch if backbone == 'plain_vit' else f'{backbone}_{arch}'
 
 
 @functools.cache
@@ -81,23 +81,23 @@ def config_of(leaf: Path) -> Config:
 
 def build(cfg: Config) -> nn.Module:
     init_default_scope(cfg.default_scope)
-    return build_without_memory(cfg.model)
+    return build_on_meta(cfg.model)
 
 
 @functools.cache
 def backbone_of(settings: str) -> ColumnarBackbone:
     """A backbone on the meta device, built once for all heads."""
-    return build_without_memory(ConfigDict(json.loads(settings)))
+    return build_on_meta(ConfigDict(json.loads(settings)))
 
 
 def test_there_are_leaves_for_each_head() -> None:
     names = {(leaf.parent.name, leaf.stem) for leaf in LEAVES}
     for head, recipe in RECIPES.items():
-        for trunk, archs in ARCHS.items():
+        for backbone, archs in ARCHS.items():
             for arch in archs:
-                assert (head, f'{name_of(trunk, arch)}_{recipe}') in names
-        for trunk in KINDS:  # of the demo
-            assert any(other == head and leaf.startswith(f'{trunk}_nano_12')
+                assert (head, f'{name_of(backbone, arch)}_{recipe}') in names
+        for backbone in KINDS:  # of the demo
+            assert any(other == head and leaf.startswith(f'{backbone}_nano_12')
                        and leaf.endswith('_slim_shapes') for other, leaf in names)
     for head, recipe in RECIPES_OF_SOME.items():
         assert {(head, f'{leaf}_{recipe}') for leaf in SOME} <= names
@@ -108,22 +108,22 @@ def test_there_are_leaves_for_each_head() -> None:
 
 def check_name(leaf: Path, cfg: Config) -> None:
     name, model, head = NAME.fullmatch(leaf.stem), cfg.model, leaf.parent.name
-    assert name, f'{leaf.stem} is not TRUNK_ARCH_SCHEDULE_DATA'
-    trunk = name['trunk'] or 'plain_vit'
-    assert model.backbone.type == KINDS[trunk].__name__
+    assert name, f'{leaf.stem} is not BACKBONE_ARCH_SCHEDULE_DATA'
+    backbone = name['backbone'] or 'plain_vit'
+    assert model.backbone.type == KINDS[backbone].__name__
     assert (model.get('decode_head') or model).type == KIND_OF[head]
     classes = {'coco': 80, 'ade20k': 150}.get(name['data'])
     classes = classes or len(cfg.train_dataloader.dataset.metainfo.classes)
     assert {num_classes_of(part) for _, part in class_heads(model)} == {classes}
     if name['schedule'] == 'slim':  # of no more than XCiT-N12's width and depth
-        settings = KINDS[trunk].variants.resolve(model.backbone.arch)
+        settings = KINDS[backbone].variants.resolve(model.backbone.arch)
         assert (settings['embed_dim'], settings['depth']) == (128, 12)
         assert name['arch'].startswith('nano_12')
         return
     assert model.backbone.arch.replace('.', '_') == name['arch']
     length = cfg.train_cfg.get('max_epochs'), cfg.train_cfg.get('max_iters')
     assert length == SCHEDULES[name['schedule']]
-    rate = ARCHS.get(trunk, {}).get(name['arch'], model.backbone.drop_path_rate)
+    rate = ARCHS.get(backbone, {}).get(name['arch'], model.backbone.drop_path_rate)
     if head == 'sem_fpn' and name['arch'].startswith('medium_24'):
         rate = 0.2  # as published
     assert model.backbone.drop_path_rate == (0. if head == 'linear' else rate)  # frozen there
@@ -157,7 +157,7 @@ def check_sizes(leaf: Path, cfg: Config) -> None:
     else:
         assert neck.in_channels == backbone.embed_dim
         assert neck.stride == backbone.patch_size
-    if head == 'sem_fpn' and leaf in PUBLISHED:  # an FPN as wide as the trunk
+    if head == 'sem_fpn' and leaf in PUBLISHED:  # an FPN as wide as the backbone
         assert set(cfg.model.decode_head.in_channels) == {backbone.embed_dim}
     known = {'custom_keys', 'layer_decay_rate', 'flat_decay_mult'}
     assert known & (cfg.optim_wrapper.get('paramwise_cfg') or {}).keys() or head in SLIDING
@@ -183,7 +183,7 @@ def check_dump(cfg: Config, dumped: Path) -> None:
 ])  # yapf: disable
 def test_each_leaf_of_a_head_is_what_its_name_says(head: str, all_models: bool,
                                                    tmp_path: Path) -> None:
-    """Whole models are built for one leaf of each trunk and schedule; for all where slow."""
+    """Whole models are built for one leaf of each backbone and schedule; for all where slow."""
     leaves = [leaf for leaf in LEAVES if leaf.parent.name == head]
     built: set[tuple[str, ...]] = set()
     for leaf in leaves:
@@ -198,13 +198,13 @@ def test_each_leaf_of_a_head_is_what_its_name_says(head: str, all_models: bool,
             kind = (cfg.model.backbone.type, name['schedule'], name['variant'] or '')
             if all_models or kind not in built:
                 check_model(cfg)
-            if name['trunk'] == 'xcit' and kind not in built:
+            if name['backbone'] == 'xcit' and kind not in built:
                 check_dump(cfg, tmp_path / f'{leaf.stem}.py')
             built.add(kind)
     assert len({str(config_of(leaf).to_dict()) for leaf in leaves}) == len(leaves)
 
 
-def test_only_layer_norms_of_the_trunk_do_not_decay() -> None:
+def test_only_layer_norms_of_the_backbone_do_not_decay() -> None:
     cfg = Config.fromfile(ROOT / 'configs/mask_rcnn/xcit_tiny_12_p16_3x_coco.py')
     model = build(cfg)
     groups = build_optim_wrapper(model, cfg.optim_wrapper).optimizer.param_groups

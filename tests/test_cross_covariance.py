@@ -14,11 +14,12 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from colonnade.backbones import CaiT, ResMLP, XCiT
 from colonnade.backbones.kernels.folding import FusedError
-from colonnade.backbones.xcit.cross_covariance import (AttentionWeights, covariance_form,
-                                                       covariance_pays, plain_form, prefers_plain)
+from colonnade.backbones.xcit.cross_covariance import (AttentionWeights, attend_plain,
+                                                       covariance_form, is_covariance_faster,
+                                                       prefers_plain)
 from colonnade.necks import ColumnarPyramid
 
-FORMS = pytest.mark.parametrize('form', [plain_form, covariance_form])
+FORMS = pytest.mark.parametrize('form', [attend_plain, covariance_form])
 ARCH = dict(embed_dim=64, depth=4, num_heads=4, patch_size=16)  # the covariance form never pays
 WIDE = dict(embed_dim=128, depth=4, num_heads=4, patch_size=8)
 
@@ -54,7 +55,7 @@ def test_forms_equal_timms_layer(form: Callable, qkv_bias: bool, num_tokens: int
 def test_means_of_tokens_cost_no_digits(form: Callable, mean: int, products: str,
                                         monkeypatch: pytest.MonkeyPatch) -> None:
     """Tokens of deviation 1 around a mean that they share, as in an image of one color."""
-    monkeypatch.setenv('COLONNADE_PRODUCTS', products)
+    monkeypatch.setenv('COLONNADE_MATMUL', products)
     layer = attention(width=128)
     tokens = torch.randn(2, 2000, 128) + mean * torch.randn(128)
     exact = doubled(layer)(tokens.double())
@@ -113,14 +114,14 @@ def test_under_autocast(form: Callable) -> None:
 
 def test_the_cheaper_form_is_taken() -> None:
     for width, below, above in ((128, 1000, 1300), (384, 600, 900), (768, 1200, 1500)):
-        assert not covariance_pays(below, width)
-        assert covariance_pays(above, width)
+        assert not is_covariance_faster(below, width)
+        assert is_covariance_faster(above, width)
 
 
 def test_half_precision_and_other_devices_take_the_plain_form() -> None:
     with FakeTensorMode():
         tokens = torch.empty(1, 9000, 64)
-        assert covariance_pays(*tokens.shape[1:])
+        assert is_covariance_faster(*tokens.shape[1:])
         assert prefers_plain(tokens.bfloat16()) and not prefers_plain(tokens)
         for device in ('cuda', 'meta'):
             assert prefers_plain(tokens.to(device))
@@ -131,7 +132,7 @@ def test_training_in_half_precision_stores_no_float32_tokens(half: torch.dtype) 
     layer, tokens, stored = attention(), torch.randn(2, 400, 64), []
     hooks = (lambda x: stored.append(x) or x, lambda x: x)
     with torch.autocast('cpu', half), torch.autograd.graph.saved_tensors_hooks(*hooks):
-        out = plain_form(tokens, weights_of(layer))
+        out = attend_plain(tokens, weights_of(layer))
     assert stored and out.requires_grad
     assert all(x.numel() < tokens.numel() for x in stored if x.dtype == torch.float32)
 
@@ -142,12 +143,12 @@ def test_sums_beyond_the_range_of_float16() -> None:
     layer.qkv.weight *= 30
     exact = layer(tokens)
     layer.half()
-    found = plain_form(tokens.half(), weights_of(layer))
+    found = attend_plain(tokens.half(), weights_of(layer))
     assert deviation(found, exact) <= 1.5 * deviation(layer(tokens.half()), exact)
 
 
 def pair(arch: dict, **changes: float) -> tuple[XCiT, Xcit]:
-    """Ours and timm's trunk with the same weights, batch norms with statistics of their own."""
+    """Ours and timm's backbone with the same weights, batch norms with statistics of their own."""
     torch.manual_seed(0)
     ours = XCiT(arch, out_indices=(0, 1, 2, 3))
     theirs = Xcit(num_classes=0, cls_attn_layers=0, tokens_norm=True, eta=1., **arch)
@@ -162,11 +163,11 @@ def pair(arch: dict, **changes: float) -> tuple[XCiT, Xcit]:
     return ours, theirs
 
 
-def maps(trunk: nn.Module, image: Tensor) -> list[Tensor]:
-    image = image.to(next(trunk.parameters()).dtype)
-    if isinstance(trunk, XCiT):
-        return list(trunk(image))
-    return trunk.forward_intermediates(
+def maps(backbone: nn.Module, image: Tensor) -> list[Tensor]:
+    image = image.to(next(backbone.parameters()).dtype)
+    if isinstance(backbone, XCiT):
+        return list(backbone(image))
+    return backbone.forward_intermediates(
         image, indices=[0, 1, 2, 3], intermediates_only=True, norm=False)
 
 
@@ -193,17 +194,17 @@ def bright_pixel() -> Tensor:
             marks=pytest.mark.slow),
     ],
     ids=['random', 'constant', 'bright pixel', 'temperature', 'no scale', 'N < C', 'large'])
-def test_trunks_equal_timms(image: Tensor, changes: dict[str, float]) -> None:
+def test_backbones_equal_timms(image: Tensor, changes: dict[str, float]) -> None:
     """Maps, and gradients in training, on images that the covariance form takes and others."""
     ours, theirs = pair(WIDE, **changes)
     exact = doubled(theirs)
-    trunks = (ours, theirs, exact)
+    backbones = (ours, theirs, exact)
     with torch.no_grad():
-        check_all_rounding(*(maps(trunk.eval(), image) for trunk in trunks))
+        check_all_rounding(*(maps(backbone.eval(), image) for backbone in backbones))
     varied = bool(image.std() > 0.5)  # batch norm in training divides by the deviation
-    for trunk in trunks:
-        sum((m * m.detach().cos()).mean() for m in maps(trunk.train(varied), image)).backward()
-    theirs, exact = (dict(trunk.named_parameters()) for trunk in (theirs, exact))
+    for backbone in backbones:
+        sum((m * m.detach().cos()).mean() for m in maps(backbone.train(varied), image)).backward()
+    theirs, exact = (dict(backbone.named_parameters()) for backbone in (theirs, exact))
     for name, parameter in ours.named_parameters():
         expected = exact[name].grad
         scale = max(expected.abs().max().item(), 1e-5)
@@ -212,14 +213,15 @@ def test_trunks_equal_timms(image: Tensor, changes: dict[str, float]) -> None:
 
 
 @torch.no_grad()
-def test_bfloat16_trunk_is_no_worse_than_timms() -> None:
+def test_bfloat16_backbone_is_no_worse_than_timms() -> None:
     ours, theirs = pair(WIDE)
     image = torch.randn(1, 3, 320, 320)
     exact = maps(theirs.eval(), image)
     ours, theirs, image = ours.eval().bfloat16(), theirs.bfloat16(), image.bfloat16()
     ours_off, theirs_off = (
-        sum((a.float() - b).norm().item() for a, b in zip(maps(trunk, image), exact, strict=True))
-        for trunk in (ours, theirs))
+        sum((a.float() - b).norm().item()
+            for a, b in zip(maps(backbone, image), exact, strict=True))
+        for backbone in (ours, theirs))
     assert ours_off <= 1.1 * theirs_off
 
 
@@ -248,13 +250,13 @@ def test_autocast_and_checkpointing(training: bool) -> None:
     (ResMLP, dict(embed_dim=32, depth=4, img_size=64)),
 ])
 @torch.no_grad()
-def test_fused_trunks_give_the_same_maps(cls: type, arch: dict) -> None:
+def test_fused_backbones_give_the_same_maps(cls: type, arch: dict) -> None:
     torch.manual_seed(0)
-    trunk = cls(arch)
-    for value in trunk.state_dict().values():  # nothing is 0 or 1
+    backbone = cls(arch)
+    for value in backbone.state_dict().values():  # nothing is 0 or 1
         if value.is_floating_point():
             value.add_(torch.rand_like(value) * 0.1)
-    plain, fused = trunk.eval(), copy.deepcopy(trunk).eval().fuse()
+    plain, fused = backbone.eval(), copy.deepcopy(backbone).eval().fuse()
     for size in ((64, 64), (90, 101), (320, 320)):
         image = torch.randn(1, 3, *size)
         check_all_rounding(fused(image), plain(image), doubled(plain)(image.double()))
@@ -277,8 +279,8 @@ def test_fused_trunks_give_the_same_maps(cls: type, arch: dict) -> None:
     ])
 def test_no_graph_breaks_at_any_size(cls: type, arch: dict, training: bool) -> None:
     torch._dynamo.reset()
-    trunk = cls(arch | dict(depth=1)).train(training)
-    model = nn.Sequential(trunk, ColumnarPyramid(64, 16)).train(training)
+    backbone = cls(arch | dict(depth=1)).train(training)
+    model = nn.Sequential(backbone, ColumnarPyramid(64, 16)).train(training)
     compiled = torch.compile(model, backend='eager', fullgraph=True, dynamic=True)
     with torch.set_grad_enabled(training):
         for size in ((64, 96), (128, 608)):
@@ -297,9 +299,9 @@ def test_blocks_and_levels_compiled_once_for_all(cls: type, arch: dict, training
     torch._dynamo.reset()
     torch.manual_seed(0)
     counter = CompileCounterWithBackend('aot_eager')
-    trunk = cls(arch, out_indices=(0, 1, 2, 3)).train(training)
-    pyramid = ColumnarPyramid(trunk.embed_dim, 16).train(training)
-    plain = nn.Sequential(trunk, pyramid)
+    backbone = cls(arch, out_indices=(0, 1, 2, 3)).train(training)
+    pyramid = ColumnarPyramid(backbone.embed_dim, 16).train(training)
+    plain = nn.Sequential(backbone, pyramid)
     model = copy.deepcopy(plain)
     for part in model:
         part.compile(backend=counter, dynamic=True, fullgraph=cls is not CaiT)
@@ -323,15 +325,17 @@ def test_blocks_and_levels_compiled_once_for_all(cls: type, arch: dict, training
 
 
 @pytest.mark.slow
-def test_frozen_weights_are_compiled_with_the_whole_trunk(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_frozen_weights_are_compiled_with_the_whole_backbone(
+        monkeypatch: pytest.MonkeyPatch) -> None:
     torch._dynamo.reset()
     monkeypatch.setattr(torch._inductor.config, 'freezing', True)
-    trunk = XCiT(dict(embed_dim=32, depth=2, num_heads=4, patch_size=16), out_indices=(1, )).eval()
-    trunk.init_weights()
+    backbone = XCiT(
+        dict(embed_dim=32, depth=2, num_heads=4, patch_size=16), out_indices=(1, )).eval()
+    backbone.init_weights()
     image = torch.randn(1, 3, 64, 48)
     with torch.no_grad():
-        expected = trunk(image)
-        trunk.compile(backend='aot_eager', dynamic=False)
-        assert trunk._compiled_call_impl is not None
-        assert all(block._compiled_call_impl is None for block in trunk.blocks)
-        torch.testing.assert_close(trunk(image), expected)
+        expected = backbone(image)
+        backbone.compile(backend='aot_eager', dynamic=False)
+        assert backbone._compiled_call_impl is not None
+        assert all(block._compiled_call_impl is None for block in backbone.blocks)
+        torch.testing.assert_close(backbone(image), expected)

@@ -110,7 +110,7 @@ def test_its_config_is_written(form: str, drawn: Parts, tmp_path: Path, run_tool
                                capsys: pytest.CaptureFixture[str]) -> None:
     WRITERS[form](drawn, tmp_path / 'set')
     out = tmp_path / 'own.py'
-    run_tool('new_config', leaf('mask_rcnn'), '--data', tmp_path / 'set', '--out', out)
+    run_tool('create_config', leaf('mask_rcnn'), '--data', tmp_path / 'set', '--out', out)
     said = capsys.readouterr().out
     assert f'{tmp_path / "set"} is read as' in said and '2 classes: disc, square' in said
     record = json.loads((tmp_path / 'own_data/conversion.json').read_text())
@@ -165,7 +165,7 @@ def test_one_coco_file_is_split(drawn: Parts, tmp_path: Path, run_tool: Callable
         draw_image(tmp_path / 'images' / image['file_name'])
     file.write_text(json.dumps(content))
     arguments = [leaf('mask_rcnn'), '--coco', file, '--images', tmp_path / 'images', '--split']
-    run_tool('new_config', *arguments, '0.25', '--out', tmp_path / 'own.py')
+    run_tool('create_config', *arguments, '0.25', '--out', tmp_path / 'own.py')
     assert '6 training and 2 validation images' in (tmp_path / 'own.py').read_text()
     content['annotations'][3]['segmentation'] = [[1, None]]
     file.write_text(json.dumps(content))
@@ -201,10 +201,10 @@ def found_before_training(config: Path) -> list[str]:
 def test_labels_edited_after_the_conversion(form: str, drawn: Parts, tmp_path: Path,
                                             run_tool: Callable,
                                             capsys: pytest.CaptureFixture[str]) -> None:
-    """Training and check_data stop; one command converts again, also when all has moved."""
+    """Training and check_dataset stop; one command converts again, also when all has moved."""
     WRITERS[form](drawn, tmp_path / 'a/set')
     out = tmp_path / 'a/own.py'
-    run_tool('new_config', leaf('mask_rcnn'), '--data', tmp_path / 'a/set', '--out', out)
+    run_tool('create_config', leaf('mask_rcnn'), '--data', tmp_path / 'a/set', '--out', out)
     assert not found_before_training(out)
     source = json.loads((tmp_path / 'a/own_data/sources.json').read_bytes())
     folder = tmp_path / 'a/set'
@@ -219,9 +219,9 @@ def test_labels_edited_after_the_conversion(form: str, drawn: Parts, tmp_path: P
     file.write_text(f'{text}\n')
     assert_said(
         found_before_training(out), f'{file} (edited); convert again with: '
-        f'colonnade check_data {out} --convert-again')
+        f'colonnade check_dataset {out} --convert-again')
     with pytest.raises(SystemExit, match='1 finding stops'):
-        run_tool('check_data', out)
+        run_tool('check_dataset', out)
     assert 'conversions that are older than their sources (1)' in capsys.readouterr().out
 
     shutil.move(tmp_path / 'a', tmp_path / 'b')
@@ -230,7 +230,7 @@ def test_labels_edited_after_the_conversion(form: str, drawn: Parts, tmp_path: P
         lines(file, BOX)
     text = (tmp_path / 'b/own.py').read_text()
     (tmp_path / 'b/own.py').write_text(text.replace(f'{tmp_path}/a', f'{tmp_path}/b'))
-    run_tool('check_data', tmp_path / 'b/own.py', '--convert-again')
+    run_tool('check_dataset', tmp_path / 'b/own.py', '--convert-again')
     assert not found_before_training(tmp_path / 'b/own.py')
     assert not (tmp_path / 'b/own_data-again').exists()
     if form == 'yolo_boxes':
@@ -264,11 +264,11 @@ def test_a_conversion_that_the_config_does_not_fit_is_refused(edit: Callable, sa
                                                               capsys: Any) -> None:
     WRITERS['yolo_boxes'](drawn, tmp_path / 'set')
     out = tmp_path / 'own.py'
-    run_tool('new_config', leaf('mask_rcnn'), '--data', tmp_path / 'set', '--out', out)
+    run_tool('create_config', leaf('mask_rcnn'), '--data', tmp_path / 'set', '--out', out)
     before = (tmp_path / 'own_data/train.json').read_bytes()
     edit(tmp_path / 'set')
     with pytest.raises(SystemExit):
-        run_tool('check_data', out, '--convert-again')
+        run_tool('check_dataset', out, '--convert-again')
     assert re.search(f'{says}.*: nothing was changed. Write the config again',
                      capsys.readouterr().err)
     assert (tmp_path / 'own_data/train.json').read_bytes() == before
@@ -280,23 +280,23 @@ def test_label_maps_that_are_converted_again(drawn: Parts, tmp_path: Path, run_t
     """Their numbers are those of the names in order, so other names are refused."""
     WRITERS['labelme_polygons'](drawn, tmp_path / 'set')
     out = tmp_path / 'own.py'
-    run_tool('new_config', leaf('sem_fpn'), '--data', tmp_path / 'set', '--out', out)
+    run_tool('create_config', leaf('sem_fpn'), '--data', tmp_path / 'set', '--out', out)
     files = sorted((tmp_path / 'set').rglob('*.json'))
     files[0].write_text(files[0].read_text() + '\n')
     assert 'convert again' in found_before_training(out)[0]
-    run_tool('check_data', out, '--convert-again')
+    run_tool('check_dataset', out, '--convert-again')
     assert not found_before_training(out)
     for file in files:
         file.write_text(file.read_text().replace('"disc"', '"zebra"'))
     with pytest.raises(SystemExit):
-        run_tool('check_data', out, '--convert-again')
+        run_tool('check_dataset', out, '--convert-again')
     assert 'the classes are now' in capsys.readouterr().err
 
 
 def test_labels_in_a_new_folder_are_new(drawn: Parts, tmp_path: Path, run_tool: Callable) -> None:
     """Below that of others; a conversion, and what is hidden, are no labels."""
     WRITERS['yolo_boxes'](drawn, tmp_path / 'set')
-    run_tool('new_config', leaf('mask_rcnn'), '--data', tmp_path / 'set', '--out',
+    run_tool('create_config', leaf('mask_rcnn'), '--data', tmp_path / 'set', '--out',
              tmp_path / 'own.py')
     folder = min((tmp_path / 'set').rglob('labels'))
     for name in ('.hidden', 'day2'):
@@ -311,7 +311,7 @@ def test_a_run_next_to_labels_is_no_label(tmp_path: Path, run_tool: Callable) ->
     """Labels directly in the folder of the data, where work dirs may be too."""
     WRITERS['labelme_polygons'](drawn_parts(tmp_path / 'drawn'), tmp_path / 'set')
     folder = min((tmp_path / 'set').rglob('*.json')).parent
-    run_tool('new_config', leaf('mask_rcnn'), '--data', folder, '--split', '0.5', '--out',
+    run_tool('create_config', leaf('mask_rcnn'), '--data', folder, '--split', '0.5', '--out',
              tmp_path / 'own.py')
     (folder / 'run').mkdir()
     (folder / 'run/scalars.json').write_text('{}')
@@ -325,7 +325,7 @@ def test_sources_that_are_elsewhere(drawn: Parts, tmp_path: Path, run_tool: Call
     """As on a machine that has images and conversion, or where an earlier version converted."""
     WRITERS['voc_boxes'](drawn, tmp_path / 'set')
     out = tmp_path / 'own.py'
-    run_tool('new_config', leaf('mask_rcnn'), '--data', tmp_path / 'set', '--out', out)
+    run_tool('create_config', leaf('mask_rcnn'), '--data', tmp_path / 'set', '--out', out)
     for file in (tmp_path / 'set').rglob('*.xml'):
         file.unlink()
     assert_said(found_before_training(out), 'was converted from files that cannot be read on this')
@@ -333,10 +333,10 @@ def test_sources_that_are_elsewhere(drawn: Parts, tmp_path: Path, run_tool: Call
     assert_said(found_before_training(out), 'sources.json or a file that it names cannot be read')
     (tmp_path / 'own_data/conversion.json').write_text('{}')
     with pytest.raises(SystemExit, match='was converted by an earlier version'):
-        run_tool('check_data', out, '--convert-again')
+        run_tool('check_dataset', out, '--convert-again')
     with pytest.raises(
-            SystemExit, match='reads no dataset that colonnade new_config has converted'):
-        run_tool('check_data', leaf('mask_rcnn'), '--convert-again')
+            SystemExit, match='reads no dataset that colonnade create_config has converted'):
+        run_tool('check_dataset', leaf('mask_rcnn'), '--convert-again')
 
 
 def test_the_page(drawn: Parts, tmp_path: Path, run_tool: Callable,
@@ -413,5 +413,5 @@ def test_an_archive(tmp_path: Path) -> None:
 ])
 def test_options_that_do_not_go_together(arguments: list[str], says: str, run_tool: Callable,
                                          tmp_path: Path) -> None:
-    with pytest.raises(SystemExit, match=f'new_config: .*{says}'):
-        run_tool('new_config', leaf('mask_rcnn'), *arguments, '--out', tmp_path / 'own.py')
+    with pytest.raises(SystemExit, match=f'create_config: .*{says}'):
+        run_tool('create_config', leaf('mask_rcnn'), *arguments, '--out', tmp_path / 'own.py')

@@ -45,7 +45,8 @@ def test_every_head_with_a_slim_config_is_known() -> None:
 
 def test_it_trains_and_tests_with_its_options(calls: Calls, tmp_path: Path,
                                               run_tool: Callable) -> None:
-    run_tool('demo', '--out', tmp_path, '--trunk', 'cait', '--cfg-options', 'train_cfg.max_iters=2')
+    run_tool('demo', '--out', tmp_path, '--backbone', 'cait', '--cfg-options',
+             'train_cfg.max_iters=2')
     assert [tool for tool, _ in calls] == ['train.py', 'test.py'] * 2
     heads = ['mask_rcnn', 'mask_rcnn', 'sem_fpn', 'sem_fpn']
     assert [Path(words[0]).parent.name for _, words in calls] == heads
@@ -69,9 +70,9 @@ def test_it_prints_the_rows_that_there_are(calls: Calls, tmp_path: Path, run_too
     assert str(tmp_path) in where and page.split()[-1].startswith(f'file://{tmp_path}/')
 
 
-def test_a_trunk_without_a_config_is_named(calls: Calls, tmp_path: Path,
-                                           run_tool: Callable) -> None:
+def test_a_backbone_without_a_config_is_named(calls: Calls, tmp_path: Path,
+                                              run_tool: Callable) -> None:
     with pytest.raises(SystemExit) as stopped:
-        run_tool('demo', '--out', tmp_path, '--head', 'sem_fpn', 'segformer', '--trunk', 'cait')
-    assert stopped.value.code == 'demo: --trunk cait: segformer has slim configs on xcit'
+        run_tool('demo', '--out', tmp_path, '--head', 'sem_fpn', 'segformer', '--backbone', 'cait')
+    assert stopped.value.code == 'demo: --backbone cait: segformer has slim configs on xcit'
     assert not calls

@@ -4,8 +4,8 @@ from __future__ import annotations
 import pytest
 import torch
 from conftest import run_two
+from helpers.backbones import every_class
 from helpers.step_in_processes import backbone, images, step
-from helpers.trunks import every_class
 from torch import Tensor
 
 States = dict[str, dict[str, dict[str, Tensor]]]
@@ -13,7 +13,7 @@ States = dict[str, dict[str, dict[str, Tensor]]]
 
 @pytest.fixture(scope='module')
 def states(tmp_path_factory: pytest.TempPathFactory) -> States:
-    """Weights after a step of two gloo processes, by trunk and by what distributes it."""
+    """Weights after a step of two gloo processes, by backbone and by what distributes it."""
     out = tmp_path_factory.mktemp('step')
     run_two('tests/helpers/step_in_processes.py', out / 'states.pth', out=out)
     return torch.load(out / 'states.pth', weights_only=True)

@@ -218,10 +218,10 @@ def test_the_five_commands(start: Callable, tmp_path: Path) -> None:
     (tmp_path / 'images').mkdir()
     for split in ('train', 'val'):
         (tmp_path / split).rename(tmp_path / 'images' / split)
-    torch.save(XCiT('nano_12_p16').state_dict(), 'trunk.pth')
+    torch.save(XCiT('nano_12_p16').state_dict(), 'backbone.pth')
     block = blocks_of(README, 'sh')[0]
     code = block.code.replace('small_12_p16_3x', 'nano_12_p16_slim')
-    block.code = re.sub(r'timm://\S+', 'trunk.pth', code)
+    block.code = re.sub(r'timm://\S+', 'backbone.pth', code)
     for command in commands_of(block):
         start(command)
     assert len(list(tmp_path.glob('predictions/pictures/*.*'))) == 2

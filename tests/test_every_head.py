@@ -26,7 +26,7 @@ from colonnade.models.columnar_parts import parts_of_ours
 from colonnade.models.complexity import build, count_parameters, parts_of, total_of
 from colonnade.models.fusion import fuse as fuse_model
 from colonnade.models.half_precision import Bfloat16OptimWrapper, compute_in
-from colonnade.models.meta_device import build_without_memory
+from colonnade.models.meta_device import build_on_meta
 from colonnade.settings.checks.all_checks import check_config
 from colonnade.settings.classes import class_heads, num_classes_of
 from colonnade.settings.dataset_paths import redirect_data_root
@@ -71,15 +71,15 @@ def head(request: pytest.FixtureRequest, shapes: Path, tmp_path: Path) -> Simple
         tmp_path=tmp_path)
 
 
-def new_config(head: SimpleNamespace) -> None:
+def create_config(head: SimpleNamespace) -> None:
     draw = draw_instances if head.cfg.default_scope == 'mmdet' else draw_label_maps
     out = head.tmp_path / 'own.py'
     names = [] if draw is draw_instances else ['--classes', *CLASSES]
-    head.run_tool('new_config', head.leaf, *draw(head.tmp_path), *names, '--out', out)
+    head.run_tool('create_config', head.leaf, *draw(head.tmp_path), *names, '--out', out)
     cfg = read_config(out)
     check_config(cfg, ('train_dataloader', 'val_dataloader'))
     assert {num_classes_of(part) for _, part in class_heads(cfg.model)} == {2}
-    build_without_memory(cfg.model)
+    build_on_meta(cfg.model)
 
 
 def new_classes(head: SimpleNamespace) -> None:
@@ -215,7 +215,7 @@ def half_precision(head: SimpleNamespace) -> None:
 
 
 TOOLS = {  # tool -> heads it always runs on, a detector and a segmenter; each head is among them
-    new_config: ('cascade_mask_rcnn', 'segmenter'),
+    create_config: ('cascade_mask_rcnn', 'segmenter'),
     new_classes: ('rtmdet_ins', 'linear'),
     layer_decay: ('dino', 'upernet'),
     tta: ('dino', 'mask_rcnn', 'segformer'),

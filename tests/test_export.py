@@ -1,4 +1,4 @@
-"""Exported trunks and pyramids: the maps of torch, for images of any size in batches of any."""
+"""Exported backbones and pyramids: the maps of torch, for images of any size in batches of any."""
 from __future__ import annotations
 
 import dataclasses
@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from helpers.trunks import MAKERS, randomised, tiny
+from helpers.backbones import MAKERS, randomised, tiny
 from mmengine.registry import MODELS, DefaultScope
 from torch import nn
 from torch.nn import functional as F
@@ -20,7 +20,7 @@ from colonnade.common.errors import UserError
 from colonnade.configs import find_config
 from colonnade.export import ExportError, ExportOptions, export, exporter, to_archive
 from colonnade.export.features import Features, names_of_maps, sides_of
-from colonnade.export.graphs import Graph, ImageSides, images_of, to_onnx
+from colonnade.export.graphs import Graph, ImageSizeLimits, images_of, to_onnx
 from colonnade.export.verification import compare, verify
 from colonnade.inference import Model
 from colonnade.necks import ColumnarPyramid, SimplePyramid
@@ -28,10 +28,10 @@ from colonnade.runtime import load
 from colonnade.settings.reading import read_config
 
 
-def graph_of(trunk: nn.Module, neck: nn.Module | None) -> Graph:
-    """A trunk and its pyramid, in three sizes, each alone and in a batch."""
+def graph_of(backbone: nn.Module, neck: nn.Module | None) -> Graph:
+    """A backbone and its pyramid, in three sizes, each alone and in a batch."""
     model = nn.Module()
-    model.backbone, model.neck = trunk, neck
+    model.backbone, model.neck = backbone, neck
     for norm in model.modules():
         if isinstance(norm, nn.BatchNorm2d):
             norm.running_mean.normal_()
@@ -43,12 +43,12 @@ def graph_of(trunk: nn.Module, neck: nn.Module | None) -> Graph:
 
 
 def of_family(kind: str) -> Graph:
-    trunk = randomised(tiny(MAKERS[kind])).eval()
+    backbone = randomised(tiny(MAKERS[kind])).eval()
     strides = (4, 8, 16, 32)
     with DefaultScope.overwrite_default_scope('mmdet'):
-        neck = ColumnarPyramid(trunk.embed_dim, trunk.patch_size, strides,
+        neck = ColumnarPyramid(backbone.embed_dim, backbone.patch_size, strides,
                                fpn=dict(type='FPN', out_channels=16, num_outs=5))  # yapf: disable
-    return graph_of(trunk, neck)
+    return graph_of(backbone, neck)
 
 
 @pytest.mark.slow
@@ -117,7 +117,7 @@ def test_a_deviation_leaves_no_folder(model: Model, tmp_path: Path,
                                       monkeypatch: pytest.MonkeyPatch) -> None:
     """Here the file is of a module with other weights."""
     wrong, right = nn.Conv2d(3, 1, 1), nn.Conv2d(3, 1, 1)
-    dims = (ImageSides(1, 8).dims(), )
+    dims = (ImageSizeLimits(1, 8).dims(), )
     graph = Graph('features', right, images_of, dims, ('image', ), ('map1', ),
                   ((2, 16, 24), (1, 9, 8)))  # yapf: disable
 
@@ -159,7 +159,7 @@ class Wrong(Cancelling):
 def test_rounding_is_judged_by_what_it_costs_torch(share: float, says: str, tmp_path: Path) -> None:
     """Here 1e-4 of the largest value, by which a limit for all models refused trained ones."""
     module = Cancelling().eval()
-    graph = Graph('one', module, images_of, (ImageSides(1, 8).dims(), ), ('image', ), ('map1', ),
+    graph = Graph('one', module, images_of, (ImageSizeLimits(1, 8).dims(), ), ('image', ), ('map1', ),
                   ((2, 16, 24), (1, 9, 8)))  # yapf: disable
     other = Wrong().eval()
     other.share = share
@@ -181,7 +181,7 @@ def test_tolerances_are_factors() -> None:
 
 
 def test_outputs_that_cannot_be_compared(tmp_path: Path) -> None:
-    graph = Graph('one', nn.Conv2d(3, 1, 1), images_of, (ImageSides(1, 8).dims(), ), ('image', ),
+    graph = Graph('one', nn.Conv2d(3, 1, 1), images_of, (ImageSizeLimits(1, 8).dims(), ), ('image', ),
                   ('map1', ), ((2, 16, 24), (1, 9, 8)))  # yapf: disable
     path = tmp_path / 'one.pt2'
     to_archive(graph.module, graph.make_inputs((2, 16, 24)), graph.dynamic_shapes, path)
@@ -202,13 +202,13 @@ def test_options_that_do_not_fit(given: dict, message: str) -> None:
         ExportOptions(**given)
 
 
-def test_fused_and_foreign_trunks_are_refused() -> None:
+def test_fused_and_foreign_backbones_are_refused() -> None:
     holder = nn.Module()
     holder.backbone = tiny().eval().fuse()
     with pytest.raises(ExportError, match='XCiT is fused, and packed weights cannot'):
         sides_of(holder)
     holder.backbone = nn.Conv2d(3, 8, 3)
-    with pytest.raises(ExportError, match='no trunk of colonnade: its backbone is a Conv2d'):
+    with pytest.raises(ExportError, match='no backbone of colonnade: its backbone is a Conv2d'):
         sides_of(holder)
 
 

@@ -46,7 +46,7 @@ SPREAD = {  # weights of heads that are spread out, so that scores and boxes dif
 
 
 def detector(head: str, num_classes: int | None = None) -> Model:
-    """A head of a slim config on a trunk of one block, with random weights and statistics."""
+    """A head of a slim config on a backbone of one block, with random weights and statistics."""
     torch.manual_seed(0)
     cfg = read_config(next(ROOT.glob(f'configs/{head}/xcit*_slim_shapes.py')))
     backbone, model = cfg.model.backbone, cfg.model
@@ -138,7 +138,7 @@ def check_same(model: Model, exported: runtime.Model, size: tuple[int, int]) -> 
     if wanted.masks is None:
         assert found.masks is None
         return len(wanted)
-    masks = wanted.mask_arrays()[match]
+    masks = wanted.decode_masks()[match]
     assert found.masks.shape == masks.shape and masks.any() and not masks.all()
     assert (found.masks != masks).sum() <= len(masks) / 5
     return len(wanted)

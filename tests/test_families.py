@@ -1,4 +1,4 @@
-"""Every trunk under a detector and a segmenter on real images; test_heads.py has XCiT under all."""
+"""Every backbone under a detector and a segmenter on real images; test_heads.py has XCiT under all."""
 from __future__ import annotations
 
 import json
@@ -7,19 +7,19 @@ from pathlib import Path
 
 import pytest
 from conftest import LAYOUTS, ROOT
-from helpers.trunks import ARCHS, OURS
+from helpers.backbones import ARCHS, OURS
 from mmengine.config import Config
 
 from colonnade.weights.files import read_checkpoint
 
-TRUNKS = {
+BACKBONES = {
     cls.__name__: dict(type=cls.__name__, arch=arch | dict(embed_dim=128, patch_size=16))
     for cls, arch in ARCHS.items() if cls in OURS
 }
-TRUNKS['ResMLP by windows'] = TRUNKS['ResMLP'] | dict(token_mixing='window')
-TRUNKS['DINOv3 by windows'] = dict(
+BACKBONES['ResMLP by windows'] = BACKBONES['ResMLP'] | dict(token_mixing='window')
+BACKBONES['DINOv3 by windows'] = dict(
     type='PlainViT',
-    arch=TRUNKS['PlainViT']['arch'] | dict(model='vit_small_patch16_dinov3'),
+    arch=BACKBONES['PlainViT']['arch'] | dict(model='vit_small_patch16_dinov3'),
     window_size=3,
     global_blocks=(1, ))
 RECIPES = {'coco': 'slim_coco', 'ade': 'slim_ade20k'}
@@ -37,19 +37,19 @@ default_hooks = dict(checkpoint=dict(interval=1))
 FEW = ('CaiT', 'sem_fpn')  # the one that runs always
 
 
-@pytest.mark.parametrize('trunk, head', [
-    pytest.param(trunk, head, marks=[] if (trunk, head) == FEW else pytest.mark.slow)
-    for trunk in TRUNKS if trunk != 'XCiT' for head in ('mask_rcnn', 'sem_fpn')
+@pytest.mark.parametrize('family, head', [
+    pytest.param(family, head, marks=[] if (family, head) == FEW else pytest.mark.slow)
+    for family in BACKBONES if family != 'XCiT' for head in ('mask_rcnn', 'sem_fpn')
 ])  # yapf: disable
-def test_trains_resumes_and_evaluates(trunk: str, head: str, real_data: dict[str, Path],
+def test_trains_resumes_and_evaluates(family: str, head: str, real_data: dict[str, Path],
                                       tmp_path: Path, run_tool: Callable) -> None:
     layout = LAYOUTS[head]
     config, work_dir = tmp_path / 'config.py', tmp_path / 'run'
     base = ROOT / f'configs/{head}/xcit_nano_12_p16_{RECIPES[layout]}.py'
 
     def write_config(max_iters: int) -> None:
-        arch = TRUNKS[trunk]['arch'] | dict(_delete_=True)
-        model = dict(backbone=TRUNKS[trunk] | dict(arch=arch))
+        arch = BACKBONES[family]['arch'] | dict(_delete_=True)
+        model = dict(backbone=BACKBONES[family] | dict(arch=arch))
         config.write_text(f'_base_ = {str(base)!r}\nmodel = {model}\n{STEPS.format(max_iters)}')
 
     data = ('--data-root', real_data[layout], '--work-dir', work_dir)

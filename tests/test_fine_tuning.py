@@ -13,7 +13,7 @@ from mmengine.config import Config
 from mmengine.registry import MODELS
 from torch import Tensor
 
-from colonnade.models.class_transfer import NewClasses, rows_by_class
+from colonnade.models.class_transfer import ClassTransfer, rows_by_class
 from colonnade.settings.classes import class_heads
 from colonnade.settings.reading import read_config
 from colonnade.weights.loading import plan_loading
@@ -103,7 +103,7 @@ def test_classes_in_common_keep_their_rows(head: str, shapes: Path, tmp_path: Pa
 def test_a_file_that_names_no_classes() -> None:
     before = model_of('sem_fpn', len(OLD['ade'])).state_dict()
     cfg = read_config(config('sem_fpn'))
-    model, adapt = MODELS.build(cfg.model), NewClasses(cfg)
+    model, adapt = MODELS.build(cfg.model), ClassTransfer(cfg)
     checkpoint = dict(state_dict=before)
     adapt_to = partial(adapt, model.state_dict(), checkpoint)
     plan = plan_loading(model, checkpoint, 'a.pth', adapt=adapt_to)
@@ -168,7 +168,7 @@ def test_one_row_for_two_classes_starts_anew(old: dict) -> None:
     _, other = built(('ground', 'roof', 'a', 'b')[:old['num_classes']], **old)
     checkpoint = dict(
         state_dict=other.state_dict(), meta=dict(CLASSES=('ground', 'roof')[:old['num_classes']]))
-    adapt = partial(NewClasses(cfg), model.state_dict(), checkpoint)
+    adapt = partial(ClassTransfer(cfg), model.state_dict(), checkpoint)
     plan = plan_loading(model, checkpoint, 'a.pth', adapt=adapt)
     key = 'decode_head.conv_seg.weight'
     assert torch.equal(plan.state[key], model.state_dict()[key])
@@ -190,7 +190,7 @@ def test_rows_of_anchors_start_anew() -> None:
     cfg.train_dataloader.dataset.metainfo = dict(classes=('a', 'b', 'c'))
     rows = rows_by_class(cfg, 3)
     assert set(rows) == {'bbox_head.retina_cls.weight', 'bbox_head.retina_cls.bias'}
-    adapter = NewClasses(cfg)
+    adapter = ClassTransfer(cfg)
     own = {key: torch.zeros(27, *[1] * key.endswith('weight')) for key in rows}
     state = {key: torch.ones_like(value) for key, value in own.items()}
     adapted = adapter(own, dict(meta=dict(CLASSES=('a', 'b', 'c'))), state)

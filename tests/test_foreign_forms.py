@@ -629,6 +629,6 @@ def test_real_data_of_each_form_train(form: str, real_data: dict[str, Path], tmp
                                       run_tool: Callable) -> None:
     WRITERS[form](smaller(real_data['coco']), tmp_path / 'set')
     recipe = ROOT / 'configs/mask_rcnn/xcit_nano_12_p16_slim_coco.py'
-    run_tool('new_config', recipe, '--data', tmp_path / 'set', '--out', tmp_path / 'own.py')
+    run_tool('create_config', recipe, '--data', tmp_path / 'set', '--out', tmp_path / 'own.py')
     run_tool('train', tmp_path / 'own.py', '--work-dir', tmp_path / 'run', *SHORT, *NO_WORKERS)
     assert 'Iter(train) [2/2]' in latest_log(tmp_path / 'run')

@@ -18,7 +18,7 @@ from colonnade.backbones.kernels.devices import accelerator_forms
 from colonnade.backbones.kernels.folding import FusedError
 from colonnade.configs import find_config
 from colonnade.models.complexity import blank_sample
-from colonnade.models.fusion import fuse, fuse_if_wanted
+from colonnade.models.fusion import fuse, maybe_fuse
 from colonnade.models.fusion.bottlenecks import UpsamplingConvolution
 from colonnade.necks import ColumnarPyramid, SimplePyramid
 from colonnade.settings.reading import read_config
@@ -44,9 +44,9 @@ def randomised(model: nn.Module) -> nn.Module:
     return model
 
 
-def model_of(head: str, *, trunk: str = 'xcit') -> nn.Module:
-    """The slim model of a head, on a trunk of two blocks."""
-    cfg = read_config(find_config(f'{head}/{trunk}_nano_12_p16_slim_shapes'))
+def model_of(head: str, *, backbone: str = 'xcit') -> nn.Module:
+    """The slim model of a head, on a backbone of two blocks."""
+    cfg = read_config(find_config(f'{head}/{backbone}_nano_12_p16_slim_shapes'))
     cfg.model.backbone.update(out_indices=[0] *
                               (len(cfg.model.backbone.get('out_indices') or range(4)) - 1) + [1])
     with DefaultScope.overwrite_default_scope(cfg.default_scope):
@@ -220,16 +220,16 @@ def test_convolutions_that_are_shared_keep_norms_of_their_own() -> None:
 
 
 def test_what_cannot_be_fused() -> None:
-    with pytest.raises(ValueError, match='no trunk and no pyramid of colonnade'):
+    with pytest.raises(ValueError, match='no backbone and no pyramid of colonnade'):
         fuse(nn.Linear(2, 2).eval())
     neck = ColumnarPyramid(4, 16)
     with pytest.raises(ValueError, match=r'for evaluation: call eval\(\) before'):
         fuse(nn.Sequential(neck))
-    fuse_if_wanted(nn.Sequential(neck), False)
+    maybe_fuse(nn.Sequential(neck), False)
     assert not neck.fused
-    fuse_if_wanted(nn.Linear(2, 2), None)
-    with pytest.raises(ValueError, match='no trunk and no pyramid of colonnade'):
-        fuse_if_wanted(nn.Linear(2, 2), True)
+    maybe_fuse(nn.Linear(2, 2), None)
+    with pytest.raises(ValueError, match='no backbone and no pyramid of colonnade'):
+        maybe_fuse(nn.Linear(2, 2), True)
 
 
 def test_what_cannot_be_fused_is_left_as_it_was() -> None:

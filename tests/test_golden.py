@@ -96,7 +96,7 @@ def test_what_python_offers() -> None:
 
 @pytest.mark.parametrize('head', ['mask_rcnn', 'sem_fpn'])
 def test_parameter_groups(head: str, printed: Callable) -> None:
-    compare(f'param_groups_{head}', printed('param_groups', config(head)))
+    compare(f'param_groups_{head}', printed('list_param_groups', config(head)))
 
 
 @pytest.mark.parametrize('name', BROKEN_CONFIGS)
@@ -107,7 +107,7 @@ def test_config_checks(name: str, printed: Callable) -> None:
 
 
 def data_of(name: str, folder: Path) -> list[object]:
-    """Draw data of a format; returns the options of ``new_config`` for it."""
+    """Draw data of a format; returns the options of ``create_config`` for it."""
     if name == 'coco':
         return draw_instances(folder)
     if name == 'label_maps':
@@ -125,7 +125,7 @@ def test_own_data(name: str, tmp_path: Path, printed: Callable) -> None:
     arguments = data_of(name, tmp_path)
     if name.startswith('labelme') or name.startswith('voc'):
         arguments += ['--split', '0.5']
-    text = printed('new_config', leaf(head), *arguments, '--out', out)
+    text = printed('create_config', leaf(head), *arguments, '--out', out)
     texts = [text, out.read_text() if out.exists() else 'no config']
     for part in ('train', 'val'):
         if (file := tmp_path / f'own_data/{part}.json').exists():

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import NO_WORKERS, config, latest_log
-from helpers.trunks import tiny
+from helpers.backbones import tiny
 from mmdet.models.roi_heads.roi_extractors import SingleRoIExtractor
 from mmengine.config import Config
 from mmengine.registry import MODELS
@@ -118,7 +118,7 @@ def test_a_slow_processor_refuses(tool: str, trained_once: Path, shapes: Path, t
         test=[*model, *data],
         predict=[*model, shapes / 'ade/images/validation', '--out', tmp_path / 'out'],
         serve=[*model, '--port', 0],
-        benchmark=['--trunks', 'XCiT:nano_12_p16'])
+        benchmark=['--backbones', 'XCiT:nano_12_p16'])
     with pytest.raises(SystemExit, match=f'{tool}: --amp: this processor has neither AMX'):
         run_tool(tool, *arguments[tool], '--amp')
 
@@ -178,7 +178,7 @@ def test_tensors_of_half_types_are_widened() -> None:
 
 
 def test_which_weights_are_cast() -> None:
-    """Plain layers outside trunks; not norms, nor what is hooked, shared or of another class."""
+    """Plain layers outside backbones; not norms, nor what is hooked, shared or of another class."""
 
     class Own(nn.Linear):
         """Adds something, as LoRA's layers do."""
@@ -195,13 +195,13 @@ def test_which_weights_are_cast() -> None:
             own=Own(4, 4),
             attention=nn.MultiheadAttention(4, 1),
             precise=nn.Linear(4, 4).double(),
-            trunk=tiny(XCiT)))
+            backbone=tiny(XCiT)))
     layers.hooked.register_forward_hook(lambda *_: None)
     layers.second.weight = layers.first.weight
     before = {name: tensor.dtype for name, tensor in layers.state_dict().items()}
     line, = cast_weights(layers, torch.bfloat16)
     after = {name: tensor.dtype for name, tensor in layers.state_dict().items()}
-    assert line == 'weights of 3 layers outside the trunk are bfloat16'
+    assert line == 'weights of 3 layers outside the backbone are bfloat16'
     changed = {name.split('.')[0] for name, dtype in after.items() if dtype != before[name]}
     assert changed == {'linear', 'conv', 'up'}
     assert cast_weights(layers, torch.bfloat16) == []

@@ -19,7 +19,7 @@ from colonnade.weights.files import read_checkpoint
 
 
 def published_leaf(folder: Path) -> Path:
-    """The recipe of a head with XCiT-S12/16, or else with another small trunk."""
+    """The recipe of a head with XCiT-S12/16, or else with another small backbone."""
     leaves = [leaf for leaf in folder.glob('*.py') if '_slim_' not in leaf.stem]
     leaves.sort(key=lambda leaf: (len(leaf.stem), leaf.stem))  # variants have longer names
     return next(leaf for name in ('xcit_small_12_p16', '_small_') for leaf in leaves
@@ -39,7 +39,7 @@ FEW = {  # settings of models that take time: how many there are at most
     'num_layers': 2,
 }
 WITHOUT_MASKS = ('faster_rcnn', 'dino')
-FROZEN = ('linear', )  # heads whose recipe freezes the trunk
+FROZEN = ('linear', )  # heads whose recipe freezes the backbone
 #: whose small versions are slow too: others with the same data and losses run always
 COVERED = ('mask_rcnn', 'cascade_mask_rcnn', 'faster_rcnn', 'vitdet', 'mask2former', 'rtmdet_ins',
            'dino', 'sem_fpn', 'upernet', 'segmenter', 'mask2former_semantic')
@@ -69,7 +69,7 @@ def shrink(settings: Any, factor: int) -> None:
 
 
 def recipe(head: str, factor: int) -> Config:
-    """A head's recipe for a trunk of two blocks and two images, which are smaller by a factor.
+    """A head's recipe for a backbone of two blocks and two images, which are smaller by a factor.
 
     There is no warm-up: its first steps change nothing.
     """
@@ -98,7 +98,7 @@ def recipe(head: str, factor: int) -> Config:
 @pytest.mark.parametrize('head, factor', RUNS)
 def test_trains_resumes_and_evaluates(head: str, factor: int, real_data: dict[str, Path],
                                       tmp_path: Path, run_tool: Callable) -> None:
-    """Two steps and one more, by the published recipe; a frozen trunk stays what it is."""
+    """Two steps and one more, by the published recipe; a frozen backbone stays what it is."""
     cfg, work_dir, config = recipe(head, factor), tmp_path / 'run', tmp_path / 'config.py'
     layout = 'coco' if cfg.default_scope == 'mmdet' else 'ade'
     data = ('--data-root', real_data[layout], '--work-dir', work_dir)
@@ -143,7 +143,7 @@ def test_a_linear_head_is_a_norm_and_a_matrix() -> None:
 
 @pytest.mark.parametrize('arch', ['xcit_small_12_p16', 'cait_s24', 'resmlp_s24',
                                   'vit_small_patch16_dinov3'])  # yapf: disable
-def test_under_the_linear_head_the_trunk_is_frozen(arch: str) -> None:
+def test_under_the_linear_head_the_backbone_is_frozen(arch: str) -> None:
     """No parameter of it is trained, no layer in training mode, and nothing is stored."""
     leaf = LEAVES['linear'].with_name(f'{arch}_40k_ade20k.py')
     with without_memory():

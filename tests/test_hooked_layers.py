@@ -1,4 +1,4 @@
-"""Hooks on layers see and change what they do in timm's modules; fused trunks have none."""
+"""Hooks on layers see and change what they do in timm's modules; fused backbones have none."""
 from __future__ import annotations
 
 import copy
@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.backbones import every_class_with_kernels, tiny
 from helpers.cases import case
-from helpers.touched_layers import IMAGE, bent, layers_of, of_trunk, pair, replace_layers, results
-from helpers.trunks import every_class_with_kernels, tiny
+from helpers.modified_layers import (IMAGE, bent, layers_of, of_backbone, pair, replace_layers,
+                                     results)
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook
 
@@ -49,7 +50,9 @@ def test_hooks_and_forwards_of_a_layer_are_called(cls: type, turn: int) -> None:
             with case(CHANGES.index(change), name):
                 changed = False
                 for training in (False, True):
-                    undo = [change(of_trunk(model).get_submodule(name)) for model in (ours, theirs)]
+                    undo = [
+                        change(of_backbone(model).get_submodule(name)) for model in (ours, theirs)
+                    ]
                     found, expected = (
                         results(model, training=training) for model in (ours, theirs))
                     for a, b in zip(found, expected, strict=True):
@@ -67,7 +70,7 @@ def test_hooks_on_all_modules(cls: type) -> None:
     ours, theirs = pair(cls)
     called = []
     for model in (ours, theirs):
-        names = {module: name for name, module in of_trunk(model).named_modules()}
+        names = {module: name for name, module in of_backbone(model).named_modules()}
         seen = set()
         handle = register_module_forward_hook(lambda m, *_, to=seen, of=names: to.add(of.get(m)))
         results(model, training=True)
@@ -83,18 +86,18 @@ def test_hooks_on_all_modules(cls: type) -> None:
 @torch.no_grad()
 def test_features_that_hooks_keep_stay_as_they_were(cls: type, fused: bool) -> None:
     """What follows is not written into them."""
-    trunk, _ = pair(cls, torch.float32)
-    trunk.eval()
+    backbone, _ = pair(cls, torch.float32)
+    backbone.eval()
     if fused:
-        trunk.fuse()
+        backbone.fuse()
     kept = []
 
     def keep(_: nn.Module, given: tuple, out: Any) -> None:
         kept.extend((x, x.clone()) for x in (*given, out) if isinstance(x, Tensor))
 
-    for module in trunk.modules():
+    for module in backbone.modules():
         module.register_forward_hook(keep)
-    trunk(IMAGE)
+    backbone(IMAGE)
     assert len(kept) > 30
     assert all(torch.equal(a, b) for a, b in kept)
 
@@ -103,10 +106,10 @@ def test_features_that_hooks_keep_stay_as_they_were(cls: type, fused: bool) -> N
                                                  ('window', (12, 32, 64))])
 def test_hooks_on_token_mixing_see_tokens(token_mixing: str, shape: tuple[int, ...]) -> None:
     """On other grids, too: those that were resampled, or of 2 x 3 windows of 2 images."""
-    trunk, seen = tiny(ResMLP, token_mixing=token_mixing).eval(), []
-    trunk.blocks[0].linear_tokens.register_forward_hook(lambda _, given, out: seen.extend(
+    backbone, seen = tiny(ResMLP, token_mixing=token_mixing).eval(), []
+    backbone.blocks[0].linear_tokens.register_forward_hook(lambda _, given, out: seen.extend(
         (given[0].shape, out.shape)))
-    trunk(torch.randn(2, 3, 100, 150))
+    backbone(torch.randn(2, 3, 100, 150))
     assert seen == [shape, shape]
 
 
@@ -122,39 +125,40 @@ STAY = {  # parts that fusing leaves alone
 
 @every_class_with_kernels
 def test_fuse_names_what_it_cannot_fold(cls: type) -> None:
-    """And leaves the trunk as it was."""
+    """And leaves the backbone as it was."""
     original, image = pair(cls)[0].eval(), IMAGE.double()
     for name in layers_of(cls):
-        trunk = copy.deepcopy(original)
-        trunk.get_submodule(name).register_forward_hook(lambda *_: None)
-        expected = trunk(image)[-1]
+        backbone = copy.deepcopy(original)
+        backbone.get_submodule(name).register_forward_hook(lambda *_: None)
+        expected = backbone(image)[-1]
         stays = any(f'.{part}.' in f'.{name}.' for part in STAY[cls])
         with case(name):
             if name.endswith(SKIPPED) or stays or name == 'blocks.1':
-                torch.testing.assert_close(trunk.fuse()(image)[-1], expected)
+                torch.testing.assert_close(backbone.fuse()(image)[-1], expected)
                 continue
             with pytest.raises(
                     FusedError, match=rf'{cls.__name__} cannot be fused .*: {re.escape(name)}$'):
-                trunk.fuse()
-            assert not trunk.fused
-            assert torch.equal(trunk(image)[-1], expected)
+                backbone.fuse()
+            assert not backbone.fused
+            assert torch.equal(backbone(image)[-1], expected)
 
 
 @every_class_with_kernels
 def test_fusing_names_each_block(cls: type) -> None:
-    trunk = tiny(cls).eval()
-    replace_layers(trunk, nn.GELU, lambda _: nn.ReLU())
-    trunk.blocks[3] = nn.Identity()
+    backbone = tiny(cls).eval()
+    replace_layers(backbone, nn.GELU, lambda _: nn.ReLU())
+    backbone.blocks[3] = nn.Identity()
     with pytest.raises(
             FusedError, match=r': .*blocks\.0\.[a-z_.]+, .*blocks\.2\.[a-z_.]+, blocks.3$'):
-        trunk.fuse()
+        backbone.fuse()
 
 
 @every_class_with_kernels
 def test_fusing_leaves_hooks_of_others(cls: type) -> None:
-    trunk = tiny(cls).eval()
-    state, handle = trunk.state_dict(), trunk.register_load_state_dict_pre_hook(lambda *_: None)
-    trunk.fuse()
-    assert handle.id in trunk._load_state_dict_pre_hooks
+    backbone = tiny(cls).eval()
+    state, handle = backbone.state_dict(), backbone.register_load_state_dict_pre_hook(
+        lambda *_: None)
+    backbone.fuse()
+    assert handle.id in backbone._load_state_dict_pre_hooks
     with pytest.raises(FusedError, match='takes no weights'):
-        trunk.load_state_dict(state)
+        backbone.load_state_dict(state)

@@ -61,7 +61,7 @@ def test_detectors(sources: Callable) -> None:
         assert (found.bboxes.numpy() == expected.boxes).all()
         assert (found.scores.numpy() == expected.scores).all()
         assert (found.labels.numpy() == expected.labels).all()
-        assert (found.masks.numpy() == expected.mask_arrays()).all()
+        assert (found.masks.numpy() == expected.decode_masks()).all()
 
 
 @pytest.mark.parametrize('form', ['checkpoint', 'package'])

@@ -45,7 +45,7 @@ ONE: Splits = {'.': draw_samples(['p1_a', 'p1_b', 'p2_a', 'p3_a', 'p3_b'])}
 
 def look(out: Path, *paths: Path,
          **options: object) -> tuple[config_creation.OwnData | None, Report]:
-    """What ``new_config.py`` finds, without a recipe."""
+    """What ``create_config.py`` finds, without a recipe."""
     args, report = DataOptions(data=list(paths), data_out=out, **options), Report()
     check_data_options(args)
     complete_data_options(args)
@@ -477,7 +477,7 @@ def test_a_converted_set_trains(tmp_path: Path, run_tool: Callable,
                                 capsys: pytest.CaptureFixture[str]) -> None:
     write_camvid(tmp_path / 'data', SPLITS)
     out = tmp_path / 'own.py'
-    run_tool('new_config', leaf('sem_fpn'), '--data', tmp_path / 'data', '--out', out)
+    run_tool('create_config', leaf('sem_fpn'), '--data', tmp_path / 'data', '--out', out)
     assert 'is read as images and label maps' in capsys.readouterr().out
     cfg = Config.fromfile(out)
     assert [tuple(colour) for colour in cfg.metainfo.palette] == list(COLOURS)
@@ -491,7 +491,7 @@ def test_a_converted_set_trains(tmp_path: Path, run_tool: Callable,
 def test_each_form_trains(write: Callable, tmp_path: Path, run_tool: Callable) -> None:
     write(tmp_path / 'data', SPLITS)
     out = tmp_path / 'own.py'
-    run_tool('new_config', leaf('sem_fpn'), '--data', tmp_path / 'data', '--out', out)
+    run_tool('create_config', leaf('sem_fpn'), '--data', tmp_path / 'data', '--out', out)
     assert 0 <= trained_and_tested(run_tool, out)['mIoU'] <= 100
 
 

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from colonnade.evaluation.testing import reads_labels_alone
 from colonnade.models.fusion import fuse, label_maps
-from colonnade.models.fusion.label_maps import fuse_label_maps, spares_logits
+from colonnade.models.fusion.label_maps import can_skip_full_resolution, fuse_label_maps
 from colonnade.settings.reading import read_config
 
 
@@ -85,7 +85,7 @@ def test_fused_segmenters_answer_label_maps_too() -> None:
 def test_heads_of_their_own_are_left_alone() -> None:
     model = segmenter()
     model.decode_head.predict_by_feat = lambda logits, metas: logits
-    assert not fuse_label_maps(model) and not spares_logits(model)
+    assert not fuse_label_maps(model) and not can_skip_full_resolution(model)
     assert 'partial' not in str(model.decode_head.predict_by_feat)
     assert not fuse_label_maps(nn.Linear(2, 2))
 
@@ -95,10 +95,10 @@ def test_windows_may_be_asked_for_later() -> None:
     """mmseg makes their label maps: its logits have their size already."""
     model, images = segmenter(), torch.randn(1, 3, 64, 96)
     twin = copy.deepcopy(model)
-    assert fuse_label_maps(model) and spares_logits(model)
+    assert fuse_label_maps(model) and can_skip_full_resolution(model)
     for one in (model, twin):
         one.test_cfg.update(mode='slide', crop_size=(64, 64), stride=(32, 32))
-    assert not spares_logits(model)
+    assert not can_skip_full_resolution(model)
     found, expected = (one(images, [sample((50, 77))], mode='predict')[0] for one in (model, twin))
     assert found.seg_logits.data.equal(expected.seg_logits.data)
 

@@ -1,11 +1,11 @@
-"""Layer-wise decay of the learning rate, for every trunk under mmdet and mmseg."""
+"""Layer-wise decay of the learning rate, for every backbone under mmdet and mmseg."""
 from __future__ import annotations
 
 from collections.abc import Callable
 
 import pytest
 from conftest import ROOT
-from helpers.trunks import every_class, tiny
+from helpers.backbones import every_class, tiny
 from mmengine.config import Config
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import MODELS, init_default_scope
@@ -128,7 +128,7 @@ def test_the_leaves_build_it_in_either_scope(name: str) -> None:
 def test_param_groups_prints_each_parameter_once(run_tool: Callable,
                                                  capsys: pytest.CaptureFixture[str]) -> None:
     config = ROOT / 'configs/sem_fpn/xcit_small_12_p16_80k_ade20k_lld.py'
-    run_tool('param_groups', config, '--cfg-options', 'model.backbone.frozen_stages=0')
+    run_tool('list_param_groups', config, '--cfg-options', 'model.backbone.frozen_stages=0')
     lines = capsys.readouterr().out.splitlines()
     groups = [line for line in lines if line.startswith('rate ')]
     assert 'rate 4.5e-05, weight decay 0: ' in ' '.join(groups)  # the last block
@@ -142,7 +142,7 @@ def test_param_groups_prints_each_parameter_once(run_tool: Callable,
 def test_param_groups_without_settings_leave_frozen_parameters_out(
         run_tool: Callable, capsys: pytest.CaptureFixture[str]) -> None:
     """mmengine gives all parameters to the optimizer then."""
-    run_tool('param_groups', ROOT / 'configs/linear/xcit_small_12_p16_40k_ade20k.py')
+    run_tool('list_param_groups', ROOT / 'configs/linear/xcit_small_12_p16_40k_ade20k.py')
     printed = capsys.readouterr().out
     assert 'rate 0.001, weight decay 0.0001: 4 parameters\n  decode_head.conv_seg' in printed
     trained, _, frozen = printed.partition('not trained: ')

@@ -6,8 +6,8 @@ from contextlib import nullcontext
 
 import pytest
 import torch
+from helpers.backbones import ARCHS, every_class_with_kernels, tiny
 from helpers.rounding import deviation, doubled
-from helpers.trunks import ARCHS, every_class_with_kernels, tiny
 from torch import Tensor
 from torch.nn.modules.module import register_module_forward_hook
 
@@ -23,41 +23,41 @@ def build_block(cls: type, gamma: float) -> ColumnarBackbone:
     arch = ARCHS[cls] | dict(depth=1, layer_scale_init_value=gamma)
     if cls is PlainViT:
         arch = ARCHS[cls] | dict(depth=1, model='vit_small_patch14_dinov2', init_values=gamma)
-    trunk = tiny(cls, arch)
+    backbone = tiny(cls, arch)
     with torch.no_grad():
-        for parameter in trunk.parameters():
+        for parameter in backbone.parameters():
             if parameter.ndim == 1:
                 parameter += 0.02 * parameter.abs().max() * torch.randn_like(parameter)
-    return trunk
+    return backbone
 
 
-def compute_branch(trunk: ColumnarBackbone, half: torch.dtype | None,
+def compute_branch(backbone: ColumnarBackbone, half: torch.dtype | None,
                    loss_scale: float) -> list[Tensor]:
     """Return what a block adds to its tokens and, in training mode, gradients of its parameters."""
     generator = torch.Generator().manual_seed(0)
-    image = torch.randn(2, 3, 64, 64, generator=generator).to(next(trunk.parameters()).dtype)
+    image = torch.randn(2, 3, 64, 64, generator=generator).to(next(backbone.parameters()).dtype)
     with torch.autocast('cpu', half) if half else nullcontext():
-        embedded, place = trunk._embed(image)
+        embedded, place = backbone._embed(image)
         x = TOKEN_SCALE * torch.randn(embedded.shape, generator=generator).to(image.dtype)
-        with torch.set_grad_enabled(trunk.training):
-            out = trunk._run_block(trunk.blocks[0], x.clone(), place).to(image.dtype)
+        with torch.set_grad_enabled(backbone.training):
+            out = backbone._run_block(backbone.blocks[0], x.clone(), place).to(image.dtype)
     branch = out.detach() - x
-    if not trunk.training:
+    if not backbone.training:
         return [branch]
     cotangent = torch.randn(out.shape, generator=generator).to(out.dtype)
-    return [branch, *torch.autograd.grad(out, trunk.blocks.parameters(), loss_scale * cotangent)]
+    return [branch, *torch.autograd.grad(out, backbone.blocks.parameters(), loss_scale * cotangent)]
 
 
 @every_class_with_kernels
 def test_a_backbone_fused_for_float32_refuses_autocast_to_float16(cls: type) -> None:
     image = torch.rand(1, 3, 64, 64)
-    trunk = build_block(cls, 1e-6).eval()
+    backbone = build_block(cls, 1e-6).eval()
     with torch.no_grad(), torch.autocast('cpu', torch.float16):
-        copy.deepcopy(trunk).fuse(torch.float16)(image)
+        copy.deepcopy(backbone).fuse(torch.float16)(image)
         with pytest.raises(FusedError, match='runs under autocast to torch.float16: call fuse'):
-            trunk.fuse()(image)
+            backbone.fuse()(image)
     with torch.no_grad(), torch.autocast('cpu', torch.bfloat16):
-        trunk(image)
+        backbone(image)
 
 
 @every_class_with_kernels
@@ -66,12 +66,12 @@ def test_a_backbone_fused_for_float32_refuses_autocast_to_float16(cls: type) -> 
 def test_small_layer_scales_keep_their_digits(cls: type, half: torch.dtype, mode: str) -> None:
     """As many as if each layer were called, as under hooks on all modules."""
     for gamma in GAMMAS:
-        trunk = build_block(cls, gamma).train(mode == 'train')
+        backbone = build_block(cls, gamma).train(mode == 'train')
         loss_scale = min(16 / gamma, 2.**16)  # as training finds it, for float16
-        exact = compute_branch(doubled(trunk), None, loss_scale)
+        exact = compute_branch(doubled(backbone), None, loss_scale)
         with register_module_forward_hook(lambda *_: None):
-            theirs = compute_branch(trunk, half, loss_scale)
-        tested = copy.deepcopy(trunk).fuse(half) if mode == 'fused' else trunk
+            theirs = compute_branch(backbone, half, loss_scale)
+        tested = copy.deepcopy(backbone).fuse(half) if mode == 'fused' else backbone
         ours = compute_branch(tested, half, loss_scale)
         # Some gradients are 0 up to rounding.
         smallest = 1e-3 * max(gradient.abs().max().item() for gradient in exact[1:] or exact)

@@ -16,7 +16,7 @@ from helpers.rounding import check_all_rounding, doubled
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 
-from colonnade.evaluation.benchmark.candidates import build_contestant, build_trunk
+from colonnade.evaluation.benchmark.candidates import build_backbone, build_contestant
 from colonnade.evaluation.benchmark.machine import computed_by_onednn, described, ways_to_multiply
 from colonnade.evaluation.benchmark.measurement import Job, work_of
 
@@ -27,7 +27,7 @@ needs_linux = pytest.mark.skipif(not Path('/proc/self/clear_refs').exists(), rea
 @pytest.mark.slow
 def test_benchmark_prints_ratios(run_tool: Callable, tmp_path: Path,
                                  capsys: pytest.CaptureFixture[str]) -> None:
-    run_tool('benchmark', '--trunks', 'ResMLP:s12:token_mixing=window', '--sizes', '256',
+    run_tool('benchmark', '--backbones', 'ResMLP:s12:token_mixing=window', '--sizes', '256',
              '--rounds', 2, '--train', '--csv', tmp_path / 'b.csv', '--plot', tmp_path / 'b.png')
     printed = capsys.readouterr().out
     assert float(re.search(r'share is of the (\d+) GFLOP/s', printed)[1]) > 1
@@ -46,16 +46,16 @@ def test_benchmark_prints_ratios(run_tool: Callable, tmp_path: Path,
 
 
 @pytest.mark.parametrize('arguments, message', [
-    (['--trunks', 'Swin:t'], "with CaiT, .*XCiT.* for CLASS, .* got 'Swin:t'"),
-    (['--trunks', 'CaiT:s25'], "CaiT has no arch 's25'"),
-    (['--trunks', 'ResMLP:s12:token_mixing=tile'
+    (['--backbones', 'Swin:t'], "with CaiT, .*XCiT.* for CLASS, .* got 'Swin:t'"),
+    (['--backbones', 'CaiT:s25'], "CaiT has no arch 's25'"),
+    (['--backbones', 'ResMLP:s12:token_mixing=tile'
       ], "token_mixing must be resample or window, got 'tile'"),
     (['--sizes', '100'], 'multiples of 16 for timm, PIXELS or HEIGHTxWIDTH, got 100'),
     (['--sizes', '64x0'], 'multiples of 16 for timm, .* got 64x0'),
     (['--sizes', 'big'], 'multiples of 16 for timm, .* got big'),
-    (['--trunks', 'SimplifiedViT:small_12_p16', '--fuse'], 'benchmark: .* cannot be fused'),
-    (['--train', '--fuse'], '--train is for trunks that are not fused'),
-    (['--opponents', 'resnet50', 'timm'], 'detectors are compared with detectors: leave out timm'),
+    (['--backbones', 'SimplifiedViT:small_12_p16', '--fuse'], 'benchmark: .* cannot be fused'),
+    (['--train', '--fuse'], '--train is for backbones that are not fused'),
+    (['--baselines', 'resnet50', 'timm'], 'detectors are compared with detectors: leave out timm'),
 ])
 def test_benchmark_names_what_is_wrong(arguments: list, message: str, run_tool: Callable,
                                        capsys: pytest.CaptureFixture[str]) -> None:
@@ -104,14 +104,14 @@ def test_patches_of_14_have_a_pyramid_too() -> None:
     assert [tuple(level.shape[2:]) for level in levels] == [(16, 24), (8, 12), (4, 6), (2, 3)]
 
 
-@pytest.mark.parametrize('trunk', ['XCiT:nano_12_p16', 'CaiT:xxs24', 'ResMLP:s12'])
+@pytest.mark.parametrize('spec', ['XCiT:nano_12_p16', 'CaiT:xxs24', 'ResMLP:s12'])
 @torch.no_grad()
-def test_both_sides_of_the_benchmark_do_the_same(trunk: str) -> None:
-    backbone = build_trunk(trunk).eval()
+def test_both_sides_of_the_benchmark_do_the_same(spec: str) -> None:
+    backbone = build_backbone(spec).eval()
     size = backbone.settings.get('img_size', 64)
     timms = backbone.timm_module(size).eval()
     timms.load_state_dict({**timms.state_dict(), **backbone.state_dict()})
-    job = Job(trunk, (size, size), 1, False, False, 'cpu', 1)
+    job = Job(spec, (size, size), 1, False, False, 'cpu', 1)
     images = job.images()
     plain, exact = (model.forward_intermediates(
         given, indices=list(backbone.out_indices), intermediates_only=True)

@@ -53,7 +53,7 @@ def three_classes(real_data: dict[str, Path], tmp_path: Path) -> Path:
 def test_instances(five_classes: list, tmp_path: Path, run_tool: Callable,
                    capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / 'own.py'
-    run_tool('new_config', leaf('mask_rcnn'), *five_classes, '--out', out, '--batch-size', 4)
+    run_tool('create_config', leaf('mask_rcnn'), *five_classes, '--out', out, '--batch-size', 4)
     assert 'remark: left out of training: 33 images without objects' in capsys.readouterr().out
     cfg = Config.fromfile(out)
     assert cfg.model.roi_head.bbox_head.num_classes == 5
@@ -74,8 +74,8 @@ def test_instances(five_classes: list, tmp_path: Path, run_tool: Callable,
 def test_label_maps(head: str, three_classes: Path, tmp_path: Path, run_tool: Callable,
                     capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / 'own.py'
-    run_tool('new_config', leaf(head), '--masks', three_classes, '--classes', *STUFF, '--out', out,
-             '--zero', 'unlabelled')
+    run_tool('create_config', leaf(head), '--masks', three_classes, '--classes', *STUFF, '--out',
+             out, '--zero', 'unlabelled')
     printed = capsys.readouterr().out
     assert 'label 0 stands for unlabelled pixels: as --zero or the form of the data says' in printed
     cfg = Config.fromfile(out)
@@ -91,7 +91,7 @@ def test_label_maps(head: str, three_classes: Path, tmp_path: Path, run_tool: Ca
 def test_some_of_the_classes(five_classes: list, tmp_path: Path, run_tool: Callable) -> None:
     """In the file's order, which mmdet takes for their numbers."""
     out = tmp_path / 'two.py'
-    run_tool('new_config', leaf('mask_rcnn', 'small_12_p16_3x_{}'), *five_classes, '--out', out,
+    run_tool('create_config', leaf('mask_rcnn', 'small_12_p16_3x_{}'), *five_classes, '--out', out,
              '--classes', 'chair', 'person', '--gpus', 4)
     cfg = Config.fromfile(out)
     assert cfg.train_dataloader.dataset.metainfo.classes == ('person', 'chair')
@@ -106,7 +106,7 @@ def test_a_box_beyond_the_border_trains(five_classes: list, tmp_path: Path, run_
         annotation['bbox'][0] -= 2000
         annotation['bbox'][2] += 2000
     five_classes[1].write_text(json.dumps(content))
-    run_tool('new_config', leaf('mask_rcnn'), *five_classes, '--out', tmp_path / 'own.py')
+    run_tool('create_config', leaf('mask_rcnn'), *five_classes, '--out', tmp_path / 'own.py')
     printed = capsys.readouterr().out
     assert 'pixels out of its image' in printed
     assert 'for 50 images' in printed
@@ -191,7 +191,7 @@ def test_wrong_arguments_are_named(arguments: list[str], message: str, run_tool:
                                    capsys: pytest.CaptureFixture[str]) -> None:
     names = dict(det=leaf('mask_rcnn'), seg=leaf('sem_fpn'), uper=leaf('upernet'))
     with pytest.raises(SystemExit) as stopped:
-        run_tool('new_config', *(argument.format(**names) for argument in arguments))
+        run_tool('create_config', *(argument.format(**names) for argument in arguments))
     assert message in str(stopped.value)
 
 
@@ -214,7 +214,7 @@ def test_what_is_no_recipe(content: str, says: str, tmp_path: Path, run_tool: Ca
     recipe = tmp_path / 'recipe.py'
     recipe.write_text(content.replace('{leaf}', str(leaf('mask_rcnn'))))
     with pytest.raises(SystemExit) as stopped:
-        run_tool('new_config', recipe, *arguments, '--out', tmp_path / 'own.py')
+        run_tool('create_config', recipe, *arguments, '--out', tmp_path / 'own.py')
     assert says in f'{stopped.value} {capsys.readouterr().err}'
     assert not (tmp_path / 'own.py').exists()
 
@@ -228,7 +228,7 @@ def test_a_schedule_of_ones_own(tmp_path: Path, run_tool: Callable) -> None:
         'param_scheduler = dict(_delete_=True, type="LinearLR", start_factor=0.1)\n'
         'default_hooks = dict(checkpoint=dict(_delete_=True, type="CheckpointHook"))\n'
         'train_cfg = dict(_delete_=True, type="IterBasedTrainLoop", max_iters=50)')
-    run_tool('new_config', recipe, *arguments, '--out', tmp_path / 'own.py')
+    run_tool('create_config', recipe, *arguments, '--out', tmp_path / 'own.py')
     cfg = Config.fromfile(tmp_path / 'own.py')
     assert cfg.train_cfg.max_iters == 50
     assert [scheduler.type for scheduler in cfg.param_scheduler] == ['LinearLR']
@@ -237,8 +237,8 @@ def test_a_schedule_of_ones_own(tmp_path: Path, run_tool: Callable) -> None:
 def test_a_folder_that_cannot_be_written(tmp_path: Path, run_tool: Callable) -> None:
     arguments = draw_label_maps(tmp_path)
     (tmp_path / 'file').touch()
-    with pytest.raises(SystemExit, match='new_config: .*file'):
-        run_tool('new_config', leaf('sem_fpn'), *arguments, '--out', tmp_path / 'file/own.py')
+    with pytest.raises(SystemExit, match='create_config: .*file'):
+        run_tool('create_config', leaf('sem_fpn'), *arguments, '--out', tmp_path / 'file/own.py')
 
 
 @pytest.mark.parametrize('content, names', [
@@ -253,10 +253,10 @@ def test_names_in_a_file(content: bytes, names: tuple[str, ...] | None, tmp_path
     arguments += ['--classes', tmp_path / 'names.txt', '--out', tmp_path / 'own.py']
     if names is None:
         with pytest.raises(SystemExit) as stopped:
-            run_tool('new_config', leaf('sem_fpn'), *arguments)
+            run_tool('create_config', leaf('sem_fpn'), *arguments)
         assert 'names.txt is no text in UTF-8' in str(stopped.value)
     else:
-        run_tool('new_config', leaf('sem_fpn'), *arguments)
+        run_tool('create_config', leaf('sem_fpn'), *arguments)
         assert Config.fromfile(tmp_path / 'own.py').metainfo.classes == names
 
 
@@ -267,7 +267,7 @@ def test_config_and_data_of_one_project_move_together(out: str, tmp_path: Path, 
     project = tmp_path / 'project'
     draw_instances(project / 'data')
     monkeypatch.chdir(project)
-    run_tool('new_config', leaf('mask_rcnn'), '--coco', 'data/train.json', 'data/val.json',
+    run_tool('create_config', leaf('mask_rcnn'), '--coco', 'data/train.json', 'data/val.json',
              '--images', 'data/train', 'data/val', '--out', out)
     said = capsys.readouterr().out
     assert 'data_root starts from the folder of this file' in said
@@ -286,10 +286,10 @@ def test_data_elsewhere_keep_their_place(tmp_path: Path, run_tool: Callable,
     project = tmp_path / 'project'
     project.mkdir()
     monkeypatch.chdir(project)
-    run_tool('new_config', leaf('sem_fpn'), *arguments, '--out', 'far.py')
+    run_tool('create_config', leaf('sem_fpn'), *arguments, '--out', 'far.py')
     assert Config.fromfile('far.py').data_root == str(tmp_path / 'disk')
     (project / 'data').symlink_to(tmp_path / 'disk')
-    run_tool('new_config', leaf('sem_fpn'), '--masks', 'data/masks/train', 'data/masks/val',
+    run_tool('create_config', leaf('sem_fpn'), '--masks', 'data/masks/train', 'data/masks/val',
              '--images', 'data/images/train', 'data/images/val', '--out', 'near.py')
     assert Config.fromfile('near.py').data_root == str(project / 'data')
 
@@ -302,20 +302,23 @@ def test_the_command_that_trains(options: list[str], says: str, tmp_path: Path, 
                                  capsys: pytest.CaptureFixture[str]) -> None:
     arguments = draw_label_maps(tmp_path)
     out = tmp_path / 'my own.py'
-    run_tool('new_config', leaf('sem_fpn'), *arguments, '--out', out, *options)
+    run_tool('create_config', leaf('sem_fpn'), *arguments, '--out', out, *options)
     assert f'train with: {says.format(shlex.quote(str(out)))}\n' in capsys.readouterr().out
 
 
 def test_missing_files_are_refused_without_torch() -> None:
     """Importing torch and mmdet takes seconds, in which a user waits for a typing error."""
-    words = ['new_config', str(leaf('mask_rcnn')), '--coco', 'no.json', 'no.json', '--images', '.']
+    words = [
+        'create_config',
+        str(leaf('mask_rcnn')), '--coco', 'no.json', 'no.json', '--images', '.'
+    ]
     printed = run_python(
         '-c', f"""
 import sys
-from colonnade.tools import new_config
+from colonnade.tools import create_config
 sys.argv = {words}
 try:
-    new_config.main()
+    create_config.main()
 except SystemExit as stopped:
     print(stopped)
 print('torch' in sys.modules, 'mmdet' in sys.modules)
@@ -324,14 +327,14 @@ print('torch' in sys.modules, 'mmdet' in sys.modules)
 
 
 def test_a_config_is_written_without_timm_and_mmdet(tmp_path: Path) -> None:
-    words = [str(word) for word in ('new_config', leaf('mask_rcnn'), *draw_instances(tmp_path),
+    words = [str(word) for word in ('create_config', leaf('mask_rcnn'), *draw_instances(tmp_path),
                                     '--out', tmp_path / 'own.py')]  # yapf: disable
     printed = run_python(
         '-c', f"""
 import sys
-from colonnade.tools import new_config
+from colonnade.tools import create_config
 sys.argv = {words}
-new_config.main()
+create_config.main()
 print([name for name in ('timm', 'torchvision', 'mmdet', 'mmseg') if name in sys.modules])
 """)
     assert printed.endswith('\n[]\n')

@@ -19,7 +19,7 @@ def test_boxes_alone_train_and_are_evaluated(instances: list, tmp_path: Path, ru
     for file in instances[1:3]:
         remove(file, 'segmentation')
     out = tmp_path / 'own.py'
-    run_tool('new_config', leaf('mask_rcnn'), *instances, '--out', out)
+    run_tool('create_config', leaf('mask_rcnn'), *instances, '--out', out)
     assert 'remark: no annotation has a segmentation: the config trains boxes alone' in \
         capsys.readouterr().out
     cfg = Config.fromfile(out)
@@ -37,7 +37,7 @@ def test_boxes_where_some_have_masks(recipe: str, instances: list, tmp_path: Pat
                                      capsys: pytest.CaptureFixture[str]) -> None:
     change(instances[1], 'annotations', 0, segmentation=None)
     out = tmp_path / 'own.py'
-    run_tool('new_config', leaf('mask_rcnn', recipe), *instances, '--boxes', '--out', out)
+    run_tool('create_config', leaf('mask_rcnn', recipe), *instances, '--boxes', '--out', out)
     assert 'repaired' not in capsys.readouterr().out
     cfg = Config.fromfile(out)
     assert cfg.model.type == 'FasterRCNN'

@@ -88,7 +88,7 @@ def test_an_image_above_pillows_limit(tmp_path: Path, run_tool: Callable) -> Non
     arguments = draw_instances(tmp_path)
     (tmp_path / 'train/1.jpg').write_bytes(png_of_zeros(width, height))
     change(arguments[1], 'images', 0, width=width, height=height)
-    run_tool('new_config', leaf('mask_rcnn'), *arguments, '--out', tmp_path / 'own.py')
+    run_tool('create_config', leaf('mask_rcnn'), *arguments, '--out', tmp_path / 'own.py')
     assert Image.MAX_IMAGE_PIXELS == limit
 
 

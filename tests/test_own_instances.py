@@ -246,7 +246,7 @@ def test_repaired_files_are_what_the_config_uses(instances: list, run_tool: Call
                                                  tmp_path: Path,
                                                  capsys: pytest.CaptureFixture[str]) -> None:
     remove(instances[1], 'iscrowd')
-    run_tool('new_config', leaf('mask_rcnn'), *instances, '--out', tmp_path / 'own.py')
+    run_tool('create_config', leaf('mask_rcnn'), *instances, '--out', tmp_path / 'own.py')
     cfg = Config.fromfile(tmp_path / 'own.py')
     assert cfg.train_dataloader.dataset.ann_file == 'own_data/train.json'
     assert cfg.val_evaluator.ann_file.endswith('own_data/val.json')
@@ -258,12 +258,12 @@ def test_repaired_files_are_made_again(instances: list, run_tool: Callable, tmp_
     """With the same repairs, and with the samples that are left out."""
     remove(instances[1], 'iscrowd')
     (tmp_path / 'train/1.jpg').write_bytes(b'no JPEG')
-    run_tool('new_config', leaf('mask_rcnn'), *instances, '--out', tmp_path / 'own.py',
+    run_tool('create_config', leaf('mask_rcnn'), *instances, '--out', tmp_path / 'own.py',
              '--on-bad-data', 'skip')
     change(instances[1], 'annotations', 2, bbox=[5, 5, 9, 9])
     with pytest.raises(SystemExit):
-        run_tool('check_data', tmp_path / 'own.py')
-    run_tool('check_data', tmp_path / 'own.py', '--convert-again')
+        run_tool('check_dataset', tmp_path / 'own.py')
+    run_tool('check_dataset', tmp_path / 'own.py', '--convert-again')
     content = json.loads((tmp_path / 'own_data/train.json').read_text())
     assert [image['file_name'] for image in content['images']] == ['2.jpg']
     assert content['annotations'][0]['bbox'] == [5, 5, 9, 9]
@@ -347,7 +347,7 @@ def test_other_programs_data_are_named(name: str, what: str, instances: list, tm
 
 def test_a_file_that_is_not_there(instances: list, run_tool: Callable) -> None:
     with pytest.raises(SystemExit, match='no such file or folder: --coco no.json'):
-        run_tool('new_config', leaf('mask_rcnn'), '--coco', 'no.json', *instances[2:])
+        run_tool('create_config', leaf('mask_rcnn'), '--coco', 'no.json', *instances[2:])
 
 
 def test_many_faults_of_a_kind_are_counted(tmp_path: Path, run_tool: Callable,
@@ -362,7 +362,7 @@ def test_many_faults_of_a_kind_are_counted(tmp_path: Path, run_tool: Callable,
 
 def test_a_folder_of_images_that_is_not_there(instances: list, run_tool: Callable) -> None:
     with pytest.raises(SystemExit, match='no such file or folder: --images no'):
-        run_tool('new_config', leaf('mask_rcnn'), *instances[:4], 'no', 'no')
+        run_tool('create_config', leaf('mask_rcnn'), *instances[:4], 'no', 'no')
 
 
 def test_run_lengths_where_polygons_alone_train(tmp_path: Path, run_tool: Callable,
@@ -371,7 +371,7 @@ def test_run_lengths_where_polygons_alone_train(tmp_path: Path, run_tool: Callab
     rle = dict(size=[HEIGHT, WIDTH], counts=[0, HEIGHT * WIDTH])
     change(instances[1], 'annotations', 0, segmentation=rle)
     rtmdet = ROOT / 'configs/rtmdet_ins/xcit_small_12_p16_300ep_coco.py'
-    run_tool('new_config', rtmdet, *instances, '--out', tmp_path / 'own.py')
+    run_tool('create_config', rtmdet, *instances, '--out', tmp_path / 'own.py')
     assert 'annotation 2: left out of training: its segmentation is an RLE' in capsys.readouterr(
     ).out
     for index in range(1, 4):

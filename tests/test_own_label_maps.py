@@ -39,11 +39,11 @@ def test_what_label_0_is_taken_for(tmp_path: Path, run_tool: Callable,
     """Three names for labels 0 to 2: that 0 is none of them cannot be known, so it is said."""
     arguments = draw_label_maps(tmp_path, labels=(0, 1, 2))
     names = ['--classes', 'road', 'sky', 'tree']
-    run_tool('new_config', leaf('sem_fpn'), *arguments, *names, '--out', tmp_path / 'a.py')
+    run_tool('create_config', leaf('sem_fpn'), *arguments, *names, '--out', tmp_path / 'a.py')
     printed = capsys.readouterr().out
     assert "remark: label 0 is taken for 'road', label 1 for 'sky' and so on. If label 0 stands " \
         'for unlabelled pixels, say --zero unlabelled, with 2 names or more' in printed
-    run_tool('new_config', leaf('sem_fpn'), *arguments, *names, '--zero', 'class', '--out',
+    run_tool('create_config', leaf('sem_fpn'), *arguments, *names, '--zero', 'class', '--out',
              tmp_path / 'b.py')
     assert 'remark' not in capsys.readouterr().out
 
@@ -82,7 +82,7 @@ def test_two_values_are_background_and_one_class(labels: tuple[int, ...], names:
     arguments = draw_label_maps(tmp_path, labels=labels)
     original = (tmp_path / 'masks/train/a.png').read_bytes()
     out = tmp_path / 'own.py'
-    run_tool('new_config', leaf('sem_fpn'), *arguments, '--classes', *names, '--out', out)
+    run_tool('create_config', leaf('sem_fpn'), *arguments, '--classes', *names, '--out', out)
     assert f'remark: label maps hold {labels[0]} and {labels[1]}: {labels[0]} becomes label 0, ' \
         f'{classes[0]!r}, and {labels[1]} label 1, {classes[1]!r}' in capsys.readouterr().out
     cfg = Config.fromfile(out)
@@ -104,7 +104,7 @@ def test_label_maps_that_cannot_be_used_are_skipped(tmp_path: Path, run_tool: Ca
     cv2.imwrite(str(masks[2]), np.zeros((5, 6), np.uint8))
     masks[3].write_bytes(b'no PNG')
     out = tmp_path / 'own.py'
-    run_tool('new_config', leaf('sem_fpn'), *arguments, '--out', out, '--on-bad-data', 'skip')
+    run_tool('create_config', leaf('sem_fpn'), *arguments, '--out', out, '--on-bad-data', 'skip')
     assert (tmp_path / 'own_data/train.txt').read_text().split() == ['e', 'f']
     assert not (tmp_path / 'own_data/masks').exists()
     printed = capsys.readouterr().out
@@ -127,7 +127,7 @@ def test_extensions_that_are_mixed(extensions: tuple[str, ...], tmp_path: Path,
         if renamed != image:
             image.unlink()
     out = tmp_path / 'own.py'
-    run_tool('new_config', leaf('sem_fpn'), *arguments, '--out', out)
+    run_tool('create_config', leaf('sem_fpn'), *arguments, '--out', out)
     names = (tmp_path / 'own_data/train.txt').read_text().split()
     assert names == [f'{stem}{end}' for stem, end in zip('abcdef', extensions, strict=True)]
     assert_equal_label_maps(tmp_path, out, '{}.png')
@@ -153,8 +153,8 @@ def assert_equal_label_maps(folder: Path, config: Path, mask_name: str) -> None:
 def test_unlabelled_pixels_beside_a_class_that_is_rare(tmp_path: Path, run_tool: Callable,
                                                        capsys: pytest.CaptureFixture[str]) -> None:
     arguments = draw_label_maps(tmp_path, labels=(0, 1, 255))
-    run_tool('new_config', leaf('sem_fpn'), *arguments, '--classes', 'a', 'b', 'c', '--ignore-255',
-             '--out', tmp_path / 'own.py')
+    run_tool('create_config', leaf('sem_fpn'), *arguments, '--classes', 'a', 'b', 'c',
+             '--ignore-255', '--out', tmp_path / 'own.py')
     assert 'remark: training: no pixels of c' in capsys.readouterr().out
 
 
@@ -194,7 +194,7 @@ def test_ends_of_names_are_found(image_name: str, mask_name: str, suffixes: tupl
             label_map = np.tile(np.uint8([[0, 1]]), (HEIGHT, WIDTH // 2))
             cv2.imwrite(str(tmp_path / 'masks' / split / mask_name.format(stem)), label_map)
     out = tmp_path / 'own.py'
-    run_tool('new_config', leaf('sem_fpn'), '--masks', tmp_path / 'masks/train',
+    run_tool('create_config', leaf('sem_fpn'), '--masks', tmp_path / 'masks/train',
              tmp_path / 'masks/val', '--images', tmp_path / 'images/train', tmp_path / 'images/val',
              '--out', out)
     assert f'remark: names of images end with {suffixes[0]}, those of their label maps with ' \
@@ -206,7 +206,7 @@ def test_ends_of_names_are_found(image_name: str, mask_name: str, suffixes: tupl
 @pytest.mark.slow
 def test_found_names_train(tmp_path: Path, run_tool: Callable) -> None:
     arguments = draw_label_maps(tmp_path, mask_name='{}_gt.png', num_images=3)
-    run_tool('new_config', leaf('sem_fpn'), *arguments, '--out', tmp_path / 'own.py')
+    run_tool('create_config', leaf('sem_fpn'), *arguments, '--out', tmp_path / 'own.py')
     assert 0 <= trained_and_tested(run_tool, tmp_path / 'own.py')['mIoU'] <= 100
 
 
@@ -240,7 +240,7 @@ def test_label_maps_that_are_named_by_their_start(image_name: str, mask_name: st
                                                   capsys: pytest.CaptureFixture[str]) -> None:
     """mmseg cannot pair them: they are copied."""
     arguments = draw_label_maps(tmp_path, mask_name=mask_name, image_name=image_name, num_images=3)
-    run_tool('new_config', leaf('sem_fpn'), *arguments, '--out', tmp_path / 'own.py')
+    run_tool('create_config', leaf('sem_fpn'), *arguments, '--out', tmp_path / 'own.py')
     assert f'label maps are found by the rest of their names, as {mask_name.format("a")} for ' \
         f'{image_name.format("a")}' in capsys.readouterr().out
     assert_equal_label_maps(tmp_path, tmp_path / 'own.py', mask_name)
@@ -261,7 +261,7 @@ def test_images_and_label_maps_that_are_swapped(tmp_path: Path, run_tool: Callab
 def test_labels_without_names(tmp_path: Path, run_tool: Callable,
                               capsys: pytest.CaptureFixture[str]) -> None:
     arguments = draw_label_maps(tmp_path, labels=(0, 1, 3))
-    run_tool('new_config', leaf('sem_fpn'), *arguments, '--zero', 'unlabelled', '--out',
+    run_tool('create_config', leaf('sem_fpn'), *arguments, '--zero', 'unlabelled', '--out',
              tmp_path / 'own.py')
     printed = capsys.readouterr().out
     assert 'remark: nothing names the 3 classes, which are counted up to the highest label that ' \
@@ -296,7 +296,7 @@ def test_images_and_label_maps_in_one_folder(tmp_path: Path, run_tool: Callable,
     said = faults_of(run_tool, capsys, leaf('sem_fpn'), *arguments, '--suffixes', '.png',
                      '_labels.png')
     assert_said(said, 'mmseg would take label maps *_labels.png for images *.png')
-    run_tool('new_config', leaf('sem_fpn'), *arguments, '--suffixes', '.jpg', '_labels.png',
+    run_tool('create_config', leaf('sem_fpn'), *arguments, '--suffixes', '.jpg', '_labels.png',
              '--out', tmp_path / 'own.py')
     dataset = Config.fromfile(tmp_path / 'own.py').train_dataloader.dataset
     assert (dataset.img_suffix, dataset.seg_map_suffix) == ('.jpg', '_labels.png')
@@ -307,7 +307,7 @@ def test_images_that_suffixes_leave_out(tmp_path: Path, run_tool: Callable,
     """mmseg passes over them in silence."""
     arguments = draw_label_maps(tmp_path)
     shutil.copy(tmp_path / 'images/train/a.jpg', tmp_path / 'images/train/a.jpeg')
-    run_tool('new_config', leaf('sem_fpn'), *arguments, '--suffixes', '.jpg', '.png', '--out',
+    run_tool('create_config', leaf('sem_fpn'), *arguments, '--suffixes', '.jpg', '.png', '--out',
              tmp_path / 'own.py')
     assert f'remark: {tmp_path / "images/train"}: 1 files are not used, which do not end with ' \
         '.jpg: a.jpeg' in capsys.readouterr().out
@@ -317,8 +317,8 @@ def test_images_in_training_and_validation(tmp_path: Path, run_tool: Callable,
                                            capsys: pytest.CaptureFixture[str]) -> None:
     draw_label_maps(tmp_path, num_images=5)
     (tmp_path / 'link').symlink_to(tmp_path / 'images/train')
-    run_tool('new_config', leaf('sem_fpn'), '--masks', *[tmp_path / 'masks/train'] * 2, '--images',
-             tmp_path / 'images/train', tmp_path / 'link', '--out', tmp_path / 'own.py')
+    run_tool('create_config', leaf('sem_fpn'), '--masks', *[tmp_path / 'masks/train'] * 2,
+             '--images', tmp_path / 'images/train', tmp_path / 'link', '--out', tmp_path / 'own.py')
     first = tmp_path / 'images/train/a.jpg'
     assert re.search(
         f'remark: 5 images are in training and validation: {re.escape(str(first))}, '

@@ -81,8 +81,8 @@ def test_depthwise_convolutions(size: tuple[int, int]) -> None:
     with torch.no_grad():
         for layer in (packed, copy.deepcopy(packed)):
             torch.testing.assert_close(layer(x), conv(x))
-            torch.testing.assert_close(layer.added_to(other.clone(), x), other + conv(x))
-        double = packed.added_to(other.double(), x)
+            torch.testing.assert_close(layer.forward_add(other.clone(), x), other + conv(x))
+        double = packed.forward_add(other.double(), x)
         assert double.dtype == torch.float64
         torch.testing.assert_close(double.float(), other + conv(x))
 
@@ -92,7 +92,7 @@ def test_linear_layers_with_a_summand(grad: bool) -> None:
     layer, x, other = nn.Linear(24, 40), torch.randn(2, 7, 24), torch.randn(2, 7, 40)
     packed = PackedLinear(layer.weight, layer.bias, torch.float32)
     with torch.set_grad_enabled(grad):
-        out = packed.added_to(other, x.requires_grad_(grad))
+        out = packed.forward_add(other, x.requires_grad_(grad))
         torch.testing.assert_close(out, other + layer(x))
         assert out.requires_grad is grad
 
@@ -109,9 +109,9 @@ def test_the_library_can_be_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(matmul_backend.VARIABLE, name)
         assert matmul_backend.onednn_is_faster() is chosen
     monkeypatch.setenv(matmul_backend.VARIABLE, 'mkl')
-    with pytest.raises(ValueError, match="COLONNADE_PRODUCTS must be blas or onednn, got 'mkl'"):
+    with pytest.raises(ValueError, match="COLONNADE_MATMUL must be blas or onednn, got 'mkl'"):
         matmul_backend.onednn_is_faster()
-    with pytest.raises(ValueError, match="COLONNADE_PRODUCTS must be"):  # once, not per image
+    with pytest.raises(ValueError, match="COLONNADE_MATMUL must be"):  # once, not per image
         XCiT('nano_12_p16')
     monkeypatch.delenv(matmul_backend.VARIABLE)
     assert matmul_backend.onednn_is_faster() in (False, True)
@@ -123,13 +123,14 @@ def test_the_library_can_be_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
         dict(embed_dim=64, depth=1, num_heads=4, patch_size=16),
         dict(embed_dim=128, depth=1, num_heads=4, patch_size=8),  # by the covariance form
     ])
-def test_trunks_by_either_library(arch: dict, monkeypatch: pytest.MonkeyPatch) -> None:
-    trunk = XCiT(arch, out_indices=(0, ))
+def test_backbones_by_either_library(arch: dict, monkeypatch: pytest.MonkeyPatch) -> None:
+    backbone = XCiT(arch, out_indices=(0, ))
     image, found = torch.randn(2, 3, 264, 280), []
     for name in matmul_backend.CHOICES:
         monkeypatch.setenv(matmul_backend.VARIABLE, name)
-        maps = trunk(image)[0]
-        found.append((maps, *torch.autograd.grad(maps.square().mean(), trunk.blocks.parameters())))
+        maps = backbone(image)[0]
+        found.append(
+            (maps, *torch.autograd.grad(maps.square().mean(), backbone.blocks.parameters())))
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4 * one.abs().max().item())
 
@@ -151,17 +152,17 @@ def test_weights_are_moved_and_cast(keep: bool) -> None:
 
 
 @torch.no_grad()
-def test_fused_trunks_are_cast_but_not_to_float16(tmp_path: Path) -> None:
+def test_fused_backbones_are_cast_but_not_to_float16(tmp_path: Path) -> None:
     arch = dict(embed_dim=16, depth=1, num_heads=2, patch_size=16)
-    trunk, image = XCiT(arch, out_indices=(0, )).eval(), torch.randn(1, 3, 64, 64)
-    expected, = trunk(image)
-    torch.save(trunk.state_dict(), tmp_path / 'trunk.pth')
-    trunk.fuse().double()
-    torch.testing.assert_close(trunk(image.double())[0].float(), expected, rtol=1e-4, atol=1e-5)
+    backbone, image = XCiT(arch, out_indices=(0, )).eval(), torch.randn(1, 3, 64, 64)
+    expected, = backbone(image)
+    torch.save(backbone.state_dict(), tmp_path / 'backbone.pth')
+    backbone.fuse().double()
+    torch.testing.assert_close(backbone(image.double())[0].float(), expected, rtol=1e-4, atol=1e-5)
     with pytest.raises(FusedError, match=r'then call fuse\(torch.float16\)'):
-        trunk.half()
-    torch.testing.assert_close(trunk.float()(image)[0], expected, rtol=1e-4, atol=1e-5)
+        backbone.half()
+    torch.testing.assert_close(backbone.float()(image)[0], expected, rtol=1e-4, atol=1e-5)
     with pytest.raises(FusedError, match='load, then fuse'):
-        load_weights(trunk, tmp_path / 'trunk.pth')
+        load_weights(backbone, tmp_path / 'backbone.pth')
     half = XCiT(arch, out_indices=(0, )).eval().half().fuse(torch.float16).half()
     assert next(half.parameters()).dtype == torch.float16

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import LAYOUTS, NO_WORKERS, SHORT, config
-from helpers.trunks import ARCHS
+from helpers.backbones import ARCHS
 from mmdet.models.roi_heads.roi_extractors import SingleRoIExtractor
 from mmdet.models.task_modules import AnchorGenerator
 from mmengine.config import Config
@@ -20,7 +20,7 @@ from colonnade.backbones import CaiT, PlainViT, ResMLP
 from colonnade.settings.checks.all_checks import check_config
 
 STRIDES = [3.5, 7, 14, 28]
-TRUNKS = {
+BACKBONES = {
     cls: dict(type=cls.__name__, arch=ARCHS[cls] | dict(patch_size=14, img_size=56))
     for cls in (ResMLP, CaiT, PlainViT)
 }
@@ -31,9 +31,9 @@ NECKS = {
 }
 
 
-def detector(trunk: type, neck: str) -> Config:
+def detector(backbone: type, neck: str) -> Config:
     cfg = Config.fromfile(config('mask_rcnn'))
-    cfg.model.backbone, cfg.model.neck = TRUNKS[trunk], NECKS[neck]
+    cfg.model.backbone, cfg.model.neck = BACKBONES[backbone], NECKS[neck]
     cfg.model.data_preprocessor.pad_size_divisor = 28
     cfg.model.rpn_head.anchor_generator.strides = [*STRIDES, 56]
     for name in ('bbox_roi_extractor', 'mask_roi_extractor'):
@@ -41,9 +41,9 @@ def detector(trunk: type, neck: str) -> Config:
     return cfg
 
 
-def segmenter(trunk: type, feature_strides: list[float] | None = None) -> Config:
+def segmenter(backbone: type, feature_strides: list[float] | None = None) -> Config:
     cfg = Config.fromfile(config('sem_fpn'))
-    cfg.model.backbone = TRUNKS[trunk]
+    cfg.model.backbone = BACKBONES[backbone]
     cfg.model.neck = COLUMNAR | dict(fpn=dict(type='FPN', out_channels=64, num_outs=4))
     cfg.model.decode_head.feature_strides = feature_strides or [4, 8, 16, 32]
     return cfg
@@ -57,18 +57,18 @@ def run(cfg: Config, head: str, shapes: Path, out: Path, run_tool: Callable) -> 
     assert (out / 'run/iter_2.pth').is_file()
 
 
-@pytest.mark.parametrize('trunk, neck', [
+@pytest.mark.parametrize('backbone, neck', [
     (ResMLP, 'ColumnarPyramid'),
     pytest.param(PlainViT, 'SimplePyramid', marks=pytest.mark.slow),
 ])
-def test_mask_rcnn(trunk: type, neck: str, shapes: Path, tmp_path: Path,
+def test_mask_rcnn(backbone: type, neck: str, shapes: Path, tmp_path: Path,
                    run_tool: Callable) -> None:
-    run(detector(trunk, neck), 'mask_rcnn', shapes, tmp_path, run_tool)
+    run(detector(backbone, neck), 'mask_rcnn', shapes, tmp_path, run_tool)
 
 
-@pytest.mark.parametrize('trunk', [CaiT, pytest.param(PlainViT, marks=pytest.mark.slow)])
-def test_semantic_fpn(trunk: type, shapes: Path, tmp_path: Path, run_tool: Callable) -> None:
-    run(segmenter(trunk), 'sem_fpn', shapes, tmp_path, run_tool)
+@pytest.mark.parametrize('backbone', [CaiT, pytest.param(PlainViT, marks=pytest.mark.slow)])
+def test_semantic_fpn(backbone: type, shapes: Path, tmp_path: Path, run_tool: Callable) -> None:
+    run(segmenter(backbone), 'sem_fpn', shapes, tmp_path, run_tool)
 
 
 def test_anchors_and_regions_are_in_pixels_of_the_image() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import ROOT
-from helpers.trunks import MAKERS, every_trunk, tiny
+from helpers.backbones import MAKERS, every_backbone, tiny
 from mmengine.registry import MODELS, DefaultScope
 from torch import Tensor
 
@@ -18,7 +18,7 @@ from colonnade.backbones.attention_maps import mixing_rows, query_key_magnitude
 from colonnade.backbones.kernels.folding import FusibleBlock
 from colonnade.inference import Model
 from colonnade.settings.reading import read_config
-from colonnade.visualization.figures import as_bytes, picture, pictures, pictures_of
+from colonnade.visualization.figures import as_bytes, available_methods, picture, pictures
 from colonnade.visualization.figures.activations import see
 from colonnade.visualization.figures.feature_figures import PrincipalComponents
 from colonnade.visualization.figures.figure_options import Options
@@ -34,7 +34,7 @@ HEADS = ('faster_rcnn', 'dino', 'rtmdet_ins', 'mask2former', 'mask2former_semant
 
 
 def model_of(head: str, backbone: torch.nn.Module | None = None, **options: object) -> Model:
-    """A slim model with random weights, and another trunk of its width if wanted."""
+    """A slim model with random weights, and another backbone of its width if wanted."""
     cfg = read_config(ROOT / f'configs/{head}/xcit_nano_12_p16_slim_shapes.py')
     cfg.merge_from_dict(options)
     torch.manual_seed(0)
@@ -50,7 +50,7 @@ def model_of(head: str, backbone: torch.nn.Module | None = None, **options: obje
 
 
 def tiny_model(make: type | partial = XCiT, **kwargs: object) -> Model:
-    """A linear segmenter on a tiny trunk, for images as they are."""
+    """A linear segmenter on a tiny backbone, for images as they are."""
     model = model_of('linear', tiny(make, **kwargs), **{'model.decode_head.in_channels': 32})
     model.pipeline = lambda data: dict(
         inputs=torch.from_numpy(data['img']).permute(2, 0, 1),
@@ -73,14 +73,14 @@ def panels_of(drawing: Drawing) -> list[Panel]:
     return [panel for row in drawing.rows for panel in row.panels]
 
 
-@every_trunk
-def test_every_trunk_has_pictures_and_stays_as_it_was(make: partial) -> None:
+@every_backbone
+def test_every_backbone_has_pictures_and_stays_as_it_was(make: partial) -> None:
     model = tiny_model(make)
     before = {name: value.clone() for name, value in model.module.state_dict().items()}
     seen = see(model, IMAGE)
     with torch.no_grad():
         expected = model.module.extract_feat(seen.inputs)
-    names = pictures_of(model)
+    names = available_methods(model)
     assert names[-2:] == ('features', 'grad-cam')
     for name in names:
         figure = picture(model, IMAGE, name)
@@ -104,7 +104,7 @@ FUSIBLE = {
 @pytest.mark.parametrize('make', FUSIBLE.values(), ids=FUSIBLE)
 def test_fused_models(make: partial) -> None:
     model = tiny_model(make)
-    names = [name for name in pictures_of(model) if name != 'features']
+    names = [name for name in available_methods(model) if name != 'features']
     before = [drawing_of(model, name) for name in names]
     model.module.backbone.fuse()
     for name, expected in zip(names, before, strict=True):
@@ -142,13 +142,13 @@ def test_attention_is_relative_to_uniform_weights() -> None:
 
 def test_class_attention_needs_a_classifier(tmp_path: Path) -> None:
     model = tiny_model()
-    assert 'class-attention' not in pictures_of(model)
-    assert pictures_of(model, classifier='a.pth')[0] == 'class-attention'
+    assert 'class-attention' not in available_methods(model)
+    assert available_methods(model, classifier='a.pth')[0] == 'class-attention'
     with pytest.raises(ValueError, match='needs the weights of a classifier'):
         picture(model, IMAGE, 'class-attention')
     torch.manual_seed(1)
-    trunk = model.module.backbone
-    torch.save(trunk.timm_module(64, num_classes=3).state_dict(), tmp_path / 'a.pth')
+    backbone = model.module.backbone
+    torch.save(backbone.timm_module(64, num_classes=3).state_dict(), tmp_path / 'a.pth')
     drawing = drawing_of(model, 'class-attention', classifier=tmp_path / 'a.pth', blocks=[-1])
     assert [row.label for row in drawing.rows] == ['layer 1']
     assert len(panels_of(drawing)) == 5

@@ -18,7 +18,7 @@ from colonnade.backbones.kernels.without_memory import without_memory
 from colonnade.backbones.plain_vit.blocks import PlainBlock
 from colonnade.engine.optim.layer_decay import LayerDecayConstructor
 from colonnade.evaluation.benchmark.candidates import Intermediates
-from colonnade.settings.backbone_config import settle_trunk
+from colonnade.settings.backbone_config import settle_backbone
 from colonnade.settings.checks.pretrained_weights import normalisation_problems
 from colonnade.weights import WeightsError, load_weights
 
@@ -59,17 +59,17 @@ SIMILAR = ('vit_base_patch14_reg4_dinov2', 'vit_base_patch14_reg1_tipsv2',
 
 
 def tiny(model: str = DINOV3, **kwargs: object) -> PlainViT:
-    """A small trunk with three taps, in double precision; no weight is 0 or 1."""
+    """A small backbone with three taps, in double precision; no weight is 0 or 1."""
     torch.manual_seed(0)
     arch = dict(model=model, **TINY, img_size=56 if 'patch14' in model else 64)
     if 'patch_size' in kwargs:
         del arch['img_size']
     if model == 'vit_base_patch16_sapiens2':
         arch |= dict(num_kv_heads=(1, 2, 1))
-    trunk = PlainViT(arch, **dict(out_indices=(0, 1, 2)) | kwargs).double()
-    for parameter in trunk.parameters():
+    backbone = PlainViT(arch, **dict(out_indices=(0, 1, 2)) | kwargs).double()
+    for parameter in backbone.parameters():
         parameter.data += torch.rand_like(parameter) * 0.1
-    return trunk
+    return backbone
 
 
 def pair(model: str, **kwargs: object) -> tuple[PlainViT, Intermediates]:
@@ -86,7 +86,7 @@ def pair(model: str, **kwargs: object) -> tuple[PlainViT, Intermediates]:
 
 def gradients(model: nn.Module, maps: list[Tensor]) -> dict[str, Tensor]:
     sum((m * m.detach().cos()).mean() for m in maps).backward()
-    named = getattr(model, 'trunk', model).named_parameters()
+    named = getattr(model, 'backbone', model).named_parameters()
     return {name: p.grad for name, p in named if p.grad is not None}
 
 
@@ -148,7 +148,7 @@ def test_the_weights_of_init_cfg_say_what_is_normalised() -> None:
 def test_prefix_tokens_beside_the_maps() -> None:
     ours, theirs = pair(DINOV3, return_prefix_tokens=True)
     image = torch.randn(2, 3, 40, 56).double()
-    expected = theirs.trunk.forward_intermediates(
+    expected = theirs.backbone.forward_intermediates(
         image, indices=[0, 1, 2], intermediates_only=True, norm=True, return_prefix_tokens=True)
     for pairs in zip(ours(image), expected, strict=True):
         for a, b in zip(*pairs, strict=True):
@@ -164,19 +164,19 @@ def test_early_taps_keep_no_block_behind(model: str) -> None:
         torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-11)
 
 
-def test_a_frozen_trunk_stores_nothing() -> None:
+def test_a_frozen_backbone_stores_nothing() -> None:
     """For probes: no parameter gets a gradient, and there is no graph."""
-    trunk = tiny(frozen_stages=3).train()
-    assert not any(p.requires_grad for p in trunk.parameters())
-    assert not any(module.training for module in (*trunk.blocks.children(), trunk.norm))
-    assert not any(m.requires_grad for m in trunk(torch.randn(1, 3, 32, 32).double()))
+    backbone = tiny(frozen_stages=3).train()
+    assert not any(p.requires_grad for p in backbone.parameters())
+    assert not any(module.training for module in (*backbone.blocks.children(), backbone.norm))
+    assert not any(m.requires_grad for m in backbone(torch.randn(1, 3, 32, 32).double()))
 
 
 @pytest.mark.parametrize('model', [DINOV3, 'deit_small_distilled_patch16_224',
                                    'vit_base_patch16_rope_mixed_ape_224'])  # yapf: disable
 def test_layers_are_timms_groups(model: str) -> None:
     ours, theirs = pair(model)
-    layers = group_parameters(theirs.trunk, theirs.trunk.group_matcher(), reverse=True)
+    layers = group_parameters(theirs.backbone, theirs.backbone.group_matcher(), reverse=True)
     for name, _ in ours.named_parameters():
         depth, number = ours.get_layer_depth(f'backbone.{name}', prefix='backbone.')
         assert depth == min(layers[name], 4) and number == 5
@@ -217,55 +217,56 @@ def test_half_precision(model: str, kwargs: dict) -> None:
     [{}, pytest.param(dict(window_size=3, global_blocks=(2, )), marks=pytest.mark.slow)])
 def test_compiled_for_any_size(kwargs: dict, training: bool) -> None:
     torch._dynamo.reset()
-    trunk = tiny(**kwargs).train(training)
+    backbone = tiny(**kwargs).train(training)
     expected = {}
     sizes = ((64, 64), (75, 101))
     with torch.set_grad_enabled(training):
         for size in sizes:
             torch.manual_seed(1)
-            expected[size] = trunk(torch.randn(1, 3, *size).double())
-        trunk.compile(backend='eager', dynamic=True)
+            expected[size] = backbone(torch.randn(1, 3, *size).double())
+        backbone.compile(backend='eager', dynamic=True)
         for size in sizes:
             torch.manual_seed(1)
-            for a, b in zip(trunk(torch.randn(1, 3, *size).double()), expected[size], strict=True):
+            for a, b in zip(
+                    backbone(torch.randn(1, 3, *size).double()), expected[size], strict=True):
                 torch.testing.assert_close(a, b)
 
 
 @pytest.mark.parametrize('model', [DINOV3, DEIT3, 'eva_giant_patch14_224'])
 def test_fused_maps_are_the_same(model: str) -> None:
     """EVA's biases and LayerScale of both kinds among what is folded."""
-    trunk, image = tiny(model).eval(), torch.randn(1, 3, 60, 84).double()
+    backbone, image = tiny(model).eval(), torch.randn(1, 3, 60, 84).double()
     with torch.no_grad():
-        expected = trunk(image)
-        for a, b in zip(trunk.fuse()(image), expected, strict=True):
+        expected = backbone(image)
+        for a, b in zip(backbone.fuse()(image), expected, strict=True):
             torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-9)
 
 
 @torch.no_grad()
 def test_what_hooks_keep_is_not_written_over() -> None:
     """In blocks without LayerScale, too; hooks of a layer, then those on all modules."""
-    trunk, image = tiny('vit_small_patch16_224').eval(), torch.randn(1, 3, 40, 56).double()
+    backbone, image = tiny('vit_small_patch16_224').eval(), torch.randn(1, 3, 40, 56).double()
     for name in ('attn', 'attn.proj', 'attn.proj_drop', 'norm1', 'mlp.fc2'):
         kept: list[tuple[Tensor, Tensor]] = []
-        handle = trunk.blocks[0].get_submodule(name).register_forward_hook(
+        handle = backbone.blocks[0].get_submodule(name).register_forward_hook(
             lambda _, given, out, to=kept: to.extend((x, x.clone()) for x in (*given[:1], out)))
-        trunk(image)
+        backbone(image)
         handle.remove()
         assert all(torch.equal(a, b) for a, b in kept) and len(kept) == 2, name
-    trunk, kept = tiny('eva02_small_patch14_336').eval(), []  # without LayerScale
+    backbone, kept = tiny('eva02_small_patch14_336').eval(), []  # without LayerScale
     handle = register_module_forward_hook(lambda _, __, out: kept.append((out, out.clone()))
                                           if isinstance(out, Tensor) else None)
-    trunk(image)
+    backbone(image)
     handle.remove()
     assert all(torch.equal(a, b) for a, b in kept) and len(kept) > 40
 
 
-def test_weights_assigned_to_a_trunk_without_memory() -> None:
-    trunk, image = tiny().eval(), torch.randn(1, 3, 40, 56).double()
+def test_weights_assigned_to_a_backbone_without_memory() -> None:
+    backbone, image = tiny().eval(), torch.randn(1, 3, 40, 56).double()
     with without_memory():
         empty = tiny().eval()
-    empty.load_state_dict(trunk.state_dict(), assign=True)
-    for a, b in zip(empty(image), trunk(image), strict=True):
+    empty.load_state_dict(backbone.state_dict(), assign=True)
+    for a, b in zip(empty(image), backbone(image), strict=True):
         assert torch.equal(a, b)
 
 
@@ -274,7 +275,7 @@ def test_a_model_says_that_its_maps_were_normalised(tmp_path: Path) -> None:
     weights = dict(type='Pretrained', checkpoint='timm://vit_small_patch16_224.dino')
     arch = dict(model='vit_small_patch16_224', **TINY)
     model = ConfigDict(backbone=dict(type='PlainViT', arch=arch, init_cfg=weights))
-    settle_trunk(model)
+    settle_backbone(model)
     assert model.backbone.tap_norm is True
     whole = nn.ModuleDict(dict(backbone=PlainViT(arch, init_cfg=weights)))
     torch.save(dict(state_dict=whole.state_dict()), tmp_path / 'a.pth')
@@ -282,16 +283,16 @@ def test_a_model_says_that_its_maps_were_normalised(tmp_path: Path) -> None:
     for load in (load_weights, load_checkpoint):
         with pytest.raises(WeightsError, match='norm'):
             load(other, str(tmp_path / 'a.pth'))
-    load_weights(other['backbone'], tmp_path / 'a.pth')  # a trunk takes what it needs
+    load_weights(other['backbone'], tmp_path / 'a.pth')  # a backbone takes what it needs
 
 
 def test_attention_dropout_of_an_arch() -> None:
-    trunk = PlainViT(dict(TINY, attn_drop_rate=0.5), window_size=2, global_blocks=(2, ))
+    backbone = PlainViT(dict(TINY, attn_drop_rate=0.5), window_size=2, global_blocks=(2, ))
     image = torch.randn(1, 3, 64, 64)
     torch.manual_seed(1)
-    once, again = trunk.train()(image), trunk(image)
+    once, again = backbone.train()(image), backbone(image)
     assert not torch.equal(once[0], again[0])
-    assert torch.equal(trunk.eval()(image)[-1], trunk(image)[-1])
+    assert torch.equal(backbone.eval()(image)[-1], backbone(image)[-1])
 
 
 @pytest.mark.parametrize('make, message', [

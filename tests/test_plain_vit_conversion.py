@@ -14,7 +14,7 @@ from helpers.plain_vit_files import FILES, dinov3, layer_scale_as_parameters
 from colonnade.backbones import PlainViT
 from colonnade.backbones.kernels.without_memory import without_memory
 from colonnade.backbones.plain_vit.architectures import known_models
-from colonnade.models.checkpoint_conversion import build_trunk, plan_conversion
+from colonnade.models.checkpoint_conversion import build_backbone, plan_conversion
 from colonnade.weights import downloads
 from colonnade.weights.files import read_checkpoint
 from colonnade.weights.loading import plan_loading
@@ -23,7 +23,7 @@ from colonnade.weights.state_dicts import State, WeightsError
 OF_CLASSIFIERS = ('norm.', 'fc_norm.', 'attn_pool.', 'head')
 
 
-def of_trunk(state: State) -> dict[str, torch.Size]:
+def of_backbone(state: State) -> dict[str, torch.Size]:
     return {key: value.shape for key, value in state.items() if not key.startswith(OF_CLASSIFIERS)}
 
 
@@ -39,10 +39,10 @@ SOME = ('vit_small_patch16_rope_ape_224', 'vit_base_patch16_sapiens2')
     pytest.param(model, marks=() if model in SOME else pytest.mark.slow)
     for model in sorted(known_models())
 ])
-def test_the_trunk_of_each_of_timms_models_is_found(model: str) -> None:
+def test_the_backbone_of_each_of_timms_models_is_found(model: str) -> None:
     state = state_of(model)
-    found = build_trunk(state, 'test').state_dict()
-    assert of_trunk(found) == of_trunk(state)
+    found = build_backbone(state, 'test').state_dict()
+    assert of_backbone(found) == of_backbone(state)
     assert ('norm.weight' in found) == ('norm.weight' in state)
 
 
@@ -53,7 +53,7 @@ def test_the_trunk_of_each_of_timms_models_is_found(model: str) -> None:
 def test_the_grid_and_patches_of_a_file_are_kept(model: str, img_size: int,
                                                  patch_size: int) -> None:
     state = state_of(model, img_size=img_size, patch_size=patch_size)
-    assert of_trunk(build_trunk(state, 'test').state_dict()) == of_trunk(state)
+    assert of_backbone(build_backbone(state, 'test').state_dict()) == of_backbone(state)
 
 
 def test_a_file_of_custom_sizes_says_what_to_do() -> None:
@@ -80,10 +80,10 @@ def test_a_converted_file_loads(model: str, make: Callable, loads_into: list[str
     run_tool('convert_checkpoint', tmp_path / 'in.pth', tmp_path / 'out.safetensors')
     for arch in loads_into:
         with without_memory():
-            trunk = PlainViT(arch)
-        plan = plan_loading(trunk, read_checkpoint(tmp_path / 'out.safetensors'), 'test')
+            backbone = PlainViT(arch)
+        plan = plan_loading(backbone, read_checkpoint(tmp_path / 'out.safetensors'), 'test')
         assert plan.layout == 'PlainViT, timm or ours'
-        expected = plan_loading(trunk, published, 'test').state
+        expected = plan_loading(backbone, published, 'test').state
         assert all(torch.equal(plan.state[key], value) for key, value in expected.items())
 
 
@@ -95,7 +95,7 @@ def test_files_that_are_not_at_timms_hub(tmp_path: Path, monkeypatch: pytest.Mon
                         'jepa.pth.tar')  # yapf: disable
     checkpoint = downloads.fetch('timm://vit_huge_patch14_gap_224.in1k_ijepa')
     assert asked == ['https://dl.fbaipublicfiles.com/ijepa/IN1K-vit.h.14-300e.pth.tar']
-    assert plan_loading(FILES['I-JEPA'].one_trunk, checkpoint, 'test').state
+    assert plan_loading(FILES['I-JEPA'].one_backbone, checkpoint, 'test').state
 
 
 def test_files_of_another_name_at_timms_hub(monkeypatch: pytest.MonkeyPatch) -> None:

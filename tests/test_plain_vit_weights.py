@@ -24,7 +24,7 @@ STEM = ('cls_token', 'pos_embed', 'class_embedding', 'patch_embed.proj.bias', 's
 
 @pytest.fixture
 def said(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, str]]:
-    """Levels and texts of what a trunk logs."""
+    """Levels and texts of what a backbone logs."""
     lines: list[tuple[int, str]] = []
     monkeypatch.setattr(resizing, 'print_log', lambda text, *, level, **_: lines.append(
         (level, text)))
@@ -38,13 +38,13 @@ def equal(got: State, expected: State) -> bool:
 
 @every_file
 def test_a_file_loads_as_timm_loads_it(file: File) -> None:
-    trunk, state = file.one_trunk, file.state()
+    backbone, state = file.one_backbone, file.state()
     assert {layout.name.split(',')[0] for layout in LAYOUTS if layout.fits(state)} == {'PlainViT'}
 
-    plan = plan_loading(trunk, file.content(), 'test')
+    plan = plan_loading(backbone, file.content(), 'test')
 
     assert plan.layout == f'PlainViT, {file.layout}'
-    assert plan.state.keys() == trunk.state_dict().keys()
+    assert plan.state.keys() == backbone.state_dict().keys()
     assert plan.resized == ()
     assert equal(plan.state, file.by_timm() if file.timm_reads else state)
     assert state.keys() == file.state().keys() and equal(state, file.state())
@@ -57,7 +57,7 @@ def without(state: State, *keys: str) -> State:
 @every_file
 def test_a_changed_block_or_stem_is_refused(file: File) -> None:
     """The last block, by which no layout is recognised. Errors have our names."""
-    trunk, state = file.one_trunk, file.state()
+    backbone, state = file.one_backbone, file.state()
     keys = [
         key for key in state
         if f's.{DEPTH - 1}.' in key and not any(part in key for part in ('.B.', 'qkv.bias'))
@@ -70,8 +70,8 @@ def test_a_changed_block_or_stem_is_refused(file: File) -> None:
         f'{joined}.more': torch.zeros(1)
     }
     with pytest.raises(WeightsError) as caught:
-        plan_loading(trunk, spoilt, 'test')
-    before, after = (trunk.renamed(remap(each, '')[1]) for each in (state, spoilt))
+        plan_loading(backbone, spoilt, 'test')
+    before, after = (backbone.renamed(remap(each, '')[1]) for each in (state, spoilt))
     differing = before.keys() ^ after.keys()
     assert len(differing) == 4
     assert all(key in str(caught.value) for key in differing)
@@ -79,71 +79,71 @@ def test_a_changed_block_or_stem_is_refused(file: File) -> None:
     keys = [key for key in state if key.endswith(STEM) and not key.startswith('decoder_')]
     for spoilt in (without(state, keys[0]), state | {keys[-1]: state[keys[-1]][None]}):
         with pytest.raises(WeightsError, match='does not fit|none of the|cannot be renamed'):
-            plan_loading(trunk, spoilt, 'test')
+            plan_loading(backbone, spoilt, 'test')
 
 
 def test_what_timm_needs_to_rename_is_named() -> None:
     file = FILES['DINOv2 with registers']
     with pytest.raises(WeightsError, match=r'^a.pth \(PlainViT, DINOv2\) .*: it lacks pos_embed$'):
-        plan_loading(file.one_trunk, without(file.state(), 'pos_embed'), 'a.pth')
+        plan_loading(file.one_backbone, without(file.state(), 'pos_embed'), 'a.pth')
     state = file.state() | {'patch_embed.proj.weight': torch.rand(WIDTH, 3 * 14**2)}
     with pytest.raises(WeightsError, match='a.pth .* a tensor has an unknown shape'):
-        plan_loading(file.one_trunk, state, 'a.pth')
+        plan_loading(file.one_backbone, state, 'a.pth')
 
 
 def test_biases_are_not_dropped_from_dinov3() -> None:
     content = FILES['DINOv3, biases'].content()
     with pytest.raises(WeightsError, match='6 unexpected: blocks.0.attn.q_bias'):
-        plan_loading(FILES['DINOv3'].trunk(), content, 'test')
+        plan_loading(FILES['DINOv3'].backbone(), content, 'test')
     del content['blocks.1.attn.qkv.bias_mask']
     with pytest.raises(WeightsError, match='blocks.1.attn.qkv.bias has biases of keys'):
-        plan_loading(FILES['DINOv3, biases'].trunk(), content, 'test')
+        plan_loading(FILES['DINOv3, biases'].backbone(), content, 'test')
 
 
 def test_biases_of_0_are_dropped() -> None:
-    plan = plan_loading(FILES['DINOv3'].trunk(), FILES['DINOv3'].content(), 'test')
+    plan = plan_loading(FILES['DINOv3'].backbone(), FILES['DINOv3'].content(), 'test')
     assert 'blocks.1.attn.q_bias' in plan.dropped
 
 
 def test_a_classifier_may_have_other_parts() -> None:
-    """As SigLIP's trunk with and without its pooling; of each part a file has all or nothing."""
+    """As SigLIP's backbone with and without its pooling; of each part a file has all or nothing."""
     pooled = FILES['timm vit_base_patch16_siglip_512']
     alone = FILES['timm vit_base_patch16_siglip_gap_512']
-    plan = plan_loading(alone.one_trunk, pooled.content(), 'test')
+    plan = plan_loading(alone.one_backbone, pooled.content(), 'test')
     assert 'attn_pool.latent' in plan.dropped
-    assert plan_loading(pooled.one_trunk, alone.content(), 'test').state
+    assert plan_loading(pooled.one_backbone, alone.content(), 'test').state
     for file, key in ((pooled, 'attn_pool.latent'), (FILES['EVA'], 'fc_norm.bias')):
         with pytest.raises(WeightsError, match=f'1 missing: {key}'):
-            plan_loading(file.one_trunk, without(file.state(), key), 'test')
+            plan_loading(file.one_backbone, without(file.state(), key), 'test')
 
 
 def test_the_final_norm_is_needed_behind_taps() -> None:
-    state, trunk = FILES['DINO'].state(), FILES['DINO'].trunk(tap_norm=True)
+    state, backbone = FILES['DINO'].state(), FILES['DINO'].backbone(tap_norm=True)
     assert torch.equal(
-        plan_loading(trunk, state, 'test').state['norm.weight'], state['norm.weight'])
+        plan_loading(backbone, state, 'test').state['norm.weight'], state['norm.weight'])
     with pytest.raises(WeightsError, match='1 missing: norm.bias'):
-        plan_loading(trunk, without(state, 'norm.bias'), 'test')
+        plan_loading(backbone, without(state, 'norm.bias'), 'test')
 
 
 @pytest.mark.parametrize('prefix, wrapper', [('', None), ('module.', 'model'), ('', 'module'),
                                              ('module.', 'state_dict')])
 def test_wrappers(prefix: str, wrapper: str | None, tmp_path: Path) -> None:
-    file, trunk = FILES['PE core'], FILES['PE core'].trunk()
+    file, backbone = FILES['PE core'], FILES['PE core'].backbone()
     state = with_prefix(file.state(), prefix)
     torch.save({wrapper: state, 'epoch': 1} if wrapper else state, tmp_path / 'a.pth')
-    load_weights(trunk, tmp_path / 'a.pth')
-    assert equal(trunk.state_dict(), file.by_timm())
+    load_weights(backbone, tmp_path / 'a.pth')
+    assert equal(backbone.state_dict(), file.by_timm())
 
 
 @pytest.mark.parametrize('name', ['DINOv2 with registers', 'DeiT-III', 'EVA-02', 'Sapiens2'])
 def test_ours_loads_alone_and_from_a_whole_model(name: str) -> None:
-    ours = FILES[name].trunk()
-    alone = plan_loading(FILES[name].one_trunk, ours.state_dict(), 'test')
+    ours = FILES[name].backbone()
+    alone = plan_loading(FILES[name].one_backbone, ours.state_dict(), 'test')
     assert (alone.layout, alone.renamed) == ('PlainViT, timm or ours', ())
     assert equal(alone.state, ours.state_dict())
     model = nn.ModuleDict(dict(backbone=ours, neck=ColumnarPyramid(WIDTH, 16)))
     model['decode_head'] = nn.Linear(2, 2)
-    plan = plan_loading(FILES[name].one_trunk, model.state_dict(), 'test')
+    plan = plan_loading(FILES[name].one_backbone, model.state_dict(), 'test')
     assert plan.layout == 'whole model, ours'
     assert equal(plan.state, ours.state_dict())
     assert 'decode_head.weight' in plan.dropped
@@ -151,14 +151,14 @@ def test_ours_loads_alone_and_from_a_whole_model(name: str) -> None:
 
 def test_blocks_behind_the_last_tap_are_left() -> None:
     for file in FILES.values():
-        plan = plan_loading(file.trunk(out_indices=(0, 1)), file.content(), 'test')
+        plan = plan_loading(file.backbone(out_indices=(0, 1)), file.content(), 'test')
         assert {key.split('.')[1] for key in plan.state if key.startswith('blocks.')} == {'0', '1'}
         assert any(key.startswith(f'blocks.{DEPTH - 1}.') for key in plan.dropped)
         if 'rope.freqs' in plan.state:
             assert plan.resized == ('rope.freqs', )
             assert torch.equal(plan.state['rope.freqs'], file.state()['rope.freqs'][:, :2])
-    cut = FILES['DINOv3'].trunk(out_indices=(1, )).state_dict()
-    assert plan_loading(FILES['DINOv3'].trunk(out_indices=(0, )), cut, 'test').dropped
+    cut = FILES['DINOv3'].backbone(out_indices=(1, )).state_dict()
+    assert plan_loading(FILES['DINOv3'].backbone(out_indices=(0, )), cut, 'test').dropped
 
 
 RESIZED = {
@@ -178,7 +178,7 @@ def test_positions_are_resized_as_by_timm(name: str, dtype: torch.dtype, said: l
     file = RESIZED[name]
     state = {key: value.to(dtype) for key, value in file.state().items()}
     own = file.arch['img_size']
-    plan = plan_loading(file.trunk(img_size=own // SIDE * 5), dict(state), 'test')
+    plan = plan_loading(file.backbone(img_size=own // SIDE * 5), dict(state), 'test')
     assert plan.resized == ('pos_embed', )
     (level, text), = said
     assert level == logging.WARNING and 'of a 3 x 3 grid is resized to 5 x 5' in text
@@ -192,15 +192,15 @@ def test_positions_are_resized_as_by_timm(name: str, dtype: torch.dtype, said: l
 def test_patches_are_resampled_as_by_timm(name: str, said: list) -> None:
     file = RESIZED[name]
     size = 16 if file.arch['img_size'] == 14 * SIDE else 8
-    trunk = file.trunk(patch_size=size, img_size=size * SIDE)
-    plan = plan_loading(trunk, file.content(), 'test')
+    backbone = file.backbone(patch_size=size, img_size=size * SIDE)
+    plan = plan_loading(backbone, file.content(), 'test')
     assert plan.resized == ('patch_embed.proj.weight', ) and not said
     assert equal(plan.state, file.by_timm(patch_size=size, img_size=size * SIDE))
 
 
 def test_a_whole_model_of_another_size(said: list) -> None:
-    model = nn.ModuleDict(dict(backbone=FILES['DINOv2'].trunk(img_size=70)))
-    model.load_state_dict(with_prefix(FILES['DINOv2'].trunk().state_dict(), 'backbone.'))
+    model = nn.ModuleDict(dict(backbone=FILES['DINOv2'].backbone(img_size=70)))
+    model.load_state_dict(with_prefix(FILES['DINOv2'].backbone().state_dict(), 'backbone.'))
     (_, text), = said
     assert text.endswith('from there to that of each image. To keep them, write img_size=42')
     assert model.backbone.pos_embed.shape == (1, 26, WIDTH)
@@ -210,22 +210,22 @@ def test_positions_of_no_square_grid_are_refused() -> None:
     content = FILES['DINOv2'].content()
     content['pos_embed'] = torch.rand(1, 1 + 7, WIDTH)
     with pytest.raises(WeightsError, match=r'pos_embed is \(1, 8, 16\) in the file'):
-        plan_loading(FILES['DINOv2'].one_trunk, content, 'test')
+        plan_loading(FILES['DINOv2'].one_backbone, content, 'test')
 
 
 @pytest.mark.parametrize('make, state, file, model', [
     (lambda: PlainViT('vit_small_patch14_dinov2'), FILES['DINO'].state,
      'a PlainViT of embed_dim 16, depth 3, patch_size 16',
      'a PlainViT of embed_dim 384, depth 12, patch_size 14, prefix_tokens 1'),
-    (FILES['DINOv3'].trunk, FILES['DINO'].state, 'a PlainViT of embed_dim 16, depth 3, '
+    (FILES['DINOv3'].backbone, FILES['DINO'].state, 'a PlainViT of embed_dim 16, depth 3, '
      'patch_size 16, prefix_tokens 1, pos_embed True',
      'a PlainViT of embed_dim 16, depth 3, patch_size 16, prefix_tokens 5, pos_embed False'),
-    (FILES['DINO'].trunk, timm_state, 'a custom XCiT of', 'a PlainViT of'),
-    (FILES['DeiT-III'].trunk, cait_state, 'a custom CaiT of', 'a PlainViT of'),
+    (FILES['DINO'].backbone, timm_state, 'a custom XCiT of', 'a PlainViT of'),
+    (FILES['DeiT-III'].backbone, cait_state, 'a custom CaiT of', 'a PlainViT of'),
     (lambda: XCiT(TINY), FILES['DINO'].state, 'a PlainViT of', 'a custom XCiT of'),
     (lambda: CaiT(TINY_CAIT), FILES['DeiT-III'].state, 'a PlainViT of', 'a custom CaiT of'),
 ])  # yapf: disable
-def test_the_error_names_both_trunks(make: type, state: type, file: str, model: str) -> None:
+def test_the_error_names_both_backbones(make: type, state: type, file: str, model: str) -> None:
     with pytest.raises(WeightsError) as caught:
         plan_loading(make(), state(), 'a.pth')
     assert f'the file holds {file}' in str(caught.value)

@@ -46,7 +46,7 @@ def test_a_block_by_windows_is_timms_with_a_mask(model: str) -> None:
     ours, theirs = pair(model, window_size=2, global_blocks=(1, 2), out_indices=(0, 1, 2))
     image, grid = torch.randn(1, 3, 75, 101).double(), (5, 7)
     mask = mask_of(grid, 2, ours.num_prefix_tokens)
-    layer = theirs.trunk.blocks[0].attn
+    layer = theirs.backbone.blocks[0].attn
     layer.forward = lambda x, of=layer.forward, **given: of(x, **given | dict(attn_mask=mask))
     for a, b in zip(ours(image), theirs(image), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-11)
@@ -63,20 +63,20 @@ def test_all_blocks_global_is_no_windows() -> None:
 @pytest.mark.parametrize('depth, last_of_quarters', [(12, {2, 5, 8, 11}), (24, {5, 11, 17, 23})])
 def test_global_blocks_are_vitdets(depth: int, last_of_quarters: set[int]) -> None:
     with without_memory():
-        trunk = PlainViT(dict(TINY, depth=depth), window_size=14)
-    of_all = {i for i, block in enumerate(trunk.blocks) if block.attn.window_size is None}
+        backbone = PlainViT(dict(TINY, depth=depth), window_size=14)
+    of_all = {i for i, block in enumerate(backbone.blocks) if block.attn.window_size is None}
     assert of_all == last_of_quarters
-    assert {block.attn.window_size for block in trunk.blocks} == {None, 14}
+    assert {block.attn.window_size for block in backbone.blocks} == {None, 14}
 
 
 def test_memory_by_windows_is_linear() -> None:
     """Nothing that a windowed block stores for gradients grows with the square of the tokens."""
     stored = {}
     for side in (256, 512):
-        trunk, sizes = tiny(DEIT3, window_size=4, global_blocks=(), out_indices=(0, )), []
+        backbone, sizes = tiny(DEIT3, window_size=4, global_blocks=(), out_indices=(0, )), []
         with torch.autograd.graph.saved_tensors_hooks(
                 lambda t, to=sizes: to.append(t) or t, lambda t: t):
-            trunk(torch.randn(1, 3, side, side).double())[0].sum().backward()
+            backbone(torch.randn(1, 3, side, side).double())[0].sum().backward()
         storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in sizes}
         stored[side] = sum(storages.values())
     assert stored[512] < 4.2 * stored[256]
@@ -85,21 +85,21 @@ def test_memory_by_windows_is_linear() -> None:
 def test_windows_are_compiled_once() -> None:
     torch._dynamo.reset()
     counter = CompileCounter()
-    trunk = tiny(window_size=2, global_blocks=(), out_indices=(0, 1)).eval()
-    trunk.compile(backend=counter, dynamic=True)
+    backbone = tiny(window_size=2, global_blocks=(), out_indices=(0, 1)).eval()
+    backbone.compile(backend=counter, dynamic=True)
     counts = []
     for size in ((64, 64), (75, 101), (33, 200)):
         with torch.no_grad():
-            trunk(torch.randn(1, 3, *size).double())
+            backbone(torch.randn(1, 3, *size).double())
         counts.append(counter.frame_count)
     assert counts[1] == counts[-1]
 
 
 @torch.no_grad()
 def test_exported_for_batches_of_any_size() -> None:
-    trunk = tiny(window_size=2, global_blocks=(1, ), out_indices=(0, 1)).eval()
+    backbone = tiny(window_size=2, global_blocks=(1, ), out_indices=(0, 1)).eval()
     images = torch.randn(3, 3, 40, 56).double()
     sizes = ({0: torch.export.Dim('batch', min=1, max=8)}, )
-    exported = torch.export.export(trunk, (images[:2], ), dynamic_shapes=sizes).module()
-    for a, b in zip(exported(images), trunk(images), strict=True):
+    exported = torch.export.export(backbone, (images[:2], ), dynamic_shapes=sizes).module()
+    for a, b in zip(exported(images), backbone(images), strict=True):
         torch.testing.assert_close(a, b)

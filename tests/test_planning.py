@@ -147,7 +147,7 @@ def test_advice_keeps_the_images_of_a_step() -> None:
     batch = '--total-batch 8 --accumulate 2'
     assert list(suggest_changes(estimated())) == [
         '--amp', '--cfg-options model.backbone.with_cp=True', batch, '--fsdp --processes N',
-        '--plan-size HEIGHT WIDTH, and a train pipeline of smaller images', 'a smaller trunk'
+        '--plan-size HEIGHT WIDTH, and a train pipeline of smaller images', 'a smaller backbone'
     ]
     cfg = planned_config(TrainOptions(slim('sem_fpn')), PlanOptions())
     cfg.model.backbone.with_cp = True

@@ -246,7 +246,7 @@ def test_every_head_answers(leaf: str, tmp_path: Path) -> None:
             np.testing.assert_allclose(one.scores, other.scores, atol=1e-4)
         else:
             assert (one.labels == other.labels).mean() > 0.999
-    for image, found in zip(given, model.predict_each(given, tile=32), strict=True):
+    for image, found in zip(given, model.predict_stream(given, tile=32), strict=True):
         assert found.size == image.shape[:2] and found.draw(image).width >= found.size[1]
 
 
@@ -324,8 +324,8 @@ def test_what_one_image_may_be(models: dict[str, Model], tmp_path: Path) -> None
         np.testing.assert_array_equal(
             model.predict(file).labels,
             model.predict(tmp_path / 'a.png').labels)
-    with pytest.raises(TypeError, match='predict_each takes several images'):
-        next(model.predict_each(str(tmp_path / 'a.png')))
+    with pytest.raises(TypeError, match='predict_stream takes several images'):
+        next(model.predict_stream(str(tmp_path / 'a.png')))
     with pytest.raises(TypeError, match='an image is a path, .* got int'):
         model.predict(5)
     with pytest.raises(ValueError, match='overlap is of tiles'):
@@ -422,7 +422,7 @@ def test_files_of_another_kind(config: str, given: str | None, says: str) -> Non
         colonnade.load(config, given)
 
 
-def test_trunks_that_cannot_be_fused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_backbones_that_cannot_be_fused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     leaf = 'sem_fpn/simplified_vit_nano_12_slim_shapes'
     weights = random_checkpoint(leaf, tmp_path / 'a.pth')
     with pytest.raises(ValueError, match='SimplifiedViT cannot be fused'):

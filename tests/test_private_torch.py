@@ -1,4 +1,4 @@
-"""What torch and timm keep private and trunks use is as it was read."""
+"""What torch and timm keep private and backbones use is as it was read."""
 from __future__ import annotations
 
 from collections.abc import Callable

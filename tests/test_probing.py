@@ -8,7 +8,7 @@ import cv2
 import numpy as np
 import pytest
 import torch
-from helpers.toy_trunk import Toy
+from helpers.toy_backbone import Toy
 from mmseg.evaluation import IoUMetric
 from pycocotools import mask
 from torch.multiprocessing import start_processes
@@ -39,7 +39,7 @@ def images(tmp_path: Path) -> list[Path]:
 
 
 class Counted(Extractor):
-    """Counts how often the trunk runs, and stops after so many images."""
+    """Counts how often the backbone runs, and stops after so many images."""
     calls, most = 0, 100
 
     def __call__(self, content: bytes, name: Path) -> np.ndarray:
@@ -59,7 +59,7 @@ def compute(found: Counted, images: list[Path], folder: Path) -> Features:
     return compute_features(found, images, FeatureCache(folder, found.settings))[0]
 
 
-def test_features_are_the_maps_of_the_trunk(images: list[Path], tmp_path: Path) -> None:
+def test_features_are_the_maps_of_the_backbone(images: list[Path], tmp_path: Path) -> None:
     found = extractor(out_indices=(0, 1))
     features = compute(found, images, tmp_path / 'cache')
     assert [tuple(each.shape) for each in features] == [(2, 2, 16), (4, 2, 16), (2, 8, 16)]

@@ -1,4 +1,4 @@
-"""Heads on our trunks have the losses and settings of mmdet's and mmseg's own configs of them."""
+"""Heads on our backbones have the losses and settings of mmdet's and mmseg's own configs of them."""
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -12,11 +12,11 @@ from mmengine.config import Config
 from mmengine.registry import DATASETS, HOOKS, init_default_scope
 from torch import nn
 
-from colonnade.models.meta_device import build_without_memory
+from colonnade.models.meta_device import build_on_meta
 from colonnade.settings.reading import read_config
 
 SYNC_BN = {'decode_head.norm_cfg.type', 'decode_head.norm_cfg.requires_grad'}  # ours says BN
-STOCK = {  # folder -> recipe, the library's config, what differs of the model beside the trunk
+STOCK = {  # folder -> recipe, the library's config, what differs of the model beside the backbone
     'mask_rcnn': ('3x_coco', 'mmdet/mask_rcnn/mask-rcnn_r50_fpn_1x_coco', set()),
     'faster_rcnn': ('3x_coco', 'mmdet/faster_rcnn/faster-rcnn_r50_fpn_1x_coco',
                     {'train_cfg.rcnn.mask_size', 'test_cfg.rcnn.mask_thr_binary'}),  # unused
@@ -102,11 +102,11 @@ def head_shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:
 @pytest.mark.parametrize('head', STOCK)
 def test_heads_have_the_librarys_parameters(head: str) -> None:
     theirs, ours = stock(head).model, recipe(head).model
-    for name, part in ours.items():  # some heads begin with projections of the trunk's width
+    for name, part in ours.items():  # some heads begin with projections of the backbone's width
         if name.endswith('_head') and 'in_channels' in part:
             theirs[name].in_channels = part.in_channels
-    expected = head_shapes(build_without_memory(theirs))
-    assert head_shapes(build_without_memory(ours)) == expected
+    expected = head_shapes(build_on_meta(theirs))
+    assert head_shapes(build_on_meta(ours)) == expected
 
 
 @pytest.mark.parametrize('head', SCHEDULES)
@@ -129,7 +129,7 @@ def test_schedules_are_the_librarys(head: str) -> None:
     assert (ours.get('clip_grad') or {}).get('max_norm') == (theirs.get('clip_grad')
                                                              or {}).get('max_norm')
     for key, value in (theirs.get('paramwise_cfg') or {}).get('custom_keys', {}).items():
-        if key != 'pos_block':  # SegFormer's, of no trunk of ours
+        if key != 'pos_block':  # SegFormer's, of no backbone of ours
             assert ours.paramwise_cfg.custom_keys[key].get('lr_mult', 1) == value.get('lr_mult', 1)
 
 

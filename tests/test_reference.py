@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import ROOT, SHARED
-from helpers.trunks import OURS
+from helpers.backbones import OURS
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 from mmengine.runner import load_checkpoint
@@ -58,8 +58,8 @@ class Case:
         torch.save({wrapper: state} if wrapper else state, path)
         return path
 
-    def trunk(self) -> ColumnarBackbone:
-        """The trunk of the original's settings, whose LayerScale init the weights replace."""
+    def backbone(self) -> ColumnarBackbone:
+        """The backbone of the original's settings, whose LayerScale init the weights replace."""
         cls = next(cls for name, cls in KINDS.items() if name in self.name.split('_'))
         made = self.json['constructor']
         columns = set(next(iter(cls.variants.rows.values())))
@@ -67,10 +67,10 @@ class Case:
         return cls(arch, out_indices=self.json.get('out_indices') or made['out_indices'])
 
     def dense_model(self, weights: Path) -> nn.ModuleDict:
-        """The trunk with its pyramid, in training mode."""
-        trunk = self.trunk()
-        neck = ColumnarPyramid(trunk.embed_dim, trunk.patch_size)
-        model = nn.ModuleDict(dict(backbone=trunk, neck=neck))
+        """The backbone with its pyramid, in training mode."""
+        backbone = self.backbone()
+        neck = ColumnarPyramid(backbone.embed_dim, backbone.patch_size)
+        model = nn.ModuleDict(dict(backbone=backbone, neck=neck))
         load_weights(model, self.checkpoint(weights))
         return model
 
@@ -104,21 +104,21 @@ def dtype(request: pytest.FixtureRequest) -> torch.dtype:
 def test_either_token_mixing_is_the_originals_at_its_size(name: str, token_mixing: str,
                                                           weights: Path) -> None:
     case = Case(name)
-    trunk = case.trunk().eval()
-    load_weights(trunk, case.checkpoint(weights))
-    for block in trunk.blocks:
+    backbone = case.backbone().eval()
+    load_weights(backbone, case.checkpoint(weights))
+    for block in backbone.blocks:
         block.token_mixing = token_mixing
-    case.compare('block_11', trunk(case.image())[case.json['out_indices'].index(11)], 1e-5)
+    case.compare('block_11', backbone(case.image())[case.json['out_indices'].index(11)], 1e-5)
 
 
 @cases('cait_*')
 @torch.no_grad()
 def test_class_attention_is_the_originals(name: str, dtype: torch.dtype, weights: Path) -> None:
     case = Case(name)
-    trunk = case.trunk().eval()
-    load_weights(trunk, case.checkpoint(weights))
-    stage = load_class_attention(trunk, case.checkpoint(weights))
-    found = class_attention(trunk.to(dtype), stage.to(dtype), case.image().to(dtype))
+    backbone = case.backbone().eval()
+    load_weights(backbone, case.checkpoint(weights))
+    stage = load_class_attention(backbone, case.checkpoint(weights))
+    found = class_attention(backbone.to(dtype), stage.to(dtype), case.image().to(dtype))
     for layer, (maps, to_itself) in enumerate(found):
         weights = torch.cat([to_itself[..., None], maps.flatten(2)], dim=-1)
         case.compare(f'class_attention_{layer}', weights, 1e-5)
@@ -129,10 +129,10 @@ def test_class_attention_is_the_originals(name: str, dtype: torch.dtype, weights
 def test_classification_files_give_the_originals_maps(name: str, dtype: torch.dtype,
                                                       weights: Path) -> None:
     case = Case(name)
-    trunk = case.trunk().eval()
-    load_weights(trunk, case.checkpoint(weights))
+    backbone = case.backbone().eval()
+    load_weights(backbone, case.checkpoint(weights))
     for index, got in zip(
-            case.json['out_indices'], trunk.to(dtype)(case.image().to(dtype)), strict=True):
+            case.json['out_indices'], backbone.to(dtype)(case.image().to(dtype)), strict=True):
         case.compare(f'block_{index}', got, 1e-5)
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.touched_layers import (LoRA, check_equal, of_trunk, pair, replace_layers, results,
-                                    shared)
-from helpers.trunks import ARCHS, WITH_KERNELS, every_class_with_kernels, tiny
+from helpers.backbones import ARCHS, WITH_KERNELS, every_class_with_kernels, tiny
+from helpers.modified_layers import (LoRA, check_equal, of_backbone, pair, replace_layers, results,
+                                     shared)
 from timm.layers import GluMlp
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations, parametrize, prune
@@ -37,8 +37,8 @@ class Adapter(nn.Module):
 def on_weights(touch: Callable[[nn.Module], Any]) -> Callable[[nn.Module], None]:
     """Do it to all linear layers and convolutions."""
 
-    def run(trunk: nn.Module) -> None:
-        for module in shared(trunk, trunk.named_modules()):
+    def run(backbone: nn.Module) -> None:
+        for module in shared(backbone, backbone.named_modules()):
             if isinstance(module, (nn.Linear, nn.Conv2d)):
                 touch(module)
 
@@ -48,8 +48,8 @@ def on_weights(touch: Callable[[nn.Module], Any]) -> Callable[[nn.Module], None]
 def replaced(name: str, make: Callable[[], nn.Module]) -> Callable[[nn.Module], None]:
     """Put another layer into every block that has one of this name."""
 
-    def run(trunk: nn.Module) -> None:
-        for block in trunk.blocks:
+    def run(backbone: nn.Module) -> None:
+        for block in backbone.blocks:
             parent, _, child = name.rpartition('.')
             if hasattr(block, name.split('.')[0]):
                 setattr(block.get_submodule(parent), child, make().double())
@@ -57,25 +57,25 @@ def replaced(name: str, make: Callable[[], nn.Module]) -> Callable[[nn.Module], 
     return run
 
 
-def no_biases(trunk: nn.Module) -> None:
-    for layer in trunk.modules():
+def no_biases(backbone: nn.Module) -> None:
+    for layer in backbone.modules():
         if isinstance(layer, nn.Linear):
             layer.bias = None
 
 
 TOUCHES = {
-    'LoRA': lambda trunk: replace_layers(trunk, nn.Linear, LoRA),
-    'adapters': lambda trunk: replace_layers(trunk, nn.Conv2d, Adapter),
+    'LoRA': lambda backbone: replace_layers(backbone, nn.Linear, LoRA),
+    'adapters': lambda backbone: replace_layers(backbone, nn.Conv2d, Adapter),
     'pruning': on_weights(lambda layer: prune.l1_unstructured(layer, 'weight', amount=0.5)),
     'weight norm': on_weights(
         lambda layer: parametrize.register_parametrization(layer, 'weight', nn.Tanh())),
     'spectral norm': on_weights(parametrizations.spectral_norm),
     'spectral norm by hooks': on_weights(spectral_norm_hook),
-    'tanh GELU': lambda trunk: replace_layers(trunk, nn.GELU, lambda _: nn.GELU('tanh')),
-    'ReLU': lambda trunk: replace_layers(trunk, nn.GELU, lambda _: nn.ReLU()),
+    'tanh GELU': lambda backbone: replace_layers(backbone, nn.GELU, lambda _: nn.GELU('tanh')),
+    'ReLU': lambda backbone: replace_layers(backbone, nn.GELU, lambda _: nn.ReLU()),
     'no biases': no_biases,
 }  # yapf: disable
-OF_ONE_TRUNK = [
+OF_ONE_BACKBONE = [
     (XCiT, 'attn.qkv', lambda: nn.Linear(32, 96, bias=False)),
     (XCiT, 'attn.attn_drop', lambda: nn.Dropout(0.5)),
     (XCiT, 'attn', lambda: nn.Linear(32, 32)),
@@ -110,8 +110,8 @@ def test_replaced_layers(cls: type, touch: Callable) -> None:
 
 @pytest.mark.parametrize(
     'cls, name, make',
-    OF_ONE_TRUNK,
-    ids=[f'{cls.__name__}-{name}' for cls, name, _ in OF_ONE_TRUNK])
+    OF_ONE_BACKBONE,
+    ids=[f'{cls.__name__}-{name}' for cls, name, _ in OF_ONE_BACKBONE])
 def test_a_layer_of_another_kind(cls: type, name: str, make: Callable) -> None:
     check_equal(cls, replaced(name, make))
 
@@ -151,7 +151,7 @@ def test_weights_of_another_kind(cls: type) -> None:
     """A tensor that linear layers know, as quantised ones are; reading it is an error."""
     ours, theirs = pair(cls)
     for model in (ours, theirs):
-        for layer in of_trunk(model).blocks.modules():
+        for layer in of_backbone(model).blocks.modules():
             if type(layer) is nn.Linear:
                 layer.weight = nn.Parameter(Halved(layer.weight.detach()), requires_grad=False)
     for a, b in zip(results(ours, training=False), results(theirs, training=False), strict=True):
@@ -164,14 +164,14 @@ def test_weights_of_another_kind(cls: type) -> None:
 @torch.no_grad()
 def test_dynamic_quantisation(cls: type) -> None:
     """Its layers, whose weight is a method, are called; maps are near to those before."""
-    trunk = tiny(cls, ARCHS[cls] | dict(depth=2), out_indices=(0, 1)).eval()
-    quantised = torch.ao.quantization.quantize_dynamic(trunk, {nn.Linear}, dtype=torch.qint8)
+    backbone = tiny(cls, ARCHS[cls] | dict(depth=2), out_indices=(0, 1)).eval()
+    quantised = torch.ao.quantization.quantize_dynamic(backbone, {nn.Linear}, dtype=torch.qint8)
     image, called = torch.randn(2, 3, 72, 104), set()
     kind = torch.ao.nn.quantized.dynamic.Linear
     layers = {name: m for name, m in quantised.named_modules() if type(m) is kind}
     for name, layer in layers.items():
         layer.register_forward_hook(lambda *_, name=name: called.add(name))
-    for a, b in zip(quantised(image), trunk(image), strict=True):
+    for a, b in zip(quantised(image), backbone(image), strict=True):
         assert not torch.equal(a, b)
         assert (a - b).abs().max() < 0.1 * b.abs().max()
     of_a_block = {XCiT: 4, CaiT: 6, ResMLP: 3, PlainViT: 4}[cls]
@@ -191,28 +191,28 @@ def test_dynamic_quantisation(cls: type) -> None:
 def test_touched_token_mixing_on_any_grid(size: tuple[int, int], token_mixing: str,
                                           touch: Callable) -> None:
     """It does what a plain layer with the resulting matrix does."""
-    trunk = tiny(ResMLP, token_mixing=token_mixing).double().eval()
-    merged, image = copy.deepcopy(trunk), torch.randn(2, 3, *size, dtype=torch.float64)
-    before = trunk(image)[-1]
-    for block, plain in zip(trunk.blocks, merged.blocks, strict=True):
+    backbone = tiny(ResMLP, token_mixing=token_mixing).double().eval()
+    merged, image = copy.deepcopy(backbone), torch.randn(2, 3, *size, dtype=torch.float64)
+    before = backbone(image)[-1]
+    for block, plain in zip(backbone.blocks, merged.blocks, strict=True):
         block.linear_tokens = touch(block.linear_tokens)
         layer, offset = plain.linear_tokens, block.linear_tokens(torch.zeros(64).double())
         layer.bias.copy_(offset)
         layer.weight.copy_((block.linear_tokens(torch.eye(64).double()) - offset).T)
-    for a, b in zip(trunk(image), merged(image), strict=True):
+    for a, b in zip(backbone(image), merged(image), strict=True):
         torch.testing.assert_close(a, b)
-    assert not torch.allclose(trunk(image)[-1], before)
-    torch.testing.assert_close(mixing_rows(trunk, 1), mixing_rows(merged, 1))
+    assert not torch.allclose(backbone(image)[-1], before)
+    torch.testing.assert_close(mixing_rows(backbone, 1), mixing_rows(merged, 1))
 
 
 def test_attention_with_lora_is_bounded() -> None:
     """No tensor that is saved has all pairs of tokens."""
-    trunk, sizes = tiny(CaiT, attn_block_size=8, out_indices=(0, )), []
-    attn = trunk.blocks[0].attn
+    backbone, sizes = tiny(CaiT, attn_block_size=8, out_indices=(0, )), []
+    attn = backbone.blocks[0].attn
     attn.qkv, attn.proj = LoRA(attn.qkv), LoRA(attn.proj)
     with torch.autograd.graph.saved_tensors_hooks(lambda t: sizes.append(t.numel()) or t,
                                                   lambda t: t):
-        trunk(torch.randn(1, 3, 512, 512))[0].sum().backward()
+        backbone(torch.randn(1, 3, 512, 512))[0].sum().backward()
     assert max(sizes) < 4 * 1024**2
 
 
@@ -221,12 +221,13 @@ def test_attention_with_lora_is_bounded() -> None:
         cls, training, marks=[] if training and cls in (XCiT, PlainViT) else pytest.mark.slow)
     for cls in WITH_KERNELS for training in (False, True)
 ])
-def test_touched_trunks_are_compiled(cls: type, training: bool) -> None:
+def test_touched_backbones_are_compiled(cls: type, training: bool) -> None:
     torch._dynamo.reset()
-    trunk, _ = pair(cls)
-    replace_layers(trunk, nn.Linear, LoRA)
-    compiled = copy.deepcopy(trunk)
+    backbone, _ = pair(cls)
+    replace_layers(backbone, nn.Linear, LoRA)
+    compiled = copy.deepcopy(backbone)
     compiled.compile(backend='eager', dynamic=True)
     for a, b in zip(
-            results(compiled, training=training), results(trunk, training=training), strict=True):
+            results(compiled, training=training), results(backbone, training=training),
+            strict=True):
         torch.testing.assert_close(a, b)

@@ -153,7 +153,7 @@ def test_annotations_are_those_of_the_files(head: str, shapes: Path, tmp_path: P
     for image_id, (_, truth) in zip(coco.getImgIds(), found, strict=True):
         expected = coco.loadAnns(coco.getAnnIds(image_id))
         assert isinstance(truth, Instances) and len(truth) == len(expected)
-        for mask, annotation in zip(truth.mask_arrays(), expected, strict=True):
+        for mask, annotation in zip(truth.decode_masks(), expected, strict=True):
             np.testing.assert_array_equal(mask, coco.annToMask(annotation))
         names = [coco.cats[item['category_id']]['name'] for item in expected]
         assert list(truth.names) == names

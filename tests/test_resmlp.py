@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from helpers.trunks import ARCHS, tiny
+from helpers.backbones import ARCHS, tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn

@@ -32,23 +32,23 @@ def squares() -> Instances:
 def test_instances() -> None:
     found = squares()
     assert len(found) == 2 and found.names == ('square', 'disc')
-    assert found.mask_arrays().sum((1, 2)).tolist() == [6, 16]
+    assert found.decode_masks().sum((1, 2)).tolist() == [6, 16]
     assert found.above(0.9).names == ('square', )
-    assert found.above(0.95).mask_arrays().shape == (0, 8, 10)
+    assert found.above(0.95).decode_masks().shape == (0, 8, 10)
     second = found.take([1])
-    assert second.names == ('disc', ) and second.mask_arrays().sum() == 16
+    assert second.names == ('disc', ) and second.decode_masks().sum() == 16
     boxes = Instances((8, 10), found.classes, found.palette, found.boxes, found.scores,
                       found.labels)
     with pytest.raises(ValueError, match='the model finds boxes, and no masks'):
-        boxes.mask_arrays()
+        boxes.decode_masks()
 
 
 def test_instances_as_coco_has_them() -> None:
-    first, second = squares().as_coco(7, [18, 44])
+    first, second = squares().to_coco(7, [18, 44])
     assert (first['image_id'], first['category_id'], second['category_id']) == (7, 44, 18)
     assert first['bbox'] == [2, 1, 3, 2] and np.float32(first['score']) == np.float32(0.9)
     assert first['segmentation']['size'] == [8, 10]
-    assert [entry['category_id'] for entry in squares().as_coco(1)] == [2, 1]
+    assert [entry['category_id'] for entry in squares().to_coco(1)] == [2, 1]
 
 
 def test_instances_are_drawn() -> None:
@@ -115,7 +115,7 @@ def test_captions_leave_small_objects_visible() -> None:
 def test_instances_are_chosen_and_printed() -> None:
     found = squares()
     assert found.take(found.scores > 0.5).names == ('square', )
-    assert [entry['category_id'] for entry in found.as_coco(1, np.array([7, 8]))] == [8, 7]
+    assert [entry['category_id'] for entry in found.to_coco(1, np.array([7, 8]))] == [8, 7]
     assert repr(found) == '2 instances, image of height 8 and width 10: square 0.90, disc 0.20'
     assert repr(found.above(1)) == '0 instances, image of height 8 and width 10'
     labels = LabelMap((1, 4), found.classes, found.palette, np.array([[0, 0, 0, 1]],

@@ -19,7 +19,7 @@ from mmengine.structures import InstanceData, PixelData
 from colonnade.common.locking import locked
 from colonnade.common.plots import render_figure
 from colonnade.engine.distributed.fingerprints import data_of, sha256_of_listing
-from colonnade.settings.reading import import_quietly
+from colonnade.settings.reading import import_without_warnings
 from colonnade.visualization.html_pages import build_sections
 from colonnade.visualization.run_report import detections, pixel_counts, run_plots
 from colonnade.visualization.run_report.average_precision import (CocoTruth,
@@ -59,7 +59,7 @@ def titles(work_dir: Path) -> list[str]:
 
 def coco_val(folder: Path) -> Any:
     """mmdet's data set of COCO's validation images."""
-    import_quietly('mmdet.datasets')
+    import_without_warnings('mmdet.datasets')
     with DefaultScope.overwrite_default_scope('mmdet'):
         return DATASETS.build(
             dict(
@@ -188,7 +188,7 @@ def test_detections_and_objects_are_paired() -> None:
 
 
 def test_iou_of_classes_is_that_of_the_metric() -> None:
-    import_quietly('mmseg.datasets')
+    import_without_warnings('mmseg.datasets')
     metric = METRICS.get('mmseg.IoUMetric')()
     metric.dataset_meta = dict(classes=('a', 'b', 'c', 'never'))
     random, found = torch.Generator().manual_seed(0), []
@@ -451,16 +451,16 @@ def test_the_tool_writes_the_page_again(run_tool: Callable, trained: Path, tmp_p
                                         capsys: pytest.CaptureFixture[str]) -> None:
     expected = write_report(trained).read_bytes()
     (trained / 'report.html').unlink()
-    run_tool('report', trained)
+    run_tool('build_report', trained)
     assert (trained / 'report.html').read_bytes() == expected
     assert capsys.readouterr().out == f'written: {(trained / "report.html").as_uri()}\n'
     for folder, message in ((tmp_path, 'is no work dir of a run'), (tmp_path / 'none',
                                                                     'no folder')):
-        with pytest.raises(SystemExit, match=f'report: .*{message}'):
-            run_tool('report', folder)
+        with pytest.raises(SystemExit, match=f'build_report: .*{message}'):
+            run_tool('build_report', folder)
     (trained / 'record/run.json').write_text('{')
     with pytest.raises(SystemExit, match=r'run\.json is damaged'):
-        run_tool('report', trained)
+        run_tool('build_report', trained)
 
 
 @pytest.mark.slow

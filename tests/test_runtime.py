@@ -142,14 +142,14 @@ PIPELINES: dict[str, tuple[list[dict], dict]] = {
 
 @pytest.mark.parametrize('name', PIPELINES)
 def test_images_are_prepared_as_by_the_config(name: str) -> None:
-    from colonnade.export.graphs import ImageSides
+    from colonnade.export.graphs import ImageSizeLimits
     from colonnade.export.preprocessing import preprocess_of
     pipeline, options = PIPELINES[name]
     model, image = segmenter(pipeline, **options), noise(51, 90)
     data = model.prepare(image)
     batch = model.module.data_preprocessor(
         dict(inputs=[data['inputs']], data_samples=[data['data_samples']]), False)
-    prepared = read_preprocess(described(preprocess_of(model, ImageSides(1, 32))))(image)
+    prepared = read_preprocess(described(preprocess_of(model, ImageSizeLimits(1, 32))))(image)
     assert np.array_equal(prepared.array, batch['inputs'][0].numpy())
     meta = batch['data_samples'][0].metainfo
     assert (prepared.size, prepared.resized) == (meta['ori_shape'], meta['img_shape'])
@@ -193,7 +193,7 @@ HEADS: dict[str, tuple[str, dict]] = {
 @pytest.mark.parametrize('size', [(51, 90)])
 def test_label_maps_are_those_of_mmseg(name: str, size: tuple[int, int],
                                        monkeypatch: pytest.MonkeyPatch) -> None:
-    from colonnade.export.graphs import ImageSides
+    from colonnade.export.graphs import ImageSizeLimits
     from colonnade.export.preprocessing import preprocess_of
     from colonnade.export.segmenters import Segmenter, postprocess_of
     monkeypatch.setattr(segmentation, 'BLOCK', 5000)  # some rows at a time
@@ -205,7 +205,7 @@ def test_label_maps_are_those_of_mmseg(name: str, size: tuple[int, int],
         found = graph(torch.from_numpy(images))
         return [each.numpy() for each in (found if isinstance(found, tuple) else (found, ))]
 
-    prepared = read_preprocess(described(preprocess_of(model, ImageSides(1, 32))))(image)
+    prepared = read_preprocess(described(preprocess_of(model, ImageSizeLimits(1, 32))))(image)
     labels = read_segmentation(described(postprocess_of(model.module)), 4)(prepared, run)
     expected = model.predict(image).labels
     assert len(np.unique(expected)) > 1

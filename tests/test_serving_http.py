@@ -106,7 +106,7 @@ def test_unusual_images_are_taken(name: str, live: Live) -> None:
 def test_the_api_says_what_the_model_is(live: Live) -> None:
     assert httpx.get(f'{live.url}/health', timeout=PATIENCE).json() == dict(status='ok')
     about = httpx.get(f'{live.url}/api/model', timeout=PATIENCE).json()
-    assert (about['model'], about['trunk'], about['arch']) == ('MaskRCNN', 'XCiT', 'nano_12_p16')
+    assert (about['model'], about['backbone'], about['arch']) == ('MaskRCNN', 'XCiT', 'nano_12_p16')
     assert about['weights'] == 'weights.pth' and about['max_pixels'] == LIMITS.max_pixels
     described = httpx.get(f'{live.url}/api/openapi.json', timeout=PATIENCE).json()
     assert set(described['paths']) == {
@@ -124,7 +124,7 @@ def test_the_api_answers_as_the_model(live: Live) -> None:
                                expected.boxes,
                                atol=0.01)
     masks = [coco_masks.decode(found['mask']) for found in answer['instances']]
-    np.testing.assert_array_equal(masks, expected.mask_arrays())
+    np.testing.assert_array_equal(masks, expected.decode_masks())
     assert 'mask' not in post(live, file_of(PICTURE), threshold=0.6).json()['instances'][0]
     assert answer['seconds'].keys() == {'decoding', 'waiting', 'model'}
 

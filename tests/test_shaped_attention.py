@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.trunks import randomised, tiny
+from helpers.backbones import randomised, tiny
 from timm.models.vision_transformer import Block
 from torch import Tensor, nn
 from torch.nn import functional as F

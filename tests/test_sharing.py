@@ -18,13 +18,13 @@ from safetensors import safe_open
 from torch import nn
 
 from colonnade.common.hashing import sha256_of
-from colonnade.settings.config_values import plain
 from colonnade.inference import load
 from colonnade.inference.packages import PackageError, open_package
 from colonnade.inference.packages.creation import Words, make_package, read_metrics, save_weights
 from colonnade.inference.packages.package import as_config
 from colonnade.inference.packages.portable import portable
-from colonnade.settings.backbone_config import settle_trunk
+from colonnade.settings.backbone_config import settle_backbone
+from colonnade.settings.config_values import plain
 from colonnade.settings.plain_config import config_text, parse_config
 from colonnade.settings.reading import read_config
 
@@ -67,7 +67,7 @@ def test_configs_stay_what_they_are(leaf: Path, no_layout: None) -> None:
     cfg = read_config(leaf)
     values, _ = portable(cfg, ('disc', ), ((1, 2, 3), ))
     assert repr(parse_config(config_text(values, []), 'config.py')) == repr(values)
-    settle_trunk(cfg.model)
+    settle_backbone(cfg.model)
     as_config(values, 'config.py', trust=False)
     assert repr(values['model']) == repr(plain(cfg.model))
     pipeline = plain(cfg.test_dataloader.dataset.pipeline)
@@ -78,7 +78,7 @@ def test_nothing_of_the_makers_machine_is_shared(checkpoints: dict[str, Path],
                                                  tmp_path: Path) -> None:
     secret = tmp_path / 'anna'
     options = {
-        'model.backbone.init_cfg': dict(type='Pretrained', checkpoint=f'{secret}/trunk.pth'),
+        'model.backbone.init_cfg': dict(type='Pretrained', checkpoint=f'{secret}/backbone.pth'),
         'test_dataloader.dataset.data_root': f'{secret}/data',
         'test_dataloader.dataset.ann_file': f'{secret}/data/val.json',
         'test_dataloader.dataset.data_prefix': dict(img=f'{secret}/elsewhere/val'),
@@ -103,7 +103,7 @@ def test_nothing_of_the_makers_machine_is_shared(checkpoints: dict[str, Path],
     assert (dataset.data_root, dataset.ann_file, dataset.data_prefix) \
         == ('data', 'data/val.json', dict(img='data/val'))
     assert shared.config.test_evaluator.ann_file == 'data/val.json'
-    assert shared.card.training['trunk_from'] == 'trunk.pth'
+    assert shared.card.training['backbone_from'] == 'backbone.pth'
     assert shared.card.training['averaged_weights'] is True
     told = '\n'.join(changes)
     assert 'model.backbone.init_cfg is left out' in told and 'backend_args is left out' in told

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import LAYOUTS, NO_WORKERS, SHORT, config
+from helpers.backbones import ARCHS
 from helpers.rounding import check_all_rounding, doubled
-from helpers.trunks import ARCHS
 from mmengine.config import Config
 from mmengine.registry import MODELS
 from torch import Tensor, nn

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import timm
 import torch
+from helpers.backbones import ARCHS, randomised, tiny
+from helpers.modified_layers import LoRA, bent
 from helpers.rounding import check_all_rounding, doubled
-from helpers.touched_layers import LoRA, bent
-from helpers.trunks import ARCHS, randomised, tiny
 from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.nn.modules.module import register_module_forward_hook
@@ -20,13 +20,13 @@ from colonnade.backbones import SimplifiedViT
 from colonnade.backbones.kernels.without_memory import without_memory
 from colonnade.backbones.simplified_vit.blocks import BLOCKS
 from colonnade.weights.files import read_checkpoint
-from colonnade.weights.layouts import layout_of
+from colonnade.weights.layouts import detect_format
 from colonnade.weights.loading import plan_loading
 
 every_block = pytest.mark.parametrize('block', BLOCKS)
 
 
-def trunk(block: str, **kwargs: Any) -> SimplifiedViT:
+def build_vit(block: str, **kwargs: Any) -> SimplifiedViT:
     """A small one, whose weights are at no special point."""
     made = tiny(SimplifiedViT, ARCHS[SimplifiedViT] | dict(depth=2), block=block,
                 out_indices=(0, 1), **kwargs)  # yapf: disable
@@ -45,12 +45,12 @@ def test_counts_of_the_study(arch: str, plain: int, simplified: int) -> None:
     classifier is a class token, a norm, a linear layer and a head of ten classes.
     """
     with without_memory():
-        trunks = {block: SimplifiedViT(arch, block=block) for block in ('plain', 'parallel')}
-    width, depth = trunks['plain'].embed_dim, trunks['plain'].depth
+        backbones = {block: SimplifiedViT(arch, block=block) for block in ('plain', 'parallel')}
+    width, depth = backbones['plain'].embed_dim, backbones['plain'].depth
     classifier = width + 2 * width + width**2 + width + 10 * width + 10
     feed_forward = width**2 // 2 + 5 * width // 2  # with a norm
     for block, published in (('plain', plain), ('parallel', simplified)):
-        backbone = trunks[block]
+        backbone = backbones[block]
         count = sum(p.numel() for p in backbone.patch_embed.parameters()) + classifier
         count += backbone.pos_embed.numel()
         for module in backbone.blocks:
@@ -104,10 +104,10 @@ def test_wrong_arguments(kwargs: dict, message: str) -> None:
 @pytest.mark.parametrize('other', [*BLOCKS, 'centred'])
 def test_files_say_what_blocks_they_have(block: str, other: str) -> None:
     """A file of other blocks, or with another centring, is refused by name."""
-    backbone = trunk(block)
+    backbone = build_vit(block)
     kinds = dict(block='parallel', centring=True) if other == 'centred' else dict(block=other)
-    state = trunk(**kinds).state_dict()
-    assert layout_of(state).name == 'SimplifiedViT'
+    state = build_vit(**kinds).state_dict()
+    assert detect_format(state).name == 'SimplifiedViT'
     assert SimplifiedViT.infer_arch(state) == dict(
         embed_dim=32, depth=2, patch_size=8, img_size=64, centring=other == 'centred',
         block='parallel' if other == 'centred' else other)  # yapf: disable
@@ -121,7 +121,7 @@ def test_files_say_what_blocks_they_have(block: str, other: str) -> None:
 @every_block
 def test_files_are_converted(block: str, tmp_path: Path, run_tool: Callable,
                              capsys: pytest.CaptureFixture[str]) -> None:
-    state = trunk(block).state_dict()
+    state = build_vit(block).state_dict()
     torch.save(dict(model=state), tmp_path / 'a.pth')
     run_tool('convert_checkpoint', tmp_path / 'a.pth', tmp_path / 'b.pth')
     assert ': SimplifiedViT; ' in capsys.readouterr().out
@@ -133,14 +133,14 @@ def test_files_are_converted(block: str, tmp_path: Path, run_tool: Callable,
 def test_files_of_vision_transformers_are_of_another_kind() -> None:
     with without_memory():
         state = timm.create_model('vit_tiny_patch16_224').state_dict()
-    layout = layout_of(state)
+    layout = detect_format(state)
     assert layout is None or not layout.name.startswith('SimplifiedViT')
     with pytest.raises(KeyError):
         SimplifiedViT.infer_arch(state)
 
 
 def test_positions_of_another_grid_are_resized() -> None:
-    backbone, finer = trunk('parallel'), trunk('parallel', img_size=96)
+    backbone, finer = build_vit('parallel'), build_vit('parallel', img_size=96)
     backbone.load_state_dict(finer.state_dict())
     assert backbone.pos_embed.shape == (1, 64, 32)
     assert backbone.pos_embed.mean().item() == pytest.approx(finer.pos_embed.mean().item(), abs=.01)
@@ -149,7 +149,7 @@ def test_positions_of_another_grid_are_resized() -> None:
 @every_block
 def test_hooks_are_called(block: str) -> None:
     """In training as in evaluation; and what they saw is not written into."""
-    backbone, image = trunk(block).double(), torch.randn(1, 3, 40, 56, dtype=torch.float64)
+    backbone, image = build_vit(block).double(), torch.randn(1, 3, 40, 56, dtype=torch.float64)
     with torch.no_grad():
         before = backbone(image)[1]
     for name, layer in backbone.blocks[1].named_modules():
@@ -169,7 +169,7 @@ def test_hooks_are_called(block: str) -> None:
 
 @every_block
 def test_hooks_on_all_modules_keep_what_they_saw(block: str) -> None:
-    backbone, kept, image = trunk(block), [], torch.randn(1, 3, 40, 56)
+    backbone, kept, image = build_vit(block), [], torch.randn(1, 3, 40, 56)
     handle = register_module_forward_hook(lambda _, __, out: kept.append((out, out.clone()))
                                           if isinstance(out, Tensor) else None)
     with torch.no_grad():
@@ -182,7 +182,7 @@ def test_hooks_on_all_modules_keep_what_they_saw(block: str) -> None:
 @every_block
 def test_replaced_layers_are_called(block: str) -> None:
     """LoRA whose second matrix is zero changes nothing; then it does."""
-    backbone, image = trunk(block).double(), torch.randn(1, 3, 40, 56, dtype=torch.float64)
+    backbone, image = build_vit(block).double(), torch.randn(1, 3, 40, 56, dtype=torch.float64)
     before = backbone(image)[1]
     attn = backbone.blocks[1].attn
     attn.qk = LoRA(attn.qk)
@@ -196,7 +196,7 @@ def test_replaced_layers_are_called(block: str) -> None:
 @every_block
 def test_under_autocast(block: str) -> None:
     """Near to float32; maps in float32, since the gains are."""
-    backbone, image = trunk(block), torch.randn(1, 3, 40, 56)
+    backbone, image = build_vit(block), torch.randn(1, 3, 40, 56)
     exact = backbone(image)[1]
     with torch.autocast('cpu', torch.bfloat16):
         found = backbone(image)[1]
@@ -213,7 +213,7 @@ def test_under_autocast(block: str) -> None:
 def test_compiled_once_for_all_blocks_and_sizes(block: str, training: bool) -> None:
     torch._dynamo.reset()
     counter = CompileCounterWithBackend('aot_eager')
-    plain, model = (trunk(block).train(training) for _ in range(2))
+    plain, model = (build_vit(block).train(training) for _ in range(2))
     model.compile(backend=counter, dynamic=True, fullgraph=True)
     counts = set()
     for size in ((80, 96), (112, 48)):

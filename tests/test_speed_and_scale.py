@@ -1,4 +1,4 @@
-"""More devices and processes: compiled trunks, mixed precision, several processes, shards."""
+"""More devices and processes: compiled backbones, mixed precision, several processes, shards."""
 from __future__ import annotations
 
 import copy
@@ -11,7 +11,7 @@ import pytest
 import torch
 from conftest import (LAUNCH, LAYOUTS, METRICS, NO_WORKERS, SHORT, config, latest_log, run_python,
                       run_two)
-from helpers.trunks import every_class, tiny
+from helpers.backbones import every_class, tiny
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 from torch import nn
@@ -21,7 +21,7 @@ from colonnade.models.fusion import fuse
 from colonnade.settings.reading import read_config
 
 
-def test_a_fused_trunk_scores_the_same(shapes: Path, tmp_path: Path, run_tool: Callable) -> None:
+def test_a_fused_backbone_scores_the_same(shapes: Path, tmp_path: Path, run_tool: Callable) -> None:
     head = 'sem_fpn'
     cfg = Config.fromfile(config(head))
     init_default_scope(cfg.default_scope)
@@ -35,7 +35,7 @@ def test_a_fused_trunk_scores_the_same(shapes: Path, tmp_path: Path, run_tool: C
     assert metrics[0]['aAcc'] == pytest.approx(metrics[1]['aAcc'], abs=0.1)
 
 
-def test_trunk_and_pyramid_are_what_is_compiled_and_fused() -> None:
+def test_backbone_and_pyramid_are_what_is_compiled_and_fused() -> None:
     cfg = Config.fromfile(config('sem_fpn'))
     init_default_scope(cfg.default_scope)
     model = MODELS.build(cfg.model)
@@ -48,7 +48,7 @@ def test_trunk_and_pyramid_are_what_is_compiled_and_fused() -> None:
     assert set(model.state_dict()) == keys
     fuse(model.eval())
     assert model.backbone.fused
-    with pytest.raises(ValueError, match='no trunk and no pyramid of colonnade'):
+    with pytest.raises(ValueError, match='no backbone and no pyramid of colonnade'):
         parts_of_ours(nn.Linear(2, 2))
 
 

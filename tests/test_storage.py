@@ -28,7 +28,7 @@ from colonnade.datasets.shards.dataset_sharding import ShardOptions, make_shards
 from colonnade.datasets.shards.shard_verification import verify_shards
 from colonnade.datasets.shards.shard_writer import ShardWriter
 from colonnade.engine.work_dir.metrics_table import MetricsTable
-from colonnade.settings.dataset_paths import check_data, find_datasets, redirect_data_root
+from colonnade.settings.dataset_paths import check_dataset, find_datasets, redirect_data_root
 from colonnade.settings.reading import LaunchOptions, load_config
 
 
@@ -142,7 +142,7 @@ def test_what_goes_wrong_names_the_url(bucket: str, monkeypatch: pytest.MonkeyPa
         redirect_data_root(cfg, f'{bucket}/none')
     redirect_data_root(cfg, f'{bucket}/shapes/coco')
     with pytest.raises(FileNotFoundError, match='s3://bucket/shapes/coco/images/validation .val'):
-        check_data(cfg, ('val_dataloader', ))
+        check_dataset(cfg, ('val_dataloader', ))
     with pytest.raises(FileNotFoundError, match='^s3://bucket/a.jpg does not exist$'):
         get(f'{bucket}/a.jpg')
     with pytest.raises(ValueError, match="gs://b/a cannot be read, .*: pip install 'gcsfs'"):

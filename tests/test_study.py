@@ -1,4 +1,4 @@
-"""The script that compares trunks from scratch trains, goes on, prints and draws."""
+"""The script that compares backbones from scratch trains, goes on, prints and draws."""
 from __future__ import annotations
 
 import json
@@ -25,7 +25,7 @@ def test_the_study(shapes: Path, tmp_path: Path, run_tool: Callable,
         run_tool(tool.removesuffix('.py'), *arguments)
 
     monkeypatch.setattr('colonnade.tools.demo.run_tool', run)
-    command = [tmp_path / 'runs', '--shapes', shapes, '--trunks', 'xcit', 'parallel', '--seeds', 3,
+    command = [tmp_path / 'runs', '--shapes', shapes, '--backbones', 'xcit', 'parallel', '--seeds', 3,
                '--iterations', 2, '--interval', 1, '--plot', tmp_path / 'a.png',
                '--cfg-options', *OPTIONS]  # yapf: disable
     for _ in range(2):
@@ -35,7 +35,7 @@ def test_the_study(shapes: Path, tmp_path: Path, run_tool: Callable,
 
     assert started == ['shapes_xcit_p16_seed3', 'shapes_parallel_p16_seed3']
     printed = capsys.readouterr().out.splitlines()
-    assert '| trunk | parameters | mIoU, shapes |' in printed
+    assert '| backbone | parameters | mIoU, shapes |' in printed
     assert sum(line.startswith('| parallel | 2,086,624 | ') for line in printed) == 2
     assert cv2.imread(str(tmp_path / 'a.png')).std() > 1
 
@@ -46,7 +46,7 @@ def test_models_are_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     rows = tmp_path / 'rows.json'
     for _ in range(2):
         script = str(ROOT / 'docs/measure_models.py')
-        arguments = [rows, '--heads', 'linear', '--trunks', 'xcit_small_12_p16', '--rounds', 1]
+        arguments = [rows, '--heads', 'linear', '--backbones', 'xcit_small_12_p16', '--rounds', 1]
         monkeypatch.setattr(sys, 'argv', [script, *map(str, arguments)])
         runpy.run_path(script, run_name='__main__')
     printed = capsys.readouterr()

@@ -22,7 +22,7 @@ LEAVES = [
     f'{head}/{name}' for head, recipe in (('mask_rcnn', '3x_coco'), ('sem_fpn', '80k_ade20k'))
     for name in (f'cait_xxs24_{recipe}', f'resmlp_s12_{recipe}')
 ]  # yapf: disable
-NANO = {  # what makes the leaf's trunk XCiT-N12/16
+NANO = {  # what makes the leaf's backbone XCiT-N12/16
     'mask_rcnn': [],
     'sem_fpn': ['model.decode_head.in_channels=[128,128,128,128]'],
     'upernet': [

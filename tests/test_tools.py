@@ -21,13 +21,13 @@ from colonnade.common.errors import UserError
 from colonnade.engine.training import set_resume, set_start
 from colonnade.evaluation.instance_tta import InstanceTTAModel
 from colonnade.evaluation.tta import augment_tests
-from colonnade.settings.dataset_paths import check_data, find_datasets, redirect_data_root
+from colonnade.settings.dataset_paths import check_dataset, find_datasets, redirect_data_root
 from colonnade.settings.reading import LaunchOptions, load_config, read_config
 
 
 def test_train_resume_test(shapes: Path, tmp_path: Path, run_tool: Callable,
                            capsys: pytest.CaptureFixture[str]) -> None:
-    """A detector; tests/test_families.py has the other heads and trunks."""
+    """A detector; tests/test_families.py has the other heads and backbones."""
     head = 'mask_rcnn'
     data = ['--data-root', shapes / LAYOUTS[head], '--work-dir', tmp_path]
     run_tool('train', config(head), *data, *SHORT, *NO_WORKERS)
@@ -133,7 +133,7 @@ def test_data_root_reaches_into_wrappers(tmp_path: Path) -> None:
     assert [d.data_root for _, d in find_datasets(cfg)] == [str(tmp_path)] * 2
     assert cfg.val_evaluator[0].ann_file == f'{tmp_path}/a.json'
     with pytest.raises(FileNotFoundError, match=r'a\.json \(train_dataloader.*datasets\[1\]\)'):
-        check_data(cfg, ('train_dataloader', ))
+        check_dataset(cfg, ('train_dataloader', ))
 
 
 def test_a_model_that_detects_nothing_has_an_map_of_zero(shapes: Path, tmp_path: Path,

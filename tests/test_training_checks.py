@@ -21,13 +21,13 @@ from torch.utils.data import ChainDataset, Dataset
 from colonnade.datasets.path_checks import image_paths
 from colonnade.datasets.training_checks import shared_images, takes_polygons_alone
 from colonnade.datasets.validation.label_map_files import label_problems
-from colonnade.datasets.validation.preflight import check_before_training
+from colonnade.datasets.validation.preflight import run_preflight_checks
 from colonnade.settings.checks.all_checks import check_config, findings
 from colonnade.settings.dataset_paths import redirect_data_root
 from colonnade.settings.findings import errors_of
 from colonnade.settings.reading import prepare_library, read_config
 
-WITHOUT_OUR_TRUNK = dict(type='ResNet', depth=18)
+WITHOUT_OUR_BACKBONE = dict(type='ResNet', depth=18)
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def wrapped(dataset: dict[str, Any], kind: str) -> dict[str, Any]:
 @pytest.mark.parametrize('kind', ['', 'RepeatDataset', 'ConcatDataset', 'MultiImageMixDataset'])
 @pytest.mark.parametrize('key', ['train_dataloader', 'val_dataloader'])
 def test_classes_that_the_file_lacks_are_named(kind: str, key: str, data: Path) -> None:
-    """On any trunk, and before an image is read."""
+    """On any backbone, and before an image is read."""
     file = data / 'coco/annotations/instances_train2017.json'
     if key == 'val_dataloader':
         file = file.with_name('instances_val2017.json')
@@ -76,7 +76,7 @@ def test_classes_that_the_file_lacks_are_named(kind: str, key: str, data: Path) 
     content['categories'] = [dict(id=1, name='cat'), dict(id=2, name='dog')]
     file.write_text(json.dumps(content))
     cfg = read_config(config('mask_rcnn'))
-    cfg.model.backbone, cfg.model.neck = WITHOUT_OUR_TRUNK, dict(type='FPN')
+    cfg.model.backbone, cfg.model.neck = WITHOUT_OUR_BACKBONE, dict(type='FPN')
     redirect_data_root(cfg, data / 'coco')
     if kind:
         cfg[key].dataset = wrapped(cfg[key].dataset, kind)
@@ -101,7 +101,7 @@ def test_labels_beyond_the_classes_are_named(reduce: bool, says: str, data: Path
     found = findings(cfg, ('train_dataloader', ), [label_problems])
     assert re.search(rf'train_dataloader.dataset: {path.parent}/\S+ {says}', str(found[0]))
     with pytest.raises(ValueError, match=says):
-        check_before_training(cfg, skip=False)
+        run_preflight_checks(cfg, skip=False)
     check_config(cfg, ('val_dataloader', ))
     if reduce:
         cfg.model.decode_head.ignore_index = 8
@@ -114,7 +114,7 @@ def test_label_maps_that_cannot_be_read_are_named(data: Path) -> None:
     cfg = read_config(config('sem_fpn'))
     redirect_data_root(cfg, data / 'ade')
     with pytest.raises(ValueError, match=f'{path} is cut off or damaged'):
-        check_before_training(cfg, skip=False)
+        run_preflight_checks(cfg, skip=False)
 
 
 @pytest.mark.parametrize('changes, options, says', [

@@ -1,4 +1,4 @@
-"""Our trunks in configs of mmdet and mmseg as they are installed."""
+"""Our backbones in configs of mmdet and mmseg as they are installed."""
 from __future__ import annotations
 
 import math
@@ -107,7 +107,7 @@ REFUSED = {
 
 
 def step(path: Path, side: int = 128) -> tuple[float, list[str]]:
-    """An iteration of training: the loss, and parameters of trunk and neck without gradient."""
+    """An iteration of training: the loss, and parameters of backbone and neck without gradient."""
     MMLogger.get_current_instance().addFilter(QuietFilter())
     cfg = read_config(path)
     torch.manual_seed(0)
@@ -170,24 +170,24 @@ def test_what_cannot_work_is_refused(name: str, tmp_path: Path) -> None:
     assert not any(tmp_path.iterdir())
 
 
-def test_a_trunk_of_ours_is_not_exchanged(tmp_path: Path) -> None:
+def test_a_backbone_of_ours_is_not_exchanged(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match='XCiT is one of ours already'):
         transplant(str(leaf('mask_rcnn')), NANO, tmp_path / 'own.py')
 
 
-@pytest.mark.parametrize('trunk, out, message', [
-    ('xcit_smal_12_p16', 'own.py', 'no trunk xcit_smal_12_p16; did you mean xcit_small_12_p16'),
+@pytest.mark.parametrize('backbone, out, message', [
+    ('xcit_smal_12_p16', 'own.py', 'no backbone xcit_smal_12_p16; did you mean xcit_small_12_p16'),
     ('vit_small_patch16_dinov', 'own.py', 'did you mean vit_small_patch16_dinov3'),
     ('vit_small_patch16_dinov3.no', 'own.py', "timm has no weights 'vit_small_patch16_dinov3.no'"),
-    ('none', 'own.py', "no trunk none: xcit_small_12_p16, or timm's name of a plain ViT"),
+    ('none', 'own.py', "no backbone none: xcit_small_12_p16, or timm's name of a plain ViT"),
     (NANO, 'own', '--out must end in .py'),
     (NANO, 'here.py', 'here.py exists: name another --out'),
 ])
-def test_wrong_arguments_are_named(trunk: str, out: str, message: str, tmp_path: Path,
+def test_wrong_arguments_are_named(backbone: str, out: str, message: str, tmp_path: Path,
                                    run_tool: Callable) -> None:
     (tmp_path / 'here.py').touch()
     with pytest.raises(SystemExit) as stopped:
-        run_tool('transplant', next(iter(FIVE)), '--trunk', trunk, '--out', tmp_path / out)
+        run_tool('swap_backbone', next(iter(FIVE)), '--backbone', backbone, '--out', tmp_path / out)
     assert message in str(stopped.value)
 
 
@@ -199,8 +199,8 @@ def test_wrong_arguments_are_named(trunk: str, out: str, message: str, tmp_path:
 ])  # yapf: disable
 def test_then_ones_own_data(name: str, draw: Callable, tmp_path: Path, run_tool: Callable) -> None:
     arguments = draw(tmp_path / 'data')
-    run_tool('transplant', name, '--trunk', NANO, '--out', tmp_path / 'theirs.py')
-    run_tool('new_config', tmp_path / 'theirs.py', *arguments, '--out', tmp_path / 'own.py')
+    run_tool('swap_backbone', name, '--backbone', NANO, '--out', tmp_path / 'theirs.py')
+    run_tool('create_config', tmp_path / 'theirs.py', *arguments, '--out', tmp_path / 'own.py')
     cfg = read_config(tmp_path / 'own.py')
     check_config(cfg, ('train_dataloader', 'val_dataloader'))
     assert cfg.model.backbone.type == 'XCiT'

@@ -11,10 +11,10 @@ import safetensors.torch
 import timm
 import torch
 from conftest import LAYOUTS, NO_WORKERS, ROOT, latest_log
-from helpers.evil_pickle import write_evil
 from helpers.layouts_by_hand import (TINY, cait_state, dino_state, mmpretrain_state, original_state,
                                      ours_state, resmlp_dino_state, resmlp_original_state,
                                      resmlp_timm_state, timm_state)
+from helpers.malicious_pickle import write_evil
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 from torch import Tensor
@@ -58,8 +58,9 @@ def published_state(head: str = 'sem_fpn') -> dict[str, Tensor]:
 
 @pytest.mark.parametrize('suffix', ['.pth', '.safetensors'])
 @pytest.mark.parametrize('make', ONE_TENSOR, ids=lambda make: make.__name__)
-def test_a_converted_trunk_is_ours(make: Callable, suffix: str, tmp_path: Path, run_tool: Callable,
-                                   capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_converted_backbone_is_ours(make: Callable, suffix: str, tmp_path: Path,
+                                      run_tool: Callable,
+                                      capsys: pytest.CaptureFixture[str]) -> None:
     torch.save(dict(model=make()), tmp_path / 'in.pth')
     run_tool('convert_checkpoint', tmp_path / 'in.pth', tmp_path / f'out{suffix}', '--report')
 

@@ -10,9 +10,8 @@ import pytest
 import safetensors.torch
 import timm
 import torch
-from helpers.layouts_by_hand import (LAYOUTS, TINY, original_state, ours_state,
-                                     resmlp_original_state, resmlp_timm_state, timm_state,
-                                     trunk_for)
+from helpers.layouts_by_hand import (LAYOUTS, TINY, backbone_for, original_state, ours_state,
+                                     resmlp_original_state, resmlp_timm_state, timm_state)
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from mmengine.runner import load_checkpoint
@@ -35,31 +34,31 @@ layouts = pytest.mark.parametrize('make', LAYOUTS, ids=lambda make: make.__name_
 @layouts
 @pytest.mark.parametrize('wrapper', [None, 'model', 'state_dict', 'module.'])
 def test_every_layout_loads_the_same(make: Callable, wrapper: str | None, tmp_path: Path) -> None:
-    state, trunk = make(), trunk_for(make)
+    state, backbone = make(), backbone_for(make)
     if wrapper == 'module.':
         content = {'model': {wrapper + key: value for key, value in state.items()}}
     else:
         content = {wrapper: state, 'args': argparse.Namespace(lr=1.)} if wrapper else state
     torch.save(content, tmp_path / 'a.pth')
 
-    plan = load_weights(trunk, tmp_path / 'a.pth')
+    plan = load_weights(backbone, tmp_path / 'a.pth')
 
     expected = ours_state(make)
-    assert set(trunk.state_dict()) == set(expected) == set(plan.state)
-    assert all(torch.equal(value, expected[key]) for key, value in trunk.state_dict().items())
+    assert set(backbone.state_dict()) == set(expected) == set(plan.state)
+    assert all(torch.equal(value, expected[key]) for key, value in backbone.state_dict().items())
 
 
 @layouts
 def test_safetensors_whatever_the_name(make: Callable, tmp_path: Path) -> None:
     safetensors.torch.save_file(make(), tmp_path / 'weights.pth')
-    load_weights(trunk := trunk_for(make), tmp_path / 'weights.pth')
+    load_weights(backbone := backbone_for(make), tmp_path / 'weights.pth')
     expected = ours_state(make)
-    assert all(torch.equal(value, expected[key]) for key, value in trunk.state_dict().items())
+    assert all(torch.equal(value, expected[key]) for key, value in backbone.state_dict().items())
 
 
 def test_remapping_of_resmlp_agrees_with_timms() -> None:
     with without_memory():
-        model = trunk_for(resmlp_timm_state)
+        model = backbone_for(resmlp_timm_state)
     expected = mlp_mixer.checkpoint_filter_fn(resmlp_original_state(), model)
     got = remap_resmlp_original(resmlp_original_state())
     assert got.keys() == expected.keys() == resmlp_timm_state().keys()
@@ -128,7 +127,7 @@ def test_a_changed_file_is_refused(make: Callable, kind: str, chosen: set[int]) 
     head = {key for key in made(make) if key.startswith('head.')}
     assume(not (kind == 'drop' and set(made(make)) - set(state) == head))
     with pytest.raises(WeightsError, match='does not fit|none of the known layouts'):
-        plan_loading(trunk_for(make), state, 'test')
+        plan_loading(backbone_for(make), state, 'test')
 
 
 def test_the_error_lists_and_explains() -> None:
@@ -144,19 +143,20 @@ def test_the_error_lists_and_explains() -> None:
         assert part in str(caught.value)
 
 
-@pytest.mark.parametrize('name, trunk', [('xcit_small_12_p8_224', 'XCiT small_12_p8'),
-                                         ('resmlp_24_224', 'ResMLP s24'),
-                                         ('cait_xs24_384', 'CaiT xs24')])
-def test_the_error_names_the_nearest_cause(name: str, trunk: str) -> None:
+@pytest.mark.parametrize('name, backbone', [('xcit_small_12_p8_224', 'XCiT small_12_p8'),
+                                            ('resmlp_24_224', 'ResMLP s24'),
+                                            ('cait_xs24_384', 'CaiT xs24')])
+def test_the_error_names_the_nearest_cause(name: str, backbone: str) -> None:
     with without_memory():
         state = timm.create_model(name).state_dict()
         model = XCiT('small_12_p16')
-    with pytest.raises(WeightsError, match=f'the file holds {trunk}, the model XCiT small_12_p16'):
+    with pytest.raises(
+            WeightsError, match=f'the file holds {backbone}, the model XCiT small_12_p16'):
         plan_loading(model, state, 'some.pth')
 
 
 def test_the_error_names_the_parts_that_differ() -> None:
-    """The trunks are equal here: they are not what does not fit."""
+    """The backbones are equal here: they are not what does not fit."""
     model = nn.ModuleDict(dict(backbone=XCiT(TINY), neck=ColumnarPyramid(16, 16)))
     model['decode_head'] = nn.Linear(3, 4)
     state = model.state_dict()
@@ -198,16 +198,16 @@ def test_errors_are_short() -> None:
     assert len(lines) == 3 and all(len(line) < 600 and ' more' in line for line in lines)
 
 
-def test_a_trunk_alone_is_no_detector(tmp_path: Path) -> None:
+def test_a_backbone_alone_is_no_detector(tmp_path: Path) -> None:
     torch.save(original_state(), tmp_path / 'a.pth')
     model = nn.ModuleDict(dict(backbone=XCiT(TINY), neck=ColumnarPyramid(16, 16)))
-    with pytest.raises(WeightsError, match='holds a trunk alone.*init_cfg'):
+    with pytest.raises(WeightsError, match='holds a backbone alone.*init_cfg'):
         load_weights(model, tmp_path / 'a.pth')
 
 
 @pytest.mark.parametrize('strict', [True, False])
-def test_openmmlabs_loose_loading_is_strict_for_trunk_and_pyramid(strict: bool,
-                                                                  tmp_path: Path) -> None:
+def test_openmmlabs_loose_loading_is_strict_for_backbone_and_pyramid(strict: bool,
+                                                                     tmp_path: Path) -> None:
     model = nn.ModuleDict(dict(backbone=XCiT(TINY), neck=ColumnarPyramid(16, 16)))
     for key in ('backbone.blocks.0.gamma1', 'neck.stride4.1.weight'):
         state = model.state_dict()

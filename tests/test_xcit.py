@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import torch
+from helpers.backbones import ARCHS, tiny
 from helpers.rounding import check_rounding, doubled
-from helpers.trunks import ARCHS, tiny
 from mmcv.ops import sync_bn
 from mmengine.model.utils import convert_sync_batchnorm, revert_sync_batchnorm
 from torch import Tensor, distributed, nn

@@ -1,9 +1,9 @@
 """Measure time and peak memory of backbones and baselines, in turns on the same images.
 
     colonnade benchmark                                # XCiT-S12/16 against timm's
-    colonnade benchmark --trunks CaiT:s24 --sizes 512 --train
-    colonnade benchmark --opponents timm timm-compiled ours-fused --csv b.csv --plot b.png
-    colonnade benchmark --opponents resnet50 swin_t    # Mask R-CNN on our trunk and on theirs
+    colonnade benchmark --backbones CaiT:s24 --sizes 512 --train
+    colonnade benchmark --baselines timm timm-compiled ours-fused --csv b.csv --plot b.png
+    colonnade benchmark --baselines resnet50 swin_t    # Mask R-CNN on our backbone and on theirs
 
 All run in turns in one process. timm's modules of a fixed size are built at the size that is
 measured. Memory is the peak above the weights and, in training, their gradients. On a CPU it is

@@ -25,7 +25,7 @@ class CheckConfigOptions(ConfigOptions):
         metavar='DIR')
     json: Path | None = option('write what was found as JSON', metavar='FILE')
     step: bool = option(
-        'also take a step of training on two drawn images, with one block of the trunk', False)
+        'also take a step of training on two drawn images, with one block of the backbone', False)
 
 
 @command(CheckConfigOptions)

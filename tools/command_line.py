@@ -40,7 +40,7 @@ limit_spinning()  # on import: before any tool can import torch
 
 
 @contextmanager
-def user_errors(tool: str) -> Iterator[None]:
+def report_user_errors(tool: str) -> Iterator[None]:
     """Context manager that ends the program with ``tool: message`` and status 1 on a UserError.
 
     The traceback of somebody's own code stands before the message. All other errors pass.
@@ -52,7 +52,7 @@ def user_errors(tool: str) -> Iterator[None]:
         yield
     except ValueError as error:
         from colonnade.runtime import ImageError, ModelError  # which know no UserError
-        from colonnade.runtime.printing import printable
+        from colonnade.runtime.sanitize import printable
         if not isinstance(error, (UserError, ImageError, ModelError)):
             raise
         if isinstance(error, UserCodeError):
@@ -80,7 +80,7 @@ def check_model_arguments(config: Path, checkpoint: str | None = None) -> None:
 
 
 @contextmanager
-def stoppable(tool: str) -> Iterator[None]:
+def handle_ctrl_c(tool: str) -> Iterator[None]:
     """End the program with ``tool: stopped`` and status 130 on Ctrl-C.
 
     Args:
@@ -95,7 +95,7 @@ def stoppable(tool: str) -> Iterator[None]:
         sys.exit(STOPPED)
 
 
-def print_any_name() -> None:
+def escape_unprintable_output() -> None:
     """Let names of files be printed that are in another encoding than the terminal's."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
@@ -110,7 +110,7 @@ def print_report(report: Any, tool: str, consequence: str) -> None:
         tool: Name of the tool.
         consequence: What the tool does not do because of faults.
     """
-    from colonnade.runtime.printing import printable  # takes a moment
+    from colonnade.runtime.sanitize import printable  # takes a moment
 
     def shown(text: str) -> str:
         return printable(text).replace('\n', '\n    ')  # no name may pass for a line of ours
@@ -265,12 +265,12 @@ def command(options: type | Mapping[str, type],
 
         @wraps(run)
         def main() -> None:
-            print_any_name()
+            escape_unprintable_output()
             parser = argparse.ArgumentParser(
                 description=docstring if full_help else docstring.split('\n\n')[0],
                 epilog=epilog,
                 formatter_class=argparse.RawDescriptionHelpFormatter)
-            with stoppable(tool), user_errors(tool):
+            with handle_ctrl_c(tool), report_user_errors(tool):
                 run(parse_options(parser, options, intermixed=intermixed))
 
         return main

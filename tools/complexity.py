@@ -2,7 +2,7 @@
 
     colonnade complexity configs/upernet/xcit_small_12_p16_160k_ade20k.py --size 512 512
     colonnade complexity configs/dino/xcit_small_12_p16_12ep_coco.py --time
-    colonnade complexity --table     # all trunks and published configs beside the papers'
+    colonnade complexity --table     # all backbones and published configs beside the papers'
 
 One multiply-add counts once, as in the papers.
 """

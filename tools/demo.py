@@ -3,7 +3,7 @@
     python tools/demo.py
     python tools/demo.py --head cascade_mask_rcnn segformer
 
-Draws the data set, and trains XCiT-N12/16 or another trunk of that width and depth with
+Draws the data set, and trains XCiT-N12/16 or another backbone of that width and depth with
 tools/train.py. It does so under a slim Mask R-CNN and a slim Semantic FPN, or under the heads that
 are named. Evaluates them with tools/test.py, prints one table and writes a page with annotations
 (left) and predictions (right). Each run has a folder of its own.
@@ -54,23 +54,24 @@ PROGRESS = re.compile(r'Iter\(train\) \[ *(\d+)/(\d+)\].*eta: (\S+).* loss: (\S+
 
 
 def configs_of(head: str) -> dict[str, Path]:
-    """The slim configs of a head on drawn shapes, by their trunks."""
+    """The slim configs of a head on drawn shapes, by their backbones."""
     leaves = sorted((ROOT / 'configs' / head).glob('*_slim_shapes.py'))
     return {leaf.stem.partition('_nano_12')[0]: leaf for leaf in leaves}
 
 
-def choose_configs(heads: Sequence[str], trunk: str) -> dict[str, Path]:
-    """The config of each head on a trunk.
+def choose_configs(heads: Sequence[str], backbone: str) -> dict[str, Path]:
+    """The config of each head on a backbone.
 
     Raises:
-        ValueError: If a head has none on this trunk.
+        ValueError: If a head has none on this backbone.
     """
     chosen = {}
     for head in heads:
         configs = configs_of(head)
-        if trunk not in configs:
-            raise UserError(f'--trunk {trunk}: {head} has slim configs on {", ".join(configs)}')
-        chosen[head] = configs[trunk]
+        if backbone not in configs:
+            raise UserError(
+                f'--backbone {backbone}: {head} has slim configs on {", ".join(configs)}')
+        chosen[head] = configs[backbone]
     return chosen
 
 
@@ -194,12 +195,12 @@ class DemoOptions:
         'folders of configs/ (mask_rcnn sem_fpn): %(choices)s', ('mask_rcnn', 'sem_fpn'),
         choices=[head for head in HEADS if configs_of(head)],
         metavar='NAME')
-    trunk: str = option(
+    backbone: str = option(
         'what to train under each head (%(default)s)',
         'xcit',
-        choices=sorted({trunk
+        choices=sorted({backbone
                         for head in HEADS
-                        for trunk in configs_of(head)}))
+                        for backbone in configs_of(head)}))
     cfg_options: Sequence[str] = option('as in colonnade train', (), metavar='KEY=VALUE')
 
 
@@ -210,7 +211,7 @@ def main(options: DemoOptions) -> None:
     base = options.out.resolve()
     out, data = base / time.strftime('%Y%m%d-%H%M%S'), base / 'shapes'
     tables: dict[str, list[tuple[str, str]]] = {}
-    configs = choose_configs(options.head, options.trunk)
+    configs = choose_configs(options.head, options.backbone)
     draw(data)
     for head, config in configs.items():
         name, layout = HEADS[head]
@@ -218,8 +219,8 @@ def main(options: DemoOptions) -> None:
         started = time.monotonic()
         metrics = train_and_test(config, data / layout, out / head, options.cfg_options)
         tables[head] = rows_of(metrics, time.monotonic() - started)
-    trunk = next(iter(configs.values())).stem.removesuffix('_slim_shapes')
-    title = f'{trunk} from scratch, on the validation part (percent)'
+    backbone = next(iter(configs.values())).stem.removesuffix('_slim_shapes')
+    title = f'{backbone} from scratch, on the validation part (percent)'
     print_table(title, tables, out)
     page = write_report(title, configs, tables, data, out)
     print(f'open in a browser           {page.as_uri()}')

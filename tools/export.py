@@ -32,8 +32,8 @@ def main(options: ExportCommand) -> None:
     check_model_arguments(options.config, options.checkpoint)
     if options.out.exists():
         raise UserError(f'{options.out} exists: name another folder')
-    from colonnade.settings.reading import import_quietly
-    import_quietly('colonnade.export.exporter')  # takes seconds
+    from colonnade.settings.reading import import_without_warnings
+    import_without_warnings('colonnade.export.exporter')  # takes seconds
     from colonnade.export.exporter import RUNTIME, export
     from colonnade.inference import load
     model = load(

@@ -21,8 +21,8 @@ def main(options: PredictOptions) -> None:
     """Predict all inputs, and end with status 3 if some could not be read."""
     try:
         check_model_arguments(options.config, options.checkpoint)
-        from colonnade.settings.reading import import_quietly
-        import_quietly('colonnade.inference.prediction_run')  # takes seconds
+        from colonnade.settings.reading import import_without_warnings
+        import_without_warnings('colonnade.inference.prediction_run')  # takes seconds
         from colonnade.inference import prediction_run
         inputs = prediction_run.complete(options)
         errors = prediction_run.run(options, inputs)

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 
 from colonnade.configs import find_config
 from colonnade.evaluation.options import TestOptions
-from colonnade.tools.command_line import check_model_arguments, command, user_errors
+from colonnade.tools.command_line import check_model_arguments, command, report_user_errors
 
 
 @command(TestOptions)
@@ -17,7 +17,8 @@ def main(options: TestOptions) -> None:
     options.config = find_config(options.config)
     check_model_arguments(options.config, options.checkpoint)
     from colonnade.evaluation import testing  # takes seconds
-    with ExitStack() as stack, user_errors('test'):  # said first: another process may be lost
+    with ExitStack() as stack, report_user_errors(
+            'test'):  # said first: another process may be lost
         runner = stack.enter_context(testing.prepared_runner(options))
         metrics = runner.test()
     testing.report(metrics, runner, options)

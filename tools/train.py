@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from colonnade.common.options import UsageError, option
 from colonnade.configs import find_config
 from colonnade.engine.options import TrainOptions
-from colonnade.tools.command_line import STOPPED, check_model_arguments, command, user_errors
+from colonnade.tools.command_line import STOPPED, check_model_arguments, command, report_user_errors
 
 DOES_NOT_FIT = 3  # the status of such a plan
 INTERRUPTED = 75  # the status of a training that goes on with --resume: EX_TEMPFAIL of sysexits.h
@@ -56,7 +56,7 @@ def print_plan(options: TrainCommand) -> None:
         sys.exit(DOES_NOT_FIT)
 
 
-def how_to_go_on(words: Sequence[str], launcher: str) -> str:
+def resume_hint(words: Sequence[str], launcher: str) -> str:
     """What to do to go on from the last checkpoint of this training.
 
     Args:
@@ -65,10 +65,10 @@ def how_to_go_on(words: Sequence[str], launcher: str) -> str:
     """
     if launcher != 'none':
         return 'to go on, start it again as before, with --resume'
-    return f'go on with: {command_to_go_on(words)}'
+    return f'go on with: {build_resume_command(words)}'
 
 
-def what_is_left(last: str, best: str, has_ended: bool, go_on: str) -> str:
+def describe_saved_state(last: str, best: str, has_ended: bool, go_on: str) -> str:
     """What a training has that was ended at once.
 
     Args:
@@ -84,7 +84,7 @@ def what_is_left(last: str, best: str, has_ended: bool, go_on: str) -> str:
     return f'nothing was saved since {last}; {go_on}'
 
 
-def command_to_go_on(words: Sequence[str]) -> str:
+def build_resume_command(words: Sequence[str]) -> str:
     """The command line of this training as one that goes on from its last checkpoint."""
     kept, drops = [], False
     for word in words:
@@ -107,14 +107,14 @@ def main(options: TrainCommand) -> None:
     check_model_arguments(options.config, options.load_from)
     from mmengine.dist import is_main_process
 
-    from colonnade.engine.runner.signal_handling import Interrupted, interruptible  # takes seconds
+    from colonnade.engine.runner.signal_handling import Interrupted, handle_signals  # takes seconds
     from colonnade.engine.work_dir import Run
     from colonnade.reported_training import prepared_training
-    go_on = how_to_go_on(sys.argv, options.launcher)
+    go_on = resume_hint(sys.argv, options.launcher)
     try:
-        with ExitStack() as stack, user_errors('train'):  # said first: another may be lost
+        with ExitStack() as stack, report_user_errors('train'):  # said first: another may be lost
             runner = stack.enter_context(prepared_training(options))
-            with interruptible(runner) as signals, user_errors('train'):
+            with handle_signals(runner) as signals, report_user_errors('train'):
                 try:
                     runner.train()
                 except Interrupted as stop:  # said now: launchers end all when a process has left
@@ -125,7 +125,7 @@ def main(options: TrainCommand) -> None:
                 except KeyboardInterrupt:
                     if is_main_process():
                         run = Run(runner.work_dir)
-                        left = what_is_left(run.last, run.best, signals.has_ended, go_on)
+                        left = describe_saved_state(run.last, run.best, signals.has_ended, go_on)
                         print(f'\ntrain: stopped, {left}', file=sys.stderr)
                     sys.exit(STOPPED)
     except Interrupted as stop:

@@ -15,8 +15,8 @@ from colonnade.visualization.options import VisualizeOptions
 def main(options: VisualizeOptions) -> None:
     """Draw and write the pictures."""
     check_model_arguments(options.config, options.checkpoint)
-    from colonnade.settings.reading import import_quietly
-    import_quietly('colonnade.visualization.figures.figure_files')  # takes seconds
+    from colonnade.settings.reading import import_without_warnings
+    import_without_warnings('colonnade.visualization.figures.figure_files')  # takes seconds
     from colonnade.visualization.figures.figure_files import visualize
     for path in visualize(options):
         print(path, flush=True)

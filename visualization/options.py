@@ -31,7 +31,7 @@ class VisualizeOptions(ModelOptions):
         'image where there is none)',
         metavar=('X', 'Y'))
     classifier: str | None = option(
-        'file, URL or timm://NAME of the trunk as a classifier, for class-attention')
+        'file, URL or timm://NAME of the backbone as a classifier, for class-attention')
     target: str | None = option(
         'for grad-cam: a class, or for detectors a detection, 0 is the most certain (the three '
         'most certain detections or most frequent classes)')
@@ -40,7 +40,7 @@ class VisualizeOptions(ModelOptions):
 
 @dataclass
 class BrowseOptions(ConfigOptions):
-    """What is shown of a dataset, as ``colonnade browse --help`` says it."""
+    """What is shown of a dataset, as ``colonnade browse_dataset --help`` says it."""
     out: Path | str = option('file to write (%(default)s)', Path('browse.html'))
     split: Literal['train', 'val', 'test'] = option('whose images are shown (%(default)s)', 'train')
     num: int = option('images to show (%(default)s)', 24, metavar='N')

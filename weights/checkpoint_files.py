@@ -14,7 +14,7 @@ from mmengine.fileio import LocalBackend, register_backend
 from colonnade.common.atomic_files import replacing, write_text
 from colonnade.common.errors import FileError
 
-from .checksums import SUMS, sums_of
+from .checksums import SUMS, read_checksums
 
 NAME = 'colonnade.checkpoints'  # in backend_args of mmengine
 #: where a config asks for nothing else than files of this machine
@@ -77,7 +77,7 @@ def keep_sums(folder: Path, sums: dict[str, str]) -> None:
     Raises:
         OSError: If it cannot be written.
     """
-    lines = [(name, digest) for name, digest in sums_of(folder) if (folder / name).exists()]
+    lines = [(name, digest) for name, digest in read_checksums(folder) if (folder / name).exists()]
     _write(folder, [*lines, *sums.items()])
 
 
@@ -87,7 +87,7 @@ def drop_earlier_sums(folder: Path) -> None:
     Raises:
         OSError: If the list cannot be written.
     """
-    before = sums_of(folder)
+    before = read_checksums(folder)
     last = {name: place for place, (name, _) in enumerate(before) if (folder / name).exists()}
     after = [before[place] for place in sorted(last.values())]
     if after != before:

@@ -20,7 +20,7 @@ BLOCK = 2**20  # bytes that are read at once
 CHANGED = '. If you changed the file, delete its line there'  # for one that is not what was saved
 
 
-def sums_of(folder: Path) -> list[tuple[str, str]]:
+def read_checksums(folder: Path) -> list[tuple[str, str]]:
     """Names and SHA-256 of a folder's checkpoints, the one that was saved last at the end.
 
     While a file is replaced, it has two.
@@ -35,17 +35,17 @@ def sums_of(folder: Path) -> list[tuple[str, str]]:
 
 def has_sum(path: Path) -> bool:
     """Whether the SHA-256 of a file is kept beside it."""
-    return any(name == path.name for name, _ in sums_of(path.parent))
+    return any(name == path.name for name, _ in read_checksums(path.parent))
 
 
-def check_content(path: Path) -> None:
+def verify_checksum(path: Path) -> None:
     """Compare a file with what was saved.
 
     Raises:
         DamagedError: If it differs.
         OSError: If it cannot be read.
     """
-    kept = {digest for name, digest in sums_of(path.parent) if name == path.name}
+    kept = {digest for name, digest in read_checksums(path.parent) if name == path.name}
     if kept:
         status = path.stat()
         if _sum_of_version(path, status.st_size, status.st_mtime_ns, status.st_ino) not in kept:

@@ -21,7 +21,7 @@ from safetensors import SafetensorError
 
 from colonnade.common.errors import MissingFileError, file_errors
 
-from .checksums import check_content
+from .checksums import verify_checksum
 from .state_dicts import DamagedError, WeightsError
 
 #: in the metadata of safetensors: classes and palette in JSON, as checkpoints of mmengine have them
@@ -32,7 +32,7 @@ _TRUST = ContextVar('trust', default=False)
 
 
 @contextmanager
-def trusting(trust: bool = True) -> Iterator[None]:
+def allow_pickle(trust: bool = True) -> Iterator[None]:
     """While open, every file that this thread reads may run what is pickled in it."""
     token = _TRUST.set(trust)
     try:
@@ -72,7 +72,7 @@ def read_checkpoint(path: str | Path, *, trust: bool = False) -> dict[str, Any]:
     Args:
         path: A local file.
         trust: Run whatever code a pickle contains. Only for files whose maker you trust. The same
-            holds within :func:`trusting`.
+            holds within :func:`allow_pickle`.
 
     Raises:
         MissingFileError: If there is no such file.
@@ -91,7 +91,7 @@ def read_checkpoint(path: str | Path, *, trust: bool = False) -> dict[str, Any]:
         raise WeightsError(f'{path} is a web page, not weights: the download went wrong')
     if head.startswith(b'version https://git-lfs'):
         raise WeightsError(f'{path} is a pointer of Git LFS, not weights: fetch it with git lfs')
-    check_content(path)
+    verify_checksum(path)
     if head[8:9] == b'{':
         return read_safetensors(path)
     is_archive = head.startswith(ARCHIVE)

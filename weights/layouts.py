@@ -1,7 +1,7 @@
 """Layouts: how published files name their tensors, and pure functions to our names.
 
-Ours are timm's for a trunk. A whole model has the trunk below ``backbone.``, the pyramid below
-``neck.`` and the heads of mmdet or mmseg as they are. Trunks register the layouts of
+Ours are timm's for a backbone. A whole model has the backbone below ``backbone.``, the pyramid below
+``neck.`` and the heads of mmdet or mmseg as they are. Backbones register the layouts of
 their files.
 """
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Layout:
         name: For messages.
         prefixes: Each begins some key of such a file; of a tuple of several, one does.
         remap: A pure function from the file's keys to ours.
-        published_model: Whether such files hold whole detectors or segmenters, not trunks.
+        published_model: Whether such files hold whole detectors or segmenters, not backbones.
         without: None begins any key of such a file.
     """
     name: str
@@ -51,19 +51,19 @@ class Layout:
             for prefix in self.prefixes) and not any(key.startswith(self.without) for key in state)
 
 
-LAYOUTS: list[Layout] = []  # of trunks, see register_layouts
+LAYOUTS: list[Layout] = []  # of backbones, see register_formats
 WHOLE_MODEL = Layout('whole model, ours', ('backbone.', ))
 
 
-def register_layouts(*layouts: Layout) -> None:
-    """Add the layouts of the files of a trunk; the first that fits a file is taken.
+def register_formats(*layouts: Layout) -> None:
+    """Add the layouts of the files of a backbone; the first that fits a file is taken.
 
-    Layouts of different trunks must not fit the same file.
+    Layouts of different backbones must not fit the same file.
     """
     LAYOUTS.extend(layouts)
 
 
-def layout_of(state: State) -> Layout | None:
+def detect_format(state: State) -> Layout | None:
     """The layout that a state dict has, if it is a known one."""
     return next((layout for layout in (*LAYOUTS, WHOLE_MODEL) if layout.fits(state)), None)
 
@@ -74,7 +74,7 @@ def remap(state: State, source: str) -> tuple[Layout, State]:
     Raises:
         WeightsError: If no layout fits, or tensors that must be there to be renamed are not.
     """
-    if layout := layout_of(state):
+    if layout := detect_format(state):
         try:
             return layout, layout.remap(state)
         except WeightsError as error:
@@ -86,5 +86,5 @@ def remap(state: State, source: str) -> tuple[Layout, State]:
 
 def published_model(state: State) -> State:
     """The authors' detector or segmenter under our names; anything else as it is."""
-    layout = layout_of(state)
+    layout = detect_format(state)
     return layout.remap(state) if layout and layout.published_model else state

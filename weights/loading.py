@@ -1,4 +1,4 @@
-"""Weights: one entrance for every layout in which columnar trunks are published.
+"""Weights: one entrance for every layout in which columnar backbones are published.
 
 A file is read without running what is pickled in it (``files.py``). Its layout is recognised by its
 keys and never by its name. Its keys are renamed by pure functions (``layouts.py``). The result is
@@ -23,22 +23,22 @@ from .state_dicts import (OTHER_SHAPE, Problems, Shapes, State, WeightsError, in
 
 @runtime_checkable
 class Loadable(Protocol):
-    """A trunk that weights are fitted to; all state dicts are under the trunk's own names."""
+    """A backbone that weights are fitted to; all state dicts are under the backbone's own names."""
 
     def check_loadable(self) -> None:
-        """Raise an error if the trunk takes no weights now."""
+        """Raise an error if the backbone takes no weights now."""
 
     def unused_shapes(self, state: State) -> list[Shapes]:
-        """Shapes of tensors that the trunk does not need; a file has all of a group, or none."""
+        """Shapes of tensors that the backbone does not need; a file has all of a group, or none."""
 
     def renamed(self, state: State) -> State:
-        """A file's tensors under the trunk's names, where these depend on the architecture."""
+        """A file's tensors under the backbone's names, where these depend on the architecture."""
 
     def resized(self, state: State) -> State:
         """Those tensors of a file that must be resized to fit, after resizing."""
 
     def describe(self, state: State | None = None) -> str:
-        """The trunk's architecture, or that of a state dict of any trunk, for messages."""
+        """The backbone's architecture, or that of a state dict of any module, for messages."""
 
 
 @dataclass(frozen=True)
@@ -98,29 +98,29 @@ def plan_loading(module: nn.Module,
     layout, state = remap(original, source)
     if adapt is not None:
         state = adapt(state)
-    trunk: Loadable | None
+    module: Loadable | None
     if isinstance(module, Loadable):
-        trunk, prefix = module, ''
+        module, prefix = module, ''
         if any(key.startswith('backbone.') for key in state):
             prefix = 'backbone.'
     else:
         backbone, prefix = getattr(module, 'backbone', None), 'backbone.'
-        trunk = backbone if isinstance(backbone, Loadable) else None
+        module = backbone if isinstance(backbone, Loadable) else None
         if not any(key.startswith(prefix) for key in state):
             raise WeightsError(
-                f'{source} ({layout.name}) holds a trunk alone, and a whole model was to be loaded:'
+                f'{source} ({layout.name}) holds a backbone alone, and a whole model was to be loaded:'
                 " name it in model.backbone.init_cfg=dict(type='Pretrained', checkpoint=...)")
 
-    if trunk is not None:
-        trunk.check_loadable()
-    of_trunk = without_prefix(state, prefix)
-    dropped = [key for key in state if module is trunk and not key.startswith(prefix)]
-    if trunk is not None:
+    if module is not None:
+        module.check_loadable()
+    of_backbone = without_prefix(state, prefix)
+    dropped = [key for key in state if module is backbone and not key.startswith(prefix)]
+    if module is not None:
         others = {key: value for key, value in state.items() if not key.startswith(prefix)}
-        of_trunk = trunk.renamed(of_trunk)
-        state = with_prefix(of_trunk, prefix) | others
-    if module is trunk:
-        state, prefix = of_trunk, ''
+        of_backbone = module.renamed(of_backbone)
+        state = with_prefix(of_backbone, prefix) | others
+    if module is module:
+        state, prefix = of_backbone, ''
     required = {key: value.shape for key, value in module.state_dict().items()}
     state = {
         key: value.reshape(1) if value.ndim == 0 and required.get(key) == (1, ) else value
@@ -128,15 +128,15 @@ def plan_loading(module: nn.Module,
     }  # a number in a dimension of its own is the same number
     unused: list[Shapes] = []
     resized: State = {}
-    if trunk is not None:
+    if module is not None:
         unused = [
-            with_prefix(group, prefix) for group in trunk.unused_shapes(of_trunk)
-            if module is trunk or all(key.startswith('blocks.') for key in group)
+            with_prefix(group, prefix) for group in module.unused_shapes(of_backbone)
+            if module is backbone or all(key.startswith('blocks.') for key in group)
         ]
-        resized = with_prefix(trunk.resized(of_trunk), prefix)
+        resized = with_prefix(module.resized(of_backbone), prefix)
         state = {**state, **resized}
     if problems := mismatches(state, required, unused):
-        cause = reason_for(problems, trunk, prefix, of_trunk, adapted=adapt is not None)
+        cause = reason_for(problems, module, prefix, of_backbone, adapted=adapt is not None)
         classes = trained_classes(checkpoint)
         if list(problems) == [OTHER_SHAPE] and classes:
             shapes = {key: required[key] for key in problems[OTHER_SHAPE]}
@@ -156,20 +156,20 @@ def plan_loading(module: nn.Module,
         dropped=tuple([key for key in state if key not in required] + dropped))
 
 
-def reason_for(problems: Problems, trunk: Loadable | None, prefix: str, of_trunk: State, *,
+def reason_for(problems: Problems, module: Loadable | None, prefix: str, of_backbone: State, *,
                adapted: bool) -> str:
     """Why weights do not fit, in a sentence.
 
     Args:
         problems: What :func:`mismatches` found.
-        trunk: The model's backbone.
+        module: The model's backbone.
         prefix: What stands before its keys.
-        of_trunk: Its part of the file.
+        of_backbone: Its part of the file.
         adapted: Whether the file's tensors were adapted to other classes.
     """
     keys = [key for keys in problems.values() for key in keys]
-    if trunk is not None and any(key.startswith(prefix) for key in keys):
-        file, model = trunk.describe(of_trunk), trunk.describe()
+    if module is not None and any(key.startswith(prefix) for key in keys):
+        file, model = module.describe(of_backbone), module.describe()
         if file != model:
             return f'the file holds {file}, the model {model}.'
     parts = ', '.join(dict.fromkeys(key.split('.')[0] for key in keys))
@@ -183,9 +183,9 @@ def reason_for(problems: Problems, trunk: Loadable | None, prefix: str, of_trunk
     return f'it differs from the model in {parts}.{classes}'
 
 
-def resize_tensors(trunk: Loadable, state_dict: State, prefix: str) -> None:
-    """Resize what a trunk has in another size; ``state_dict`` is changed, and the log lists it."""
-    resized = with_prefix(trunk.resized(without_prefix(state_dict, prefix)), prefix)
+def resize_tensors(module: Loadable, state_dict: State, prefix: str) -> None:
+    """Resize what a backbone has in another size; ``state_dict`` is changed, and the log lists it."""
+    resized = with_prefix(module.resized(without_prefix(state_dict, prefix)), prefix)
     for key, value in resized.items():
         print_log(
             f'{key}: {tuple(state_dict[key].shape)} resized to {tuple(value.shape)}',
@@ -194,7 +194,7 @@ def resize_tensors(trunk: Loadable, state_dict: State, prefix: str) -> None:
 
 
 def require_complete(module: nn.Module, state_dict: State, prefix: str, *_: Any) -> None:
-    """A hook before loading: a trunk or pyramid is loaded whole or not at all.
+    """A hook before loading: a backbone or pyramid is loaded whole or not at all.
 
     The runners and inference functions of OpenMMLab load with ``strict`` off, so that a model with
     weights that don't fit goes on from random ones.

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from colonnade.common.errors import UserError
 
-from .checksums import check_content, sums_of
+from .checksums import read_checksums, verify_checksum
 from .files import read_checkpoint
 from .state_dicts import DamagedError
 
@@ -83,10 +83,10 @@ def check_folder(folder: Path) -> None:
         DamagedError: If one differs or is missing.
         WeightsError: As :func:`~.files.read_checkpoint`.
     """
-    for name, _ in sums_of(folder):
+    for name, _ in read_checksums(folder):
         if not (folder / name).is_file():
             raise DamagedError(f'{folder} is a damaged checkpoint in shards: {name} is missing')
-        check_content(folder / name)
+        verify_checksum(folder / name)
     open_folder(folder, trust=False)
 
 
@@ -112,7 +112,7 @@ def read_folder(folder: str | Path,
     folder = Path(folder).expanduser()
     rest, reader, found = open_folder(folder, trust)
     for file in sorted(folder.glob('*.safetensors')):
-        check_content(file)
+        verify_checksum(file)
     try:
         tensors = {}
         for path, tensor in found.items():

@@ -1,4 +1,4 @@
 """CaiT: Going deeper with Image Transformers (arXiv 2103.17239)."""
-from .trunk import CaiT
+from .backbone import CaiT
 
 __all__ = ['CaiT']

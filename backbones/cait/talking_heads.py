@@ -15,7 +15,7 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
 from ..kernels.devices import should_use_cpu_forms
-from ..kernels.fast_path import Parts, first_touched, is_idle, is_linear, is_plain
+from ..kernels.fast_path import Parts, find_modified_layer, is_linear, is_noop, is_plain
 from ..kernels.layers import call_linear
 
 MIB = 2**20
@@ -146,7 +146,7 @@ class BoundedTalkingHeadAttn(TalkingHeadAttn):
         By timm's own if a layer that mixes heads must be called, and in exports, which would write
         out the blocks. That one needs memory for all pairs of tokens.
         """
-        if torch.compiler.is_exporting() or first_touched(self, HEADS_MIXING) is not None:
+        if torch.compiler.is_exporting() or find_modified_layer(self, HEADS_MIXING) is not None:
             return super().forward(x)
         qkv = call_linear(self.qkv, x).unflatten(2, (3, self.num_heads, -1))
         query, key, value = qkv.permute(2, 0, 3, 1, 4)  # each (B, h, N, d)
@@ -160,7 +160,7 @@ class BoundedTalkingHeadAttn(TalkingHeadAttn):
         else:
             attended = attend(query, key, value, *mixing).transpose(1, 2)
         out = call_linear(self.proj, attended.flatten(2))
-        return out if is_idle(self.proj_drop) else self.proj_drop(out)
+        return out if is_noop(self.proj_drop) else self.proj_drop(out)
 
     def _affordable_block(self, query: Tensor) -> int:
         batch, heads, tokens, _ = query.shape
@@ -170,11 +170,11 @@ class BoundedTalkingHeadAttn(TalkingHeadAttn):
 
 
 #: what must be as it was built for blocks of queries
-HEADS_MIXING: Parts = {'proj_l': is_linear, 'attn_drop': is_idle, 'proj_w': is_linear}
+HEADS_MIXING: Parts = {'proj_l': is_linear, 'attn_drop': is_noop, 'proj_w': is_linear}
 TALKING_HEADS: Parts = {
     '': lambda module: is_plain(module, BoundedTalkingHeadAttn),
     'qkv': is_linear,
     **HEADS_MIXING,
     'proj': is_linear,
-    'proj_drop': is_idle,
+    'proj_drop': is_noop,
 }

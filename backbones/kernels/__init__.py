@@ -1,1 +1,1 @@
-"""Layers of tokens computed fast and with little memory, for all trunks."""
+"""Layers of tokens computed fast and with little memory, for all backbones."""

@@ -50,7 +50,7 @@ def is_gelu(module: nn.Module) -> bool:
     return is_plain(module, nn.GELU) and module.approximate == 'none'
 
 
-def is_idle(module: nn.Module) -> bool:
+def is_noop(module: nn.Module) -> bool:
     """Whether it gives back what it gets: no dropout, or one that is off."""
     if not is_plain(module, nn.Dropout, nn.Identity):
         return False
@@ -75,7 +75,7 @@ def is_affine(module: nn.Module) -> bool:
 def is_gated_mlp(module: nn.Module) -> bool:
     """Whether it is timm's MLP with gates, of layers that take each token by itself."""
     layers = (*LINEAR, nn.SiLU, nn.Dropout, nn.Identity, nn.LayerNorm, LayerNorm, RmsNorm)
-    return (is_plain(module, GluMlp, SwiGLU) and not all_are_called()
+    return (is_plain(module, GluMlp, SwiGLU) and not is_fast_path_disabled()
             and all(is_plain(layer, *layers) for layer in module.children()))
 
 
@@ -100,26 +100,26 @@ MLP: Parts = {
     '': lambda module: is_plain(module, Mlp),
     'fc1': is_linear,
     'act': is_gelu,
-    'drop1': is_idle,
-    'norm': is_idle,
+    'drop1': is_noop,
+    'norm': is_noop,
     'fc2': is_linear,
-    'drop2': is_idle,
+    'drop2': is_noop,
 }
 
 
-def all_are_called() -> bool:
+def is_fast_path_disabled() -> bool:
     """Whether no layer may be skipped: under hooks on all modules, or transforms of torch.func."""
     return all_have_hooks() or is_transformed()
 
 
-def is_unseen(module: nn.Module, *kinds: type[nn.Module]) -> bool:
+def is_unobserved(module: nn.Module, *kinds: type[nn.Module]) -> bool:
     """Whether nobody else keeps what a module gives: it is plain, and no hook sees all modules."""
-    return is_plain(module, *kinds) and not all_are_called()
+    return is_plain(module, *kinds) and not is_fast_path_disabled()
 
 
-def first_touched(module: nn.Module, parts: Parts) -> str | None:
+def find_modified_layer(module: nn.Module, parts: Parts) -> str | None:
     """The first part of a module that must be called; None if a kernel may skip them all."""
-    if all_are_called():
+    if is_fast_path_disabled():
         return next(iter(parts))
     children = children_of(module)
     for name, check in parts.items():
@@ -128,10 +128,10 @@ def first_touched(module: nn.Module, parts: Parts) -> str | None:
     return None
 
 
-def first_touched_below(module: nn.Module, children: Mapping[str, Parts]) -> str | None:
-    """As :func:`first_touched`, of several children; the part's name begins with the child's."""
+def find_modified_sublayer(module: nn.Module, children: Mapping[str, Parts]) -> str | None:
+    """As :func:`find_modified_layer`, of several children; the part's name begins with the child's."""
     for child, parts in children.items():
-        if (name := first_touched(module.get_submodule(child), parts)) is not None:
+        if (name := find_modified_layer(module.get_submodule(child), parts)) is not None:
             return f'{child}.{name}'.rstrip('.')
     return None
 

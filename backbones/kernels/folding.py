@@ -22,7 +22,7 @@ from .packed import PackedDepthwise, PackedLinear, can_reorder
 
 
 class FusedError(UserError):
-    """What was asked for needs an unfused trunk."""
+    """What was asked for needs an unfused backbone."""
 
 
 @runtime_checkable
@@ -33,7 +33,7 @@ class FusibleBlock(Protocol):
     ``packable_and_read`` linear ones whose weights are also read in float32.
     """
 
-    def touched_layer(self) -> str | None:
+    def get_modified_layer(self) -> str | None:
         """The first layer that :meth:`fuse` cannot fold, by name, if there is one."""
 
     def fuse(self, dtype: torch.dtype) -> None:
@@ -88,7 +88,7 @@ def can_be_packed(weight: Tensor, dtype: torch.dtype) -> bool:
 
 
 class Fusible(nn.Module):
-    """A trunk whose blocks and stem can be fused.
+    """A backbone whose blocks and stem can be fused.
 
     Attributes:
         fused: Whether :meth:`fuse` changed it.
@@ -106,11 +106,11 @@ class Fusible(nn.Module):
         and don't save after. On a CPU, weights are packed once for oneDNN, see :mod:`.packed`.
 
         Args:
-            dtype: The precision of autocast that the trunk will run under; ``None`` is float32.
+            dtype: The precision of autocast that the backbone will run under; ``None`` is float32.
                 With float16, which would lose it, LayerScale is not folded.
 
         Raises:
-            FusedError: If the trunk is in training mode, or layers are not as they were built, see
+            FusedError: If the backbone is in training mode, or layers are not as they were built, see
                 :mod:`.fast_path`; nothing is changed then.
         """
         if self.fused:
@@ -128,7 +128,7 @@ class Fusible(nn.Module):
         """Move or cast as torch does; float16 would lose the LayerScale in fused weights.
 
         Raises:
-            FusedError: If a trunk that is fused for another precision is cast to float16.
+            FusedError: If a backbone that is fused for another precision is cast to float16.
         """
         if self.fused and self.fused_dtype != torch.float16:
             if fn(torch.empty(0)).dtype == torch.float16:
@@ -147,7 +147,7 @@ class Fusible(nn.Module):
                 'torch.float16: call fuse(torch.float16), or use autocast to torch.bfloat16')
 
     def require_fusible(self) -> None:
-        """Raise what :meth:`fuse` raises of a trunk that is not fused yet."""
+        """Raise what :meth:`fuse` raises of a backbone that is not fused yet."""
         if not any(isinstance(block, FusibleBlock) for block in self.blocks):
             raise FusedError(f'{type(self).__name__} cannot be fused: its blocks have no fuse()')
         if self.training:
@@ -164,7 +164,7 @@ class Fusible(nn.Module):
         for name, block in self.blocks.named_children():
             if not isinstance(block, FusibleBlock):
                 yield f'blocks.{name}'
-            elif layer := block.touched_layer():
+            elif layer := block.get_modified_layer():
                 yield f'blocks.{name}.{layer}'
 
     def _touched_in_stem(self) -> str | None:
@@ -174,7 +174,7 @@ class Fusible(nn.Module):
         """Fold and pack what can be before the first block."""
 
 
-def refuse_weights(trunk: Fusible) -> None:
-    """Raise a FusedError if the trunk is fused: its parameters are no longer those of files."""
-    if trunk.fused:
-        raise FusedError(f'a fused {type(trunk).__name__} takes no weights: load, then fuse()')
+def reject_weights(backbone: Fusible) -> None:
+    """Raise a FusedError if the backbone is fused: its parameters are no longer those of files."""
+    if backbone.fused:
+        raise FusedError(f'a fused {type(backbone).__name__} takes no weights: load, then fuse()')

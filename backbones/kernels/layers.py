@@ -14,8 +14,8 @@ from torch.nn import functional as F
 
 from .custom_ops import BLOCK, as_image, as_tokens, convolve, depthwise, outer_products, products
 from .devices import should_use_cpu_forms
-from .fast_path import (MLP, add_branch, all_are_called, first_touched, is_drop_path, is_gated_mlp,
-                        is_plain, is_token_norm)
+from .fast_path import (MLP, add_branch, find_modified_layer, is_drop_path, is_fast_path_disabled,
+                        is_gated_mlp, is_plain, is_token_norm)
 from .matmul_backend import onednn_is_faster
 from .packed import PackedDepthwise, PackedLinear
 from .precision import autocast_dtype, product_dtype, widened
@@ -37,7 +37,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 def call_linear(layer: nn.Module, x: Tensor) -> Tensor:
     """``layer(x)``, by :func:`linear` if its weights are all there is to it."""
-    if is_plain(layer, nn.Linear) and not all_are_called():
+    if is_plain(layer, nn.Linear) and not is_fast_path_disabled():
         return linear(x, layer.weight, layer.bias)
     return layer(x)
 
@@ -190,7 +190,7 @@ def scaled(scale: Tensor | None, layer: nn.Linear | nn.Conv2d) -> tuple[Tensor, 
 def can_hold_scale(dtype: torch.dtype) -> bool:
     """Return True if weights times LayerScale keep their digits.
 
-    The smallest normal number of float16 is 6e-5. Deep trunks start with a LayerScale of 1e-5 or
+    The smallest normal number of float16 is 6e-5. Deep backbones start with a LayerScale of 1e-5 or
     1e-6, beside which their weights are lost there.
     """
     return dtype != torch.float16
@@ -238,7 +238,7 @@ def feed_forward(x: Tensor,
     if not should_use_cpu_forms(x):
         return add_branch(x, mlp(_normalised(given, norm)), scale, drop_path)
     beside = is_drop_path(drop_path) and (norm is None or is_token_norm(norm))
-    known = beside and first_touched(mlp, MLP) is None
+    known = beside and find_modified_layer(mlp, MLP) is None
     whole = torch.is_grad_enabled() or torch.compiler.is_compiling() or drop_path.training
     if known and whole:
         hidden = linear(_normalised(given, norm), mlp.fc1.weight, mlp.fc1.bias)
@@ -247,7 +247,7 @@ def feed_forward(x: Tensor,
     if whole or not (known or beside and is_gated_mlp(mlp)):
         return add_branch(x, mlp(_normalised(given, norm)), scale, drop_path)
     if known and scale is None and x.shape[1] <= BLOCK and isinstance(mlp.fc2, PackedLinear):
-        return mlp.fc2.added_to(x, linear_gelu(mlp.fc1, _normalised(given, norm)))
+        return mlp.fc2.forward_add(x, linear_gelu(mlp.fc1, _normalised(given, norm)))
     for tokens, source in zip(x.split(BLOCK, dim=1), given.split(BLOCK, dim=1), strict=True):
         source = _normalised(source, norm)
         out = call_linear(mlp.fc2, linear_gelu(mlp.fc1, source)) if known else mlp(source)

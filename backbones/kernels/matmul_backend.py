@@ -4,7 +4,7 @@ torch's BLAS is MKL, which leaves the wider half of some makers' vector units un
 which torch gives convolutions, uses what the processor has. On Intel's processors the two differ
 little, and a busy machine would choose now this, now that: there it is always the BLAS. On others
 the faster is measured once in a process, in some 10 ms. To give the same bits on all machines, set
-``COLONNADE_PRODUCTS``.
+``COLONNADE_MATMUL``.
 """
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from torch.nn import functional as F
 
 from colonnade.common.errors import UserError
 
-VARIABLE = 'COLONNADE_PRODUCTS'
+VARIABLE = 'COLONNADE_MATMUL'
 CHOICES = ('blas', 'onednn')
 TOKENS, WIDTH = 1024, 384  # of the product that is timed
-CLEARLY = 1.15  # times as fast; below, processes of one machine could differ in their choice
+MIN_SPEEDUP = 1.15  # times as fast; below, processes of one machine could differ in their choice
 
 
-def check_products() -> None:
-    """Raise a ValueError if ``COLONNADE_PRODUCTS`` is neither ``blas`` nor ``onednn``."""
+def check_matmul_backend() -> None:
+    """Raise a ValueError if ``COLONNADE_MATMUL`` is neither ``blas`` nor ``onednn``."""
     asked = os.environ.get(VARIABLE)
     if asked and asked not in CHOICES:
         raise UserError(f'{VARIABLE} must be {" or ".join(CHOICES)}, got {asked!r}')
@@ -38,14 +38,14 @@ def onednn_is_faster() -> bool:
     """Whether oneDNN's convolutions are clearly faster than the BLAS; BLAS without oneDNN.
 
     Raises:
-        ValueError: If ``COLONNADE_PRODUCTS`` is neither ``blas`` nor ``onednn``.
+        ValueError: If ``COLONNADE_MATMUL`` is neither ``blas`` nor ``onednn``.
     """
     return _chosen(os.environ.get(VARIABLE))
 
 
 @cache
 def _chosen(asked: str | None) -> bool:
-    check_products()
+    check_matmul_backend()
     if not torch.backends.mkldnn.is_available():
         return False
     return asked == 'onednn' if asked else not _is_of_intel() and _measured()
@@ -75,4 +75,4 @@ def _measured() -> bool:
                 started = time.perf_counter()
                 contestant()
                 best[index] = min(best[index], time.perf_counter() - started)
-    return best[0] > CLEARLY * best[1]
+    return best[0] > MIN_SPEEDUP * best[1]

@@ -64,7 +64,7 @@ def is_batch_norm(module: nn.Module) -> bool:
     return hasattr(module, 'running_mean')
 
 
-def repeats_alone(norm: nn.Module) -> bool:
+def can_rerun_locally(norm: nn.Module) -> bool:
     """Whether running it twice asks no other process, as synchronised batch norms do."""
     return isinstance(norm, (nn.BatchNorm2d, nn.GroupNorm)) or is_fixed(norm)
 

@@ -107,7 +107,7 @@ class Packed(nn.Module):
                 self._pack(keep=self.keep)
         return suits
 
-    def _as_usual(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+    def _forward_unpacked(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         """Input, weight and bias of torch's layer."""
         dtype = product_dtype(x)
         bias = None if self.bias is None else self.bias.to(x.device, dtype)
@@ -131,12 +131,12 @@ class PackedLinear(Packed):
     def forward(self, x: Tensor, *, gelu: bool = False) -> Tensor:
         """``(B, N, C_in)`` to ``(B, N, C_out)``, with GELU behind if wanted."""
         if not self._suits(x):
-            out = F.linear(*self._as_usual(x))
+            out = F.linear(*self._forward_unpacked(x))
             return F.gelu(out) if gelu else out
         return private_torch.run_linear(
             x.to(self.dtype), self.packed, self.bias, *(GELU if gelu else PLAIN))
 
-    def added_to(self, other: Tensor, x: Tensor) -> Tensor:
+    def forward_add(self, other: Tensor, x: Tensor) -> Tensor:
         """``other + layer(x)``; ``other`` is ``(B, N, C_out)``."""
         if other.dtype != self.dtype or not self._suits(x):
             return self(x).to(other.dtype).add_(other)
@@ -156,13 +156,13 @@ class PackedDepthwise(Packed):
     def forward(self, x: Tensor) -> Tensor:
         """``(B, C, H, W)`` in channels-last order to the same shape."""
         if not self._suits(x):
-            image, weight, bias = self._as_usual(x)
+            image, weight, bias = self._forward_unpacked(x)
             padding = weight.shape[-1] // 2
             return F.conv2d(image, weight, bias, padding=padding, groups=len(weight))
         return private_torch.run_convolution(
             x.to(self.dtype), self.packed, self.bias, *self._arguments(self.packed), *PLAIN)
 
-    def added_to(self, other: Tensor, x: Tensor) -> Tensor:
+    def forward_add(self, other: Tensor, x: Tensor) -> Tensor:
         """``other + layer(x)``, of which ``other`` is overwritten where that saves a copy."""
         if other.dtype != self.dtype or not self._suits(x):
             return self(x).to(other.dtype).add_(other)
@@ -199,7 +199,7 @@ class PackedHalving(Packed):
             gelu: Whether GELU follows.
         """
         if not self._suits(x):
-            out = F.conv2d(*self._as_usual(x), stride=2, padding=padding)
+            out = F.conv2d(*self._forward_unpacked(x), stride=2, padding=padding)
             return F.gelu(out) if gelu else out
         within = gelu and x.shape[1] >= CHANNELS_OF_GELU
         out = private_torch.run_convolution(

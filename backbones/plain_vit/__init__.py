@@ -1,4 +1,4 @@
 """Plain vision transformers of timm, of one resolution from the first block to the last."""
-from .trunk import PlainViT
+from .backbone import PlainViT
 
 __all__ = ['PlainViT']

@@ -20,7 +20,7 @@ from ..variants import Settings, Variants, check_sizes
 
 MODULES = ('vision_transformer', 'deit', 'eva')  # of timm, with the models that are supported
 SIZES = ('embed_dim', 'depth', 'num_heads', 'patch_size', 'img_size')
-#: arguments of timm's classes that a trunk sets itself, or does without
+#: arguments of timm's classes that a backbone sets itself, or does without
 NOT_TAKEN = {
     'self', 'device', 'dtype', 'num_classes', 'dynamic_img_size', 'dynamic_img_pad', 'drop_rate',
     'pos_drop_rate', 'patch_drop_rate', 'drop_path_rate'
@@ -118,7 +118,7 @@ class TimmModels(Variants):
         missing, unknown = required - set(arch), set(arch) - model.arguments - {'model'}
         if missing or unknown:
             raise UserError(
-                f'a custom arch of {self.trunk} has the keys model (a name of timm\'s), '
+                f'a custom arch of {self.backbone} has the keys model (a name of timm\'s), '
                 f'{", ".join(SIZES)} and other arguments of timm\'s class: missing '
                 f'{sorted(missing)}, unknown {sorted(unknown)}')
         settings = {**model.sizes, **arch, 'model': name}
@@ -130,19 +130,19 @@ class TimmModels(Variants):
     def describe(self, settings: Settings) -> str:
         """The sizes that the shapes of a state dict show; many models share them."""
         sizes = ', '.join(f'{column} {settings[column]}' for column in self.shown_columns)
-        return f'a {self.trunk} of {sizes}'
+        return f'a {self.backbone} of {sizes}'
 
     def _named(self, arch: str) -> str:
         """A model's name without its tag, if timm has both."""
         if not isinstance(arch, str):
-            raise UserError(f'arch of {self.trunk} must be a name of timm\'s or a dict, '
+            raise UserError(f'arch of {self.backbone} must be a name of timm\'s or a dict, '
                             f'got {arch!r}')
         name, _, tag = arch.partition('.')
         known = known_models()
         if name not in known:
             near = get_close_matches(name, known, n=3)
             meant = f'; did you mean {", ".join(near)}?' if near else ''
-            raise UserError(f'{self.trunk} has no arch {arch!r}{meant}; it has '
+            raise UserError(f'{self.backbone} has no arch {arch!r}{meant}; it has '
                             f'{", ".join(SHOWN)}, all others of timm\'s {", ".join(MODULES)}, or '
                             'takes a dict')
         if tag and arch not in list_pretrained():

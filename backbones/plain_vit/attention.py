@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..kernels.devices import should_use_cpu_forms
-from ..kernels.fast_path import LINEAR, is_plain, is_unseen
+from ..kernels.fast_path import LINEAR, is_plain, is_unobserved
 from ..kernels.layers import call_linear, linear
 from .window_attention import Grid, Heads, attend_in_windows
 
@@ -114,7 +114,7 @@ class SelfAttention(nn.Module):
 
         On a CPU without gradients, they are written over: head by head, which saves memory.
         """
-        if self._is_alone(heads.query):
+        if self._can_rotate_inplace(heads.query):
             for part in (heads.query, heads.key):
                 positions = rope.expand(part.shape[1], -1, -1)
                 for tokens, position in zip(part[:, :, prefix:].unbind(1), positions, strict=True):
@@ -128,15 +128,15 @@ class SelfAttention(nn.Module):
         rotated = apply_rot_embed_cat(x[:, :, prefix:], rope, half=self.rotate_half).to(x.dtype)
         return torch.cat((x[:, :, :prefix], rotated), dim=2) if prefix else rotated
 
-    def gives_its_own(self) -> bool:
+    def can_overwrite_output(self) -> bool:
         """Whether nobody else keeps what this layer gives."""
-        return (is_unseen(self, SelfAttention) and is_unseen(self.proj, *LINEAR)
-                and is_unseen(self.proj_drop, nn.Dropout, nn.Identity))
+        return (is_unobserved(self, SelfAttention) and is_unobserved(self.proj, *LINEAR)
+                and is_unobserved(self.proj_drop, nn.Dropout, nn.Identity))
 
-    def _is_alone(self, x: Tensor) -> bool:
+    def _can_rotate_inplace(self, x: Tensor) -> bool:
         """Return True if a CPU may overwrite queries and keys: no gradients, hooks or compiler."""
         fast = should_use_cpu_forms(x) and not torch.compiler.is_compiling()
         if not fast or torch.is_grad_enabled():
             return False
-        return (is_unseen(self.qkv, *LINEAR) and is_unseen(self.q_norm, nn.Identity)
-                and is_unseen(self.k_norm, nn.Identity))
+        return (is_unobserved(self.qkv, *LINEAR) and is_unobserved(self.q_norm, nn.Identity)
+                and is_unobserved(self.k_norm, nn.Identity))

@@ -7,8 +7,8 @@ from timm.models.eva import EvaBlock
 from timm.models.vision_transformer import Block
 from torch import Tensor, nn
 
-from ..kernels.fast_path import (LINEAR, MLP, NORM, Parts, add_branch, all_are_called,
-                                 first_touched_below, is_drop_path, is_linear, is_plain)
+from ..kernels.fast_path import (LINEAR, MLP, NORM, Parts, add_branch, find_modified_sublayer,
+                                 is_drop_path, is_fast_path_disabled, is_linear, is_plain)
 from ..kernels.folding import fold_norm, fold_scale
 from ..kernels.layers import add, feed_forward
 from .attention import KINDS, SelfAttention
@@ -26,7 +26,7 @@ class PlainBlock(nn.Module):
     """A pre-norm block of timm's, ``Block`` or ``EvaBlock``, with its parameters and their names.
 
     Attributes:
-        index: Its place in the trunk; rotary positions may differ from block to block.
+        index: Its place in the backbone; rotary positions may differ from block to block.
     """
 
     packable = ('attn.qkv', 'attn.proj', 'mlp.fc1', 'mlp.fc2')
@@ -50,7 +50,7 @@ class PlainBlock(nn.Module):
         fits, scale = layer_scale(self.ls1, self.gamma_1)
         if not fits:
             x = x + self.drop_path1(self.ls1(attended))
-        elif self.attn.gives_its_own() and is_drop_path(self.drop_path1):
+        elif self.attn.can_overwrite_output() and is_drop_path(self.drop_path1):
             x = add(x, self.drop_path1(attended), scale)
         else:
             x = add_branch(x, attended, scale, self.drop_path1)
@@ -59,10 +59,10 @@ class PlainBlock(nn.Module):
             return x + self.drop_path2(self.ls2(self.mlp(self.norm2(x))))
         return feed_forward(x, self.norm2, self.mlp, scale, self.drop_path2)
 
-    def touched_layer(self) -> str | None:
+    def get_modified_layer(self) -> str | None:
         """The first layer that :meth:`fuse` cannot fold, by name, if there is one."""
         parts = {'norm1': NORM, 'attn': ATTENTION, 'norm2': NORM, 'mlp': MLP}
-        if name := first_touched_below(self, parts):
+        if name := find_modified_sublayer(self, parts):
             return name
         scales = dict(ls1=(self.ls1, self.gamma_1), ls2=(self.ls2, self.gamma_2))
         return next((name for name, scale in scales.items() if not layer_scale(*scale)[0]), None)
@@ -91,7 +91,7 @@ def layer_scale(layer: nn.Module | None, gamma: Tensor | None) -> tuple[bool, Te
     """
     if layer is None:
         return True, gamma
-    if all_are_called():
+    if is_fast_path_disabled():
         return False, None
     if is_plain(layer, LayerScale):
         return True, layer.gamma

@@ -13,9 +13,9 @@ from timm.models import eva, vision_transformer
 from colonnade.weights.layouts import Layout, rename
 from colonnade.weights.state_dicts import State, WeightsError, without_prefix
 
-#: begins of keys that tell timm's other trunks, which have some names in common
-OTHER_TRUNKS = ('blocks.0.attn.proj_l.', 'blocks.0.norm1.alpha', 'blocks.0.attn.temperature',
-                'blocks.0.attn.qk.')
+#: begins of keys that tell timm's other backbones, which have some names in common
+OTHER_BACKBONES = ('blocks.0.attn.proj_l.', 'blocks.0.norm1.alpha', 'blocks.0.attn.temperature',
+                   'blocks.0.attn.qk.')
 MASKS = ('mask_token', 'decoder_')  # MAE's, for pre-training alone
 
 
@@ -74,7 +74,7 @@ def remap_dinov3(state: State) -> State:
 
 
 def part_of(key: str) -> str:
-    """The child of a trunk, or the block, that a tensor belongs to."""
+    """The child of a backbone, or the block, that a tensor belongs to."""
     parts = key.split('.')
     return '.'.join(parts[:1 + (parts[0] == 'blocks')])
 
@@ -121,5 +121,5 @@ LAYOUTS = (
     Layout(
         'PlainViT, timm or ours',
         ('patch_embed.proj.weight', 'blocks.0.', ('cls_token', 'reg_token', 'pos_embed')),
-        without=(*OTHER_TRUNKS, 'mask_token')),
+        without=(*OTHER_BACKBONES, 'mask_token')),
 )  # yapf: disable

@@ -1,4 +1,4 @@
-"""Weights of other sizes than a trunk's: patches, positions, and frequencies of more blocks."""
+"""Weights of other sizes than a backbone's: patches, positions, and frequencies of more blocks."""
 from __future__ import annotations
 
 import logging
@@ -22,12 +22,12 @@ def options_of(model: str) -> dict[str, Any]:
 
 
 def resized_patches(state: State, own: Tensor, model: str) -> State:
-    """A file's patches, if they have another size than those of the trunk.
+    """A file's patches, if they have another size than those of the backbone.
 
     Args:
         state: The file's tensors.
-        own: The trunk's weight of patches ``(C, 3, p, p)``.
-        model: timm's name of the trunk.
+        own: The backbone's weight of patches ``(C, 3, p, p)``.
+        model: timm's name of the backbone.
     """
     key = 'patch_embed.proj.weight'
     weight = state.get(key)
@@ -39,13 +39,13 @@ def resized_patches(state: State, own: Tensor, model: str) -> State:
 
 
 def resized_positions(state: State, own: Tensor, patches: PatchEmbed, model: str) -> State:
-    """A file's positions, if they are of another square grid than the trunk's; warns then.
+    """A file's positions, if they are of another square grid than the backbone's; warns then.
 
     Args:
         state: The file's tensors.
-        own: The trunk's positions ``(1, P + N, C)``, of prefix tokens that have any and the grid.
-        patches: The trunk's layer that cuts the grid.
-        model: timm's name of the trunk.
+        own: The backbone's positions ``(1, P + N, C)``, of prefix tokens that have any and the grid.
+        patches: The backbone's layer that cuts the grid.
+        model: timm's name of the backbone.
     """
     positions, grid = state.get('pos_embed'), patches.grid_size
     if positions is None or positions.ndim != 3 or positions.shape == own.shape:

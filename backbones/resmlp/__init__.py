@@ -1,4 +1,4 @@
 """ResMLP: Feedforward networks for image classification (arXiv 2105.03404)."""
-from .trunk import ResMLP
+from .backbone import ResMLP
 
 __all__ = ['ResMLP']

@@ -1,4 +1,4 @@
 """Vision transformers of simplified blocks (Simplifying Transformer Blocks, arXiv 2311.01906)."""
-from .trunk import SimplifiedViT
+from .backbone import SimplifiedViT
 
 __all__ = ['SimplifiedViT']

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from timm.layers import DropPath, Mlp
 from torch import Tensor, nn
 
-from ..kernels.fast_path import add_branch, is_drop_path, is_unseen
+from ..kernels.fast_path import add_branch, is_drop_path, is_unobserved
 from ..kernels.layers import add, feed_forward
 from .attention import PlainAttention, ShapedAttention
 
@@ -93,7 +93,8 @@ class PlainBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """``(B, N, C)`` to ``(B, N, C)``."""
         attended = self.attn(self.norm1(x))
-        unseen = is_unseen(self.attn, PlainAttention) and is_unseen(self.attn.proj, nn.Linear)
+        unseen = is_unobserved(self.attn, PlainAttention) and is_unobserved(
+            self.attn.proj, nn.Linear)
         if unseen and is_drop_path(self.drop_path1):
             x = add(x, self.drop_path1(attended))
         else:
@@ -115,4 +116,4 @@ def stochastic_depth(rate: float) -> nn.Module:
 def call_attention(attention: nn.Module, x: Tensor) -> Tensor:
     """``attention(x)``, or a copy if others see it: what is returned may be overwritten."""
     attended = attention(x)
-    return attended if is_unseen(attention, ShapedAttention) else attended.clone()
+    return attended if is_unobserved(attention, ShapedAttention) else attended.clone()

@@ -1,4 +1,4 @@
 """XCiT: Cross-Covariance Image Transformers (arXiv 2106.09681)."""
-from .trunk import XCiT
+from .backbone import XCiT
 
 __all__ = ['XCiT']

@@ -50,9 +50,9 @@ def cross_covariance_attention(y: Tensor, weights: AttentionWeights) -> Tensor:
     Returns:
         Tokens ``(B, N, C)``.
     """
-    if not prefers_plain(y) and covariance_pays(*y.shape[1:]):
+    if not prefers_plain(y) and is_covariance_faster(*y.shape[1:]):
         return covariance_form(y, weights)
-    return plain_form(y, weights)
+    return attend_plain(y, weights)
 
 
 def prefers_plain(y: Tensor) -> bool:
@@ -67,7 +67,7 @@ def prefers_plain(y: Tensor) -> bool:
             or torch.compiler.is_exporting())
 
 
-def covariance_pays(num_tokens: int, width: int) -> bool:
+def is_covariance_faster(num_tokens: int, width: int) -> bool:
     """Whether the covariance form is the faster one on a CPU.
 
     It saves products of ``4 N C^2`` and the reading and writing of queries, keys and values, for
@@ -77,7 +77,7 @@ def covariance_pays(num_tokens: int, width: int) -> bool:
     return num_tokens >= 1.7 * width + 15e6 / width**2
 
 
-def plain_form(y: Tensor, weights: AttentionWeights) -> Tensor:
+def attend_plain(y: Tensor, weights: AttentionWeights) -> Tensor:
     """As the paper defines it; arguments as for :func:`cross_covariance_attention`."""
     heads = len(weights.temperature)
     qkv = call_linear(weights.qkv, y)  # (B, N, 3 C)

@@ -14,22 +14,22 @@ from torch.utils.checkpoint import checkpoint
 
 from ..kernels.custom_ops import as_image, as_tokens
 from ..kernels.devices import should_use_cpu_forms
-from ..kernels.fast_path import (MLP, NORM, Parts, add_branch, first_touched, first_touched_below,
-                                 is_depthwise, is_drop_path, is_gelu, is_hooked, is_idle, is_linear,
-                                 is_plain)
+from ..kernels.fast_path import (MLP, NORM, Parts, add_branch, find_modified_layer,
+                                 find_modified_sublayer, is_depthwise, is_drop_path, is_gelu,
+                                 is_hooked, is_linear, is_noop, is_plain)
 from ..kernels.folding import fold_norm, fold_scale
 from ..kernels.layers import (add, call_depthwise, depthwise_convolution, feed_forward,
                               fold_if_exact, gelu, stores_gradients)
-from ..kernels.norms import RunningStatsKept, normalise, repeats_alone
+from ..kernels.norms import RunningStatsKept, can_rerun_locally, normalise
 from ..kernels.packed import PackedDepthwise
 from .cross_covariance import AttentionWeights, cross_covariance_attention
 
 XCA_PARTS: Parts = {
     '': lambda module: is_plain(module, XCA),
     'qkv': is_linear,
-    'attn_drop': is_idle,
+    'attn_drop': is_noop,
     'proj': is_linear,
-    'proj_drop': is_idle,
+    'proj_drop': is_noop,
 }
 LPI_PARTS: Parts = {
     '': lambda module: is_plain(module, LPI),
@@ -54,12 +54,12 @@ class XCiTBlock(XCABlock):
 
     def forward(self, x: Tensor, height: int, width: int) -> Tensor:
         """Tokens ``(B, N, C)`` of a ``height`` by ``width`` grid."""
-        if first_touched(self.attn, XCA_PARTS) is None and is_drop_path(self.drop_path1):
+        if find_modified_layer(self.attn, XCA_PARTS) is None and is_drop_path(self.drop_path1):
             x = self._attend(x)
         else:
             x = add_branch(x, self.attn(self.norm1(x)), self.gamma1, self.drop_path1)
         fast = should_use_cpu_forms(x) and is_drop_path(self.drop_path3)
-        if fast and first_touched(self.local_mp, LPI_PARTS) is None:
+        if fast and find_modified_layer(self.local_mp, LPI_PARTS) is None:
             x = self._interact(x, height)
         else:
             y = self.local_mp(self.norm3(x), height, width)
@@ -74,7 +74,7 @@ class XCiTBlock(XCABlock):
         norm, image = self.local_mp.bn, as_image(y)
         if not stores_gradients(y):
             return as_tokens(normalise(norm, gelu(image)))
-        if not repeats_alone(norm):
+        if not can_rerun_locally(norm):
             return as_tokens(norm(F.gelu(image)))
         return as_tokens(
             checkpoint(
@@ -84,9 +84,9 @@ class XCiTBlock(XCABlock):
                 preserve_rng_state=False,
                 context_fn=lambda: (nullcontext(), RunningStatsKept(norm))))
 
-    def touched_layer(self) -> str | None:
+    def get_modified_layer(self) -> str | None:
         """The first layer that :meth:`fuse` cannot fold, by name, if there is one."""
-        return first_touched_below(self, {
+        return find_modified_sublayer(self, {
             'norm1': NORM,
             'attn': XCA_PARTS,
             'local_mp': LPI_PARTS,
@@ -117,7 +117,7 @@ class XCiTBlock(XCABlock):
         layers = self.local_mp
         y = self._activate(call_depthwise(layers.conv1, self.norm3(x), height))
         if isinstance(layers.conv2, PackedDepthwise):
-            return as_tokens(layers.conv2.added_to(as_image(x, height), as_image(y, height)))
+            return as_tokens(layers.conv2.forward_add(as_image(x, height), as_image(y, height)))
         weight, bias, scale = fold_if_exact(self.gamma3, layers.conv2, y)
         y = depthwise_convolution(y, weight, bias, height)
         return add(x, self.drop_path3(y), scale)

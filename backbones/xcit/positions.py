@@ -6,7 +6,7 @@ from timm.models.xcit import PositionalEncodingFourier
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..kernels.fast_path import is_plain, is_unseen
+from ..kernels.fast_path import is_plain, is_unobserved
 from ..kernels.precision import full_precision, widened
 from ..kernels.without_memory import without_memory
 
@@ -26,9 +26,9 @@ class FourierPositions(PositionalEncodingFourier):
             super().__init__(positions.hidden_dim, positions.dim, positions.temperature)
         self.token_projection = positions.token_projection
 
-    def is_untouched(self) -> bool:
+    def is_unmodified(self) -> bool:
         """Whether the parameters are all there is to it, see :mod:`.fast_path`."""
-        return is_unseen(self, FourierPositions) and is_plain(self.token_projection, nn.Conv2d)
+        return is_unobserved(self, FourierPositions) and is_plain(self.token_projection, nn.Conv2d)
 
     def of_tokens(self, grid: tuple[int, int]) -> Tensor:
         """Positions of the tokens of a grid, ``(1, N, C)``."""

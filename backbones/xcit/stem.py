@@ -6,7 +6,8 @@ from timm.models.xcit import ConvPatchEmbed
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..kernels.fast_path import Parts, first_touched, is_convolution, is_gelu, is_hooked, is_plain
+from ..kernels.fast_path import (Parts, find_modified_layer, is_convolution, is_gelu, is_hooked,
+                                 is_plain)
 from ..kernels.folding import can_be_packed
 from ..kernels.layers import gelu, gelu_convolution
 from ..kernels.norms import fold_batch_norm, fold_batch_norm_into, is_fixed
@@ -34,12 +35,12 @@ CONVOLUTION_PARTS: Parts = {
 }
 
 
-def first_touched_in_stem(stem: nn.Module) -> str | None:
-    """As :func:`~.fast_path.first_touched`, of all layers of the stem."""
-    if (name := first_touched(stem, STEM_PARTS)) is not None:
+def find_modified_stem_layer(stem: nn.Module) -> str | None:
+    """As :func:`~.fast_path.find_modified_layer`, of all layers of the stem."""
+    if (name := find_modified_layer(stem, STEM_PARTS)) is not None:
         return name
     for index, layer in enumerate(stem.proj):
-        name = first_touched(layer, ACTIVATION_PARTS if index % 2 else CONVOLUTION_PARTS)
+        name = find_modified_layer(layer, ACTIVATION_PARTS if index % 2 else CONVOLUTION_PARTS)
         if name is not None:
             return f'proj.{index}.{name}'.rstrip('.')
     return None

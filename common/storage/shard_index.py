@@ -129,6 +129,5 @@ def read_manifest(folder: str, settings: Settings = None) -> dict[str, Any]:
                         'and sha256, and beside')
     for name in (each.get('file') for each in shards):
         if not isinstance(name, str) or not name or Path(name).name != name:
-            raise UserError(
-                f'{folder}/{MANIFEST}: shards must be files next to it, got {name!r}')
+            raise UserError(f'{folder}/{MANIFEST}: shards must be files next to it, got {name!r}')
     return manifest

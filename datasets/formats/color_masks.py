@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image
 
 from colonnade.common.errors import UserError
-from colonnade.runtime.depths import has_16_bits
+from colonnade.runtime.bit_depth import has_16_bits
 
 from ..custom.label_maps import IGNORED
 from ..validation.image_files import open_image

@@ -40,7 +40,7 @@ def convert_all_again(options: CheckDataOptions) -> Report:
             datasets.setdefault(folder, []).append(dataset)
     if not datasets:
         raise UserError(f'--convert-again: {options.config} reads no dataset that '
-                        'colonnade new_config has converted')
+                        'colonnade create_config has converted')
     report = Report()
     for folder, readers in datasets.items():
         convert_again(folder, readers, report)
@@ -66,10 +66,11 @@ def convert_again(folder: Path, datasets: Sequence[ConfigDict], report: Report) 
         record = json.loads((folder / RECORD).read_bytes())
     except ValueError as error:
         raise UserError(f'{folder / RECORD} is damaged ({error}): remove {folder}, and write the '
-                        'config again with colonnade new_config') from error
+                        'config again with colonnade create_config') from error
     if 'options' not in record:
-        raise UserError(f'{folder} was converted by an earlier version, which has not recorded its '
-                        'options: remove it, and write the config again with colonnade new_config')
+        raise UserError(
+            f'{folder} was converted by an earlier version, which has not recorded its '
+            'options: remove it, and write the config again with colonnade create_config')
     options: dict[str, Any] = {key: record['options'].get(key) for key in OPTIONS}
     for key in PATHS:
         if isinstance(given := options[key], list) and given:
@@ -86,7 +87,7 @@ def convert_again(folder: Path, datasets: Sequence[ConfigDict], report: Report) 
     with open_dataset(args, record['kind'], report):
         if not report.num_faults and (changed := _find_misfit(datasets, args, folder)):
             text = f'{changed}: nothing was changed. Write the config again with colonnade ' \
-                   'new_config, to another --out'
+                   'create_config, to another --out'
             report.add(Finding('stale-conversion', text, (str(folder), )))
     if report.num_faults:
         shutil.rmtree(scratch, ignore_errors=True)

@@ -159,7 +159,7 @@ def _even_out(sides: list[_Side], num_training: int) -> None:
     def cost(unit: _Unit) -> float:
         return sum(n * (n - 2 * other.wanted[name]) for name, n in unit.counts.items())
 
-    def may_leave(unit: _Unit) -> bool:
+    def can_move(unit: _Unit) -> bool:
         return all(held[name] > n for name, n in unit.counts.items())
 
     heap = [(cost(unit), place, unit) for place, unit in enumerate(full.units)]
@@ -168,7 +168,7 @@ def _even_out(sides: list[_Side], num_training: int) -> None:
         was, place, unit = heappop(heap)
         if (now := cost(unit)) > was:
             heappush(heap, (now, place, unit))
-        elif len(unit.names) < 2 * excess and may_leave(unit):
+        elif len(unit.names) < 2 * excess and can_move(unit):
             full.give(unit, other)
             held.subtract(unit.counts)
             excess -= len(unit.names)

@@ -16,7 +16,8 @@ from colonnade.common.errors import UserError, file_errors
 from colonnade.common.hashing import sha256_of
 from colonnade.common.progress import Progress
 from colonnade.common.storage.file_access import Settings, is_remote, local_copy
-from colonnade.settings.dataset_paths import check_data, evaluators, find_datasets, paths_of_setting
+from colonnade.settings.dataset_paths import (check_dataset, evaluators, find_datasets,
+                                              paths_of_setting)
 from colonnade.settings.reading import LaunchOptions, load_config
 
 from ..options import ShardOptions
@@ -50,7 +51,7 @@ def make_shards(options: ShardOptions) -> dict[str, Any]:
     cfg = load_config(
         LaunchOptions(options.config, cfg_options=options.cfg_options, data_root=options.data_root))
     dataloaders = tuple(key for key in PARTS if cfg.get(key))
-    check_data(cfg, dataloaders)
+    check_dataset(cfg, dataloaders)
     root = find_root(cfg, dataloaders)
     with new_folder(Path(options.out)) as folder:
         writer = ShardWriter(folder, int(options.shard_size * MEGABYTE))

@@ -7,8 +7,8 @@ from typing import Any
 
 from colonnade.common.errors import MissingFileError, UserError, file_errors
 from colonnade.common.hashing import sha256_of
-from colonnade.common.storage.object_storage import naming
 from colonnade.common.storage.file_access import backend_of, exists, is_remote
+from colonnade.common.storage.object_storage import naming
 from colonnade.common.storage.shard_index import MANIFEST, ShardIndex
 
 CHUNK = 2**24  # bytes read at a time

@@ -1,1 +1,1 @@
-"""What is wrong with data sets, found before training and by tools/check_data.py."""
+"""What is wrong with data sets, found before training and by tools/check_dataset.py."""

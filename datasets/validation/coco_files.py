@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from colonnade.common.errors import UserError
-from colonnade.common.gc_control import without_collecting
+from colonnade.common.gc_control import pause_gc
 from colonnade.settings.findings import Finding
 from colonnade.settings.rules import EFFECTS, Effect
 
@@ -118,7 +118,7 @@ def load_json(path: Path, *, takes_bom: bool = False) -> Any:
     text = path.read_text(encoding='utf-8-sig' if takes_bom else 'utf-8')
     if text.startswith('\ufeff'):
         raise UserError('it starts with a byte order mark, at which pycocotools stops')
-    with without_collecting():
+    with pause_gc():
         return json.loads(text)
 
 

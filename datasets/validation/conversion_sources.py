@@ -22,7 +22,7 @@ from .validation_report import Report
 RECORD, SOURCES = 'conversion.json', 'sources.json'  # files in the folder of a conversion
 MAX_SHOWN = 3  # sources that a message names
 WORKERS, CHUNK = 16, 1000  # threads that wait for the file system, and files for each at a time
-ADVICE = 'convert again with: colonnade check_data {} --convert-again'
+ADVICE = 'convert again with: colonnade check_dataset {} --convert-again'
 
 #: size, time of modification and CRC-32 of a file that was read, None if there was none; an empty
 #: list for a file that was not read

@@ -1,4 +1,4 @@
-"""What ``tools/check_data.py`` does, from its options to a report."""
+"""What ``tools/check_dataset.py`` does, from its options to a report."""
 from __future__ import annotations
 
 import os
@@ -11,7 +11,7 @@ import cv2
 
 from colonnade.common.atomic_files import check_writable, write_json
 from colonnade.common.errors import UserError
-from colonnade.runtime.printing import one_line
+from colonnade.runtime.sanitize import one_line
 from colonnade.settings.pipeline_steps import name_of
 from colonnade.settings.reading import LaunchOptions, load_config
 from colonnade.settings.rules import EFFECTS, RULES, STOPPING

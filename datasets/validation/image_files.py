@@ -17,7 +17,7 @@ from PIL import Image, UnidentifiedImageError
 from PIL.JpegImagePlugin import JpegImageFile
 
 from colonnade.common.errors import FileError, UserError
-from colonnade.runtime.depths import depth_fault, tiff_fault
+from colonnade.runtime.bit_depth import depth_fault, tiff_fault
 from colonnade.runtime.images import any_size
 from colonnade.settings.findings import Finding
 

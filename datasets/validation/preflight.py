@@ -16,9 +16,9 @@ from mmengine.logging import print_log
 from colonnade.common.atomic_files import write_json
 from colonnade.common.distributed import VARIABLES, wait_for_all
 from colonnade.common.errors import UserError
-from colonnade.common.storage.object_storage import cache_folder
 from colonnade.common.storage.file_access import is_remote
-from colonnade.runtime.printing import one_line
+from colonnade.common.storage.object_storage import cache_folder
+from colonnade.runtime.sanitize import one_line
 from colonnade.settings.rules import RULES, STOPPING
 
 from .conversion_sources import report_changes
@@ -29,14 +29,14 @@ from .validation_report import Report
 
 FORMAT = 4  # of what is kept; another one is looked at anew
 SHOWN = 10  # findings of a kind that are kept
-ADVICE = 'colonnade check_data CONFIG looks at every file and lists all'
+ADVICE = 'colonnade check_dataset CONFIG looks at every file and lists all'
 
 
 class BadDataError(UserError):
     """Data that training would stop at."""
 
 
-def check_before_training(cfg: Config, *, skip: bool) -> None:
+def run_preflight_checks(cfg: Config, *, skip: bool) -> None:
     """Look at annotations, names of files and some headers, in one process of each machine.
 
     Args:

@@ -14,7 +14,7 @@ from mmengine.config import Config, ConfigDict
 from mmengine.fileio import list_dir_or_file
 from mmengine.registry import DATASETS
 
-from colonnade.common.gc_control import without_collecting
+from colonnade.common.gc_control import pause_gc
 from colonnade.common.storage import exists, is_readable, local_copy
 from colonnade.common.storage.file_access import is_remote
 from colonnade.common.storage.shard_reader import SCHEME
@@ -237,7 +237,7 @@ def check_coco(source: Source, depth: Depth) -> None:
             if isinstance(entry.get('file_name'), str) and (used is None or entry.get('id') in used)
         ], depth)
     look = images_of_entries(folder, source.loading, depth, used)
-    with without_collecting():
+    with pause_gc():
         if not depth.whole and are_sound(content, source.usage):
             content = dict(content, annotations=[])
         check_instances(Path(ann_file), content, report, look=look, usage=source.usage)

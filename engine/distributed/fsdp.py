@@ -24,12 +24,12 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
 
 from colonnade.common.atomic_files import UNFINISHED, replace_folder
-from colonnade.common.distributed import failing_together
+from colonnade.common.distributed import raise_on_all_ranks
 from colonnade.common.errors import FileError, UserError, file_errors
 from colonnade.common.hashing import sha256_of
 from colonnade.weights.checkpoint_files import (CheckpointError, arguments_of_whole_files,
                                                 keep_sums, reason)
-from colonnade.weights.openmmlab import without_code
+from colonnade.weights.mmengine_loaders import strip_code
 from colonnade.weights.sharded_files import (REST, SHAPES, is_sharded, mapped, read_folder,
                                              shards_of, write_shards)
 from colonnade.weights.state_dicts import State, with_prefix
@@ -109,7 +109,7 @@ class ShardedRunner(StrictRunner):
         if fn_name in ('after_val_epoch', 'after_test_epoch'):
             keep_shards(self.model)
         if fn_name == 'before_save_checkpoint':
-            with failing_together():  # before processes wait for each other's shards
+            with raise_on_all_ranks():  # before processes wait for each other's shards
                 super().call_hook(fn_name, **kwargs)
             self._take_shards(kwargs['checkpoint'])
             return
@@ -162,7 +162,7 @@ class ShardedRunner(StrictRunner):
         """As without shards; of a folder, each process reads its part alone."""
         if self.adapt is not None or not is_sharded(filename):
             return super().read(filename)
-        return without_code(read_folder(filename, place_of=self.shard_of))
+        return strip_code(read_folder(filename, place_of=self.shard_of))
 
     def place(self, checkpoint: dict[str, Any]) -> dict[str, Any]:
         """A checkpoint with this process' part of what is sharded."""
@@ -198,7 +198,7 @@ class ShardedRunner(StrictRunner):
         kwargs['save_optimizer'] = save_optimizer
         path = join_path(out_dir, filename)
         if not self.cfg.get('sharded_checkpoints') or not save_optimizer:
-            with failing_together():
+            with raise_on_all_ranks():
                 self._write(path, *args, **kwargs)
             return
         try:
@@ -252,13 +252,13 @@ def shared_folder(path: Path) -> Iterator[Path]:
     """
     scratch = path.with_name(f'{UNFINISHED}{path.name}')
     try:
-        with failing_together(), file_errors():
+        with raise_on_all_ranks(), file_errors():
             if is_main_process():
                 shutil.rmtree(scratch, ignore_errors=True)
                 scratch.mkdir(parents=True)
-        with failing_together():
+        with raise_on_all_ranks():
             yield scratch
-        with failing_together(), file_errors():
+        with raise_on_all_ranks(), file_errors():
             sums = {file.name: sha256_of(file) for file in shards_of(scratch, get_rank())}
             for other in all_gather_object(sums):
                 sums.update(other)

@@ -54,8 +54,8 @@ def shard_model(model: nn.Module, mesh: DeviceMesh) -> None:
         mesh: Of all processes, one-dimensional.
     """
     blank = without_values(model)
-    for trunk in [module for module in model.modules() if isinstance(module, ColumnarBackbone)]:
-        for block in trunk.blocks:
+    for backbone in [module for module in model.modules() if isinstance(module, ColumnarBackbone)]:
+        for block in backbone.blocks:
             fully_shard(block, mesh=mesh)
     fully_shard(model, mesh=mesh)
     # copy.deepcopy asks an object for this; torch's units refuse

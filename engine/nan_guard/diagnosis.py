@@ -162,7 +162,7 @@ def forward_hooks(model: nn.Module, hook: Callable[..., None]) -> Iterator[None]
 
 @contextmanager
 def computing_alone(model: nn.Module) -> Iterator[None]:
-    """Context manager that lets trunk, neck and layers compute without other processes."""
+    """Context manager that lets backbone, neck and layers compute without other processes."""
     synchronised = [module for module in model.modules()
                     if isinstance(module, nn.SyncBatchNorm) and module.training]  # yapf: disable
     keep_whole(model)

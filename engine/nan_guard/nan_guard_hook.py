@@ -26,7 +26,7 @@ from .good_checkpoints import GoodCheckpoints, resume_hint
 from .step_guard import StepGuard, guard_steps
 
 
-def skip_bad_steps(runner: Runner, max_bad_steps: int) -> None:
+def register_nan_guard(runner: Runner, max_bad_steps: int) -> None:
     """Let a training skip steps on what is not finite, and stop after so many in a row.
 
     mmdet's CheckInvalidLossHook, which would end it at some of them, is left out.

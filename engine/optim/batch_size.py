@@ -31,7 +31,7 @@ def batch_size(cfg: Config) -> int:
     return num_processes(cfg) * cfg.train_dataloader.batch_size
 
 
-def share_out(cfg: Config, total: int) -> None:
+def set_total_batch_size(cfg: Config, total: int) -> None:
     """Let an iteration have so many images, of which each process takes an equal share.
 
     Runs then go on with another number of processes.

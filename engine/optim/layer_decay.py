@@ -1,4 +1,4 @@
-"""Layer-wise decay of the learning rate for columnar trunks, under mmdet and mmseg alike."""
+"""Layer-wise decay of the learning rate for columnar backbones, under mmdet and mmseg alike."""
 from __future__ import annotations
 
 from typing import Protocol, runtime_checkable
@@ -25,7 +25,7 @@ class KnowsLayers(Protocol):
 class LayerDecayConstructor(DefaultOptimWrapperConstructor):
     """mmengine's constructor, with a learning rate that falls from the last block to the stem.
 
-    The rate of block i of a trunk of depth d is multiplied by ``layer_decay_rate ** (d - i)``, that
+    The rate of block i of a backbone of depth d is multiplied by ``layer_decay_rate ** (d - i)``, that
     of the stem by ``layer_decay_rate ** (d + 1)``. Necks and heads keep it. BEiT (arXiv 2106.08254)
     and ViTDet (arXiv 2203.16527) fine-tune so. Parameters of equal settings share a group.
 

@@ -7,7 +7,7 @@ from typing import Any
 from mmengine.logging import MMLogger
 from mmengine.optim import build_optim_wrapper
 
-from colonnade.models.meta_device import build_without_memory
+from colonnade.models.meta_device import build_on_meta
 from colonnade.settings.overrides import merge_options
 from colonnade.settings.reading import read_config
 
@@ -30,7 +30,7 @@ def parameter_groups(config: Path, options: dict[str, Any]) -> tuple[Groups, lis
     MMLogger.get_current_instance().addFilter(QuietFilter())
     cfg = read_config(config)
     merge_options(cfg, options)
-    model = build_without_memory(cfg.model)
+    model = build_on_meta(cfg.model)
     if cfg.optim_wrapper.get('type') == 'AmpOptimWrapper':  # needs a GPU, and has the same groups
         cfg.optim_wrapper = dict(cfg.optim_wrapper, type='OptimWrapper')
         for option in ('loss_scale', 'dtype'):

@@ -14,7 +14,7 @@ from torch import nn
 
 from colonnade.backbones import ColumnarBackbone
 from colonnade.common.errors import UserCodeError, UserError
-from colonnade.models.meta_device import build_without_memory
+from colonnade.models.meta_device import build_on_meta
 
 from ..runner.hooks import averages_weights, hooks_of
 from .images import Size
@@ -155,8 +155,7 @@ def estimate(setting: Setting, size: Size, mean_pixels: float, imports: int, *,
     Raises:
         ValueError: If no step can be taken on this machine.
     """
-    weights, room = num_bytes(build_without_memory(setting.cfg.model)), free_memory(
-        setting, imports)
+    weights, room = num_bytes(build_on_meta(setting.cfg.model)), free_memory(setting, imports)
     if STEP * weights > room:
         raise UserError(f'a step of this model takes {STEP * weights / GIB:.1f} GiB without '
                         f'images, of which {room / GIB:.1f} are free here: plan it on a larger '

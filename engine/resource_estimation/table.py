@@ -8,7 +8,7 @@ from datetime import timedelta
 from mmengine.config import Config
 
 from colonnade.models.half_precision import lacks_bfloat16
-from colonnade.settings.backbone_config import trunk_of
+from colonnade.settings.backbone_config import backbone_of
 from colonnade.settings.checks.widths import batch_problems
 
 from .estimate import GIB, Estimate
@@ -38,7 +38,7 @@ def suggest_changes(estimate: Estimate) -> Iterator[str]:
     cfg, on_gpu = setting.cfg, setting.device == 'cuda'
     if setting.half is None and (on_gpu or not lacks_bfloat16()):
         yield '--amp'
-    if trunk_of(cfg.model) and not cfg.model.backbone.get('with_cp'):
+    if backbone_of(cfg.model) and not cfg.model.backbone.get('with_cp'):
         yield '--cfg-options model.backbone.with_cp=True'
     batches = [n for n in range(setting.images - 1, 0, -1) if setting.images % n == 0]
     if images := next((n for n in batches if accepts_batch(cfg, n)), None):
@@ -47,7 +47,7 @@ def suggest_changes(estimate: Estimate) -> Iterator[str]:
     if on_gpu and not setting.fsdp:
         yield '--fsdp --processes N'
     yield '--plan-size HEIGHT WIDTH, and a train pipeline of smaller images'
-    yield 'a smaller trunk'
+    yield 'a smaller backbone'
 
 
 def accepts_batch(cfg: Config, images: int) -> bool:

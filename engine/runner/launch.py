@@ -18,7 +18,7 @@ from colonnade.common.distributed import (VARIABLES, check_launcher, join_on_cpu
                                           on_several_machines)
 from colonnade.common.errors import file_errors
 from colonnade.common.locking import locked
-from colonnade.settings.backbone_config import settle_trunk
+from colonnade.settings.backbone_config import settle_backbone
 from colonnade.settings.dataset_paths import evaluators
 from colonnade.settings.known_settings import names_of_type
 from colonnade.settings.reading import build_error
@@ -42,7 +42,7 @@ def build_runner(cfg: Config) -> Runner:
     if on_several_machines(cfg.launcher):
         gather_by_messages(cfg)
     remove_null_hooks(cfg)
-    settle_trunk(cfg.model)
+    settle_backbone(cfg.model)
     visualizer = cfg.get('visualizer')
     if isinstance(visualizer, dict) and \
             Visualizer.check_instance_created(visualizer.get('name', '')):
@@ -66,7 +66,7 @@ def set_timeout(cfg: Config) -> None:
 
 
 @contextmanager
-def sole_run(cfg: Config, *others: Path) -> Iterator[None]:
+def lock_work_dir(cfg: Config, *others: Path) -> Iterator[None]:
     """Context manager that locks the work dir of a run, and other folders that it writes to.
 
     Raises:

@@ -7,7 +7,7 @@ import sys
 from mmengine.hooks import LoggerHook
 from mmengine.runner import Runner
 
-from colonnade.runtime.printing import printable
+from colonnade.runtime.sanitize import printable
 
 #: warnings of mmengine about what its own hooks use
 MMENGINE_WARNINGS = ('"FileClient" will be deprecated', '"HardDiskBackend" is the alias')

@@ -45,7 +45,7 @@ class GuardedLoop(BaseLoop):
     def take_step(self, index: int, data_batch: Sequence[dict]) -> None:
         """Run an iteration; random numbers of the model differ between processes."""
         runner = self.runner
-        Seed(runner.seed, get_rank(), self._iter, MODEL).plant()
+        Seed(runner.seed, get_rank(), self._iter, MODEL).seed_generators()
         runner.call_hook('before_train_iter', batch_idx=index, data_batch=data_batch)
         step = partial(runner.model.train_step, data_batch, optim_wrapper=runner.optim_wrapper)
         outputs = step() if self.guard is None else self.guard(runner, data_batch, step)

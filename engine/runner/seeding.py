@@ -39,7 +39,7 @@ class Seed:
     iteration: int
     purpose: int
 
-    def plant(self) -> None:
+    def seed_generators(self) -> None:
         """Seed the generators of Python, NumPy and torch; for ``MODEL`` also those of GPUs."""
         words = np.random.SeedSequence((self.run, self.rank, self.iteration, self.purpose))
         state = words.generate_state(4)
@@ -59,7 +59,7 @@ class SeededBatch:
     seed: Seed
 
     def __iter__(self) -> Iterator[Any]:
-        self.seed.plant()
+        self.seed.seed_generators()
         return iter(self.indices)
 
     def __len__(self) -> int:
@@ -101,7 +101,7 @@ class SeededBatches:
         has_own_generator = isinstance(self.source, (DefaultSampler, InfiniteSampler))
         for number in count(iteration):
             if not has_own_generator:
-                Seed(self.seed, 0, number, ORDER).plant()  # processes split one order
+                Seed(self.seed, 0, number, ORDER).seed_generators()  # processes split one order
             yield number
 
     def _iter_epochs(self) -> Iterator[list[Any]]:

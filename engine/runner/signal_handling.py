@@ -19,7 +19,7 @@ from mmengine.runner import EpochBasedTrainLoop, Runner
 from torch.distributed.distributed_c10d import _get_default_store
 from torch.utils.data import DataLoader
 
-from colonnade.common.distributed import failing_together
+from colonnade.common.distributed import raise_on_all_ranks
 
 from ..distributed.sharded_tensors import keep_shards
 from ..work_dir.checkpoint_hook import get_checkpoint_hook
@@ -50,7 +50,7 @@ class Interrupted(Exception):
 
 
 @contextmanager
-def interruptible(runner: Runner) -> Iterator[StopOnSignal]:
+def handle_signals(runner: Runner) -> Iterator[StopOnSignal]:
     """Context manager in which a signal makes a runner finish its iteration, save and stop.
 
     The runner raises :class:`Interrupted`. A second SIGINT is a KeyboardInterrupt. Before training
@@ -114,7 +114,7 @@ class StopOnSignal(Hook):
         loaders = {loop.dataloader for loop in loops}
         loaders |= {loop.endless for loop in loops if isinstance(loop, SeededIterationLoop)}
         for loader in loaders:
-            outlive_signals(loader)
+            ignore_signals_in_workers(loader)
         self.saves = get_checkpoint_hook(runner) is not None
         for number in SIGNALS:
             if signal.getsignal(number) not in (signal.SIG_IGN, None):
@@ -191,11 +191,11 @@ class StopOnSignal(Hook):
             FileError: If it cannot be written, in all processes.
         """
         hook = get_checkpoint_hook(runner)
-        if hook is None or not goes_on_from_here(runner):
+        if hook is None or not can_resume_mid_epoch(runner):
             return None
         if runner.iter == hook.saved_at and hook.save_optimizer:
             return hook.last_ckpt
-        with failing_together():
+        with raise_on_all_ranks():
             runner.save_checkpoint(
                 hook.out_dir,
                 Run.INTERRUPTED,
@@ -209,14 +209,14 @@ class StopOnSignal(Hook):
         return path
 
 
-def goes_on_from_here(runner: Runner) -> bool:
+def can_resume_mid_epoch(runner: Runner) -> bool:
     """Return True if the loop can resume from this iteration; mmengine's repeats whole epochs."""
     loop = runner.train_loop
     return isinstance(loop, SeededEpochLoop) or not isinstance(loop, EpochBasedTrainLoop) or \
         runner.iter == runner.epoch * len(loop.dataloader)
 
 
-def outlive_signals(loader: DataLoader) -> None:
+def ignore_signals_in_workers(loader: DataLoader) -> None:
     """Make a loader's workers ignore signals that reach all processes of a terminal or a job."""
     loader.worker_init_fn = partial(start_worker, loader.worker_init_fn)
 

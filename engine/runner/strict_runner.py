@@ -23,7 +23,7 @@ from colonnade.datasets.mask_encoding import encode_for
 from colonnade.weights.checkpoint_files import arguments_of_whole_files
 from colonnade.weights.downloads import fetch
 from colonnade.weights.loading import Plan, plan_loading
-from colonnade.weights.openmmlab import without_code
+from colonnade.weights.mmengine_loaders import strip_code
 from colonnade.weights.state_dicts import State, WeightsError
 
 from .hooks import BatchSizeHook, get_optim_wrappers
@@ -39,7 +39,7 @@ class StrictRunner(Runner):
     """mmengine's runner, which loads safely, strictly and from all published formats.
 
     Attributes:
-        adapt: Function that changes what is loaded, see :class:`~.class_transfer.NewClasses`.
+        adapt: Function that changes what is loaded, see :class:`~.class_transfer.ClassTransfer`.
         prepare: Function that is called with the model once weights are loaded.
         skipped_samples: File with the training samples that failed to load and were skipped. With
             None, the first one stops training.
@@ -139,7 +139,7 @@ class StrictRunner(Runner):
 
     def read(self, filename: str) -> dict[str, Any]:
         """Return the content of a checkpoint, on the CPU."""
-        return without_code(fetch(filename))
+        return strip_code(fetch(filename))
 
     def place(self, checkpoint: dict[str, Any]) -> dict[str, Any]:
         """Return a checkpoint in the form that model, hooks and optimizer load."""
@@ -196,7 +196,7 @@ class StrictRunner(Runner):
                   for group in each.param_groups}  # yapf: disable
         if len(groups) > 1:
             self.logger.info(f'{len(groups)} parameter groups of different learning rate or weight '
-                             'decay: colonnade param_groups CONFIG lists them')
+                             'decay: colonnade list_param_groups CONFIG lists them')
         return built
 
     def load_or_resume(self) -> None:

@@ -12,7 +12,7 @@ from mmengine.dist import is_main_process
 from mmengine.hooks import CheckpointHook
 from mmengine.runner import Runner
 
-from colonnade.common.distributed import failing_together
+from colonnade.common.distributed import raise_on_all_ranks
 from colonnade.common.errors import FileError
 from colonnade.weights.sharded_files import is_checkpoint
 
@@ -21,7 +21,7 @@ from .run import Run
 
 
 @contextmanager
-def unless_it_fails(runner: Runner) -> Iterator[None]:
+def rollback_on_error(runner: Runner) -> Iterator[None]:
     """Context manager that undoes changes to what checkpoints note, if its block raises."""
     infos = runner.message_hub.runtime_info
     before = dict(infos)
@@ -98,7 +98,7 @@ class BestCheckpoint(CheckpointHook):
         self.paths = [*nothing]  # which mmengine would delete before better ones are saved
         last, self.last_ckpt = self.last_ckpt, None  # mmengine's hook saves the best alone then
         try:
-            with unless_it_fails(runner), failing_together():
+            with rollback_on_error(runner), raise_on_all_ranks():
                 super()._save_best_checkpoint(runner, compared)
         except FileError as error:
             self.paths = [*nothing]

@@ -20,7 +20,7 @@ from .metrics_recorder import CompleteMetrics, LoggedSteps, Recorder
 from .metrics_table import MetricsTable
 from .progress_line import progress_line
 from .run import Run
-from .trackers import add_trackers, check_trackers, outlived
+from .trackers import add_trackers, check_trackers, tolerate_full_disk
 
 
 def settle(cfg: Config, patience: int | None, min_delta: float | None,
@@ -86,7 +86,7 @@ def recorded(runner: Runner, *, patience: int | None, min_delta: float | None,
         runner.register_hook(
             Patience(table, monitor, rule=rule, patience=patience, min_delta=min_delta or 0.))
     try:
-        with outlived(runner), \
+        with tolerate_full_disk(runner), \
                 progress_line(runner, names[0] if names else best_metric(cfg)):
             yield
     finally:  # mmengine keeps visualizers, which would keep the model

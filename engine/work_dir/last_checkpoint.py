@@ -9,13 +9,13 @@ from mmengine.dist import is_main_process
 from mmengine.hooks import CheckpointHook
 from mmengine.runner import Runner
 
-from colonnade.common.distributed import failing_together
+from colonnade.common.distributed import raise_on_all_ranks
 from colonnade.common.errors import FileError
 from colonnade.weights.checkpoint_files import NAME, CheckpointError, is_local
 
 from ..runner.hooks import is_between_steps
 from ..upstream import get_start
-from .best_checkpoint import BestCheckpoint, note, unless_it_fails
+from .best_checkpoint import BestCheckpoint, note, rollback_on_error
 from .run import Run
 
 
@@ -97,7 +97,7 @@ class RunCheckpoints(BestCheckpoint):
         if self.is_plain:
             self.write_plain(runner, step, meta)
         else:
-            with failing_together():
+            with raise_on_all_ranks():
                 super()._save_checkpoint_with_step(runner, step, meta)
         self.saved_at = meta['iter']
         if is_main_process():
@@ -109,7 +109,7 @@ class RunCheckpoints(BestCheckpoint):
         name = self.filename_tmpl.format(step)
         path = str(self.file_backend.join_path(self.out_dir, name))
         kept = [other for other in getattr(self, 'keep_ckpt_ids', ()) if other != step] + [step]
-        with unless_it_fails(runner), failing_together():
+        with rollback_on_error(runner), raise_on_all_ranks():
             runner.message_hub.update_info('last_ckpt', path)
             if limit > 0:
                 runner.message_hub.update_info('keep_ckpt_ids', kept[-limit:])

@@ -17,7 +17,7 @@ from mmengine.runner import Runner
 from colonnade.common.atomic_files import REPLACED, SCRATCH, UNFINISHED, is_left_behind, write_text
 from colonnade.common.distributed import wait_for_all
 from colonnade.common.errors import UserError, file_errors
-from colonnade.weights.checksums import CHANGED, check_content, has_sum, sums_of
+from colonnade.weights.checksums import CHANGED, has_sum, read_checksums, verify_checksum
 from colonnade.weights.files import read_checkpoint
 from colonnade.weights.sharded_files import check_folder, is_checkpoint, is_sharded
 from colonnade.weights.state_dicts import DamagedError, WeightsError
@@ -101,7 +101,7 @@ class Run:
         last = folder / note.name
         if not is_checkpoint(last) and is_checkpoint(note):
             folder, last = note.parent, note
-        saved = [name for name, _ in sums_of(folder) if not name.startswith(BEST)]
+        saved = [name for name, _ in read_checksums(folder) if not name.startswith(BEST)]
         order = {name: place for place, name in enumerate(saved)}
         found = {path: number(path) or 0 for path in list_checkpoints(folder)
                  if path.name in order or number(path)}  # yapf: disable
@@ -169,7 +169,7 @@ class Run:
                                f'Train anew in another --work-dir{start}')
         return None
 
-    def set_aside_best(self) -> None:
+    def rename_old_best(self) -> None:
         """Rename the best checkpoints of a run that starts anew, which would take their names.
 
         A run has those alone if it was killed before its first checkpoint with the state of
@@ -229,7 +229,7 @@ def check_resumable(path: Path) -> None:
     if is_sharded(path):
         check_folder(path)
     elif has_sum(path):
-        check_content(path)
+        verify_checksum(path)
     elif 'optimizer' not in read_checkpoint(path):
         raise DamagedError(f'{path} holds no state of training')
 
@@ -251,7 +251,7 @@ def go_on(runner: Runner) -> None:
             if is_resuming(runner) and get_start(runner) is None:
                 answer = [run.find_newest()]
             elif not is_resuming(runner):
-                run.set_aside_best()
+                run.rename_old_best()
         except (OSError, ValueError) as error:
             answer = [error]
     wait_for_all()  # large checkpoints are read to see if they are whole

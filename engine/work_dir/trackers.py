@@ -156,7 +156,7 @@ class PatientLog(logging.FileHandler):
 
 
 @contextmanager
-def outlived(runner: Runner) -> Iterator[None]:
+def tolerate_full_disk(runner: Runner) -> Iterator[None]:
     """Context manager in which a full disk costs lines of logs and curves, not the training."""
     backends, logger = get_backends(runner), runner.logger
     before = dict(backends)

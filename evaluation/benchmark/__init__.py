@@ -1,1 +1,1 @@
-"""Time and memory of trunks and detectors, side by side; behind tools/benchmark.py."""
+"""Time and memory of backbones and detectors, side by side; behind tools/benchmark.py."""

@@ -15,7 +15,7 @@ from colonnade.models.fusion import fuse
 from colonnade.models.half_precision import half_type, name_of_type
 
 from ..options import BenchmarkOptions
-from .candidates import DETECTORS, NAMES, build_trunk
+from .candidates import DETECTORS, NAMES, build_backbone
 from .machine import described, product_limit
 from .measurement import Job, middle_and_spread, peak_memory, time_in_turns, work_of
 
@@ -26,7 +26,7 @@ DTYPES = dict(float32=torch.float32, bfloat16=torch.bfloat16, float16=torch.floa
 @dataclass
 class Row:
     """One contestant's numbers."""
-    trunk: str
+    backbone: str
     height: int
     width: int
     batch_size: int
@@ -43,14 +43,14 @@ class Row:
     weights_mib: float
 
     def __str__(self) -> str:
-        return (f'{self.trunk:20} {f"{self.height}x{self.width}":>9} {self.batch_size:3} '
+        return (f'{self.backbone:20} {f"{self.height}x{self.width}":>9} {self.batch_size:3} '
                 f'{self.mode:5} {self.contestant:15} {self.seconds:8.3f} ±{self.spread:6.3f} s '
                 f'{self.time_ratio:5.2f} {self.images_per_second:8.2f} {self.gflops:7.0f} '
                 f'{self.share:5.0%} {self.memory_mib:8.0f} MiB {self.memory_ratio:5.2f} '
                 f'{self.weights_mib:6.0f} MiB')
 
 
-HEADER = (f'{"trunk":20} {"size":>9} {"B":>3} {"mode":5} {"contestant":15} {"seconds":>18} '
+HEADER = (f'{"backbone":20} {"size":>9} {"B":>3} {"mode":5} {"contestant":15} {"seconds":>18} '
           f'{"ratio":>5} {"images/s":>8} {"GFLOP/s":>7} {"share":>5} {"memory":>12} '
           f'{"ratio":>5} {"weights":>10}')
 
@@ -73,7 +73,7 @@ def measure(job: Job, names: list[str], rounds: int, limit: float) -> list[Row]:
         middle, spread = measured[name]
         speed = work / middle
         rows.append(
-            Row(job.trunk, *job.size, job.batch_size, 'train' if job.train else 'eval', name,
+            Row(job.backbone, *job.size, job.batch_size, 'train' if job.train else 'eval', name,
                 middle, spread, measured[first][0] / middle, job.batch_size / middle, speed,
                 speed / limit, memory[name][0], memory[first][0] / memory[name][0],
                 memory[name][1]))
@@ -92,11 +92,11 @@ def draw(rows: list[Row], path: Path) -> None:
     """Images per second and memory against resolution (as XCiT's figures 2 and D.1)."""
     figure = Figure((11, 4.5), layout='constrained')
     left, right = figure.subplots(1, 2)
-    for trunk, name in dict.fromkeys((row.trunk, row.contestant) for row in rows):
-        line = [row for row in rows if (row.trunk, row.contestant) == (trunk, name)]
+    for backbone, name in dict.fromkeys((row.backbone, row.contestant) for row in rows):
+        line = [row for row in rows if (row.backbone, row.contestant) == (backbone, name)]
         sides = [(row.height * row.width)**0.5 for row in line]
-        left.plot(sides, [row.images_per_second for row in line], 'o-', label=f'{trunk} {name}')
-        right.plot(sides, [row.memory_mib for row in line], 'o-', label=f'{trunk} {name}')
+        left.plot(sides, [row.images_per_second for row in line], 'o-', label=f'{backbone} {name}')
+        right.plot(sides, [row.memory_mib for row in line], 'o-', label=f'{backbone} {name}')
     for axes, label in ((left, 'images per second'), (right, 'MiB above weights')):
         axes.set(xscale='log', yscale='log', xlabel='pixels, root of height x width', ylabel=label)
         axes.legend()
@@ -105,21 +105,21 @@ def draw(rows: list[Row], path: Path) -> None:
 
 def check(args: BenchmarkOptions) -> None:
     """Raise a ValueError for what cannot be measured, and set what depends on the machine."""
-    if unknown := [name for name in args.opponents if name not in NAMES]:
-        raise UserError(f'--opponents must be among {", ".join(NAMES)}, got {", ".join(unknown)}')
+    if unknown := [name for name in args.baselines if name not in NAMES]:
+        raise UserError(f'--baselines must be among {", ".join(NAMES)}, got {", ".join(unknown)}')
     if min(args.rounds, *args.batch_sizes) < 1:
         raise UserError('--rounds and --batch-sizes must be at least 1')
     detectors = [
-        name for name in args.opponents if name.partition('-')[0] in ('detector', *DETECTORS)
+        name for name in args.baselines if name.partition('-')[0] in ('detector', *DETECTORS)
     ]
     if args.train and (detectors or args.fuse):
-        raise UserError('--train is for trunks that are not fused')
-    if detectors and len(detectors) < len(args.opponents):
+        raise UserError('--train is for backbones that are not fused')
+    if detectors and len(detectors) < len(args.baselines):
         raise UserError('detectors are compared with detectors: leave out '
-                        f'{", ".join(set(args.opponents) - set(detectors))}')
+                        f'{", ".join(set(args.baselines) - set(detectors))}')
     if args.fuse and args.compile:
         raise UserError('--fuse and --compile are measured one at a time')
-    fused = args.fuse or any(name.endswith('-fused') for name in args.opponents)
+    fused = args.fuse or any(name.endswith('-fused') for name in args.baselines)
     if fused and args.dtype != 'float32':
         raise UserError('fused models compute in half precision with --amp, not with --dtype')
     args.threads = args.threads or torch.get_num_threads()
@@ -129,9 +129,9 @@ def check(args: BenchmarkOptions) -> None:
         raise UserError(f'--amp goes with weights of float32, leave out --dtype {args.dtype}')
     if args.device == 'cpu' and not Path('/proc/self/clear_refs').exists():
         raise UserError('memory without a GPU is read from /proc, which Linux alone has')
-    for trunk in args.trunks:
+    for backbone in args.backbones:
         with without_memory():
-            built = build_trunk(trunk).eval()
+            built = build_backbone(backbone).eval()
         if fused:
             fuse(built)  # which raises if it cannot be
     sizes_of(args)
@@ -157,8 +157,8 @@ def sizes_of(args: BenchmarkOptions) -> list[tuple[int, int]]:
 def jobs_of(args: BenchmarkOptions) -> list[Job]:
     """What is to be measured; see :func:`check`."""
     return [
-        Job(trunk, size, batch_size, args.train, args.pyramid, args.device, args.threads,
-            DTYPES[args.dtype], args.amp) for trunk in args.trunks for size in sizes_of(args)
+        Job(backbone, size, batch_size, args.train, args.pyramid, args.device, args.threads,
+            DTYPES[args.dtype], args.amp) for backbone in args.backbones for size in sizes_of(args)
         for batch_size in args.batch_sizes
     ]
 
@@ -178,7 +178,7 @@ def benchmark(args: BenchmarkOptions) -> Iterator[str]:
     yield HEADER
     rows: list[Row] = []
     for job in jobs:
-        found = measure(job, [args.ours, *args.opponents], args.rounds, limit)
+        found = measure(job, [args.ours, *args.baselines], args.rounds, limit)
         rows += found
         yield from map(str, found)
         if args.csv:

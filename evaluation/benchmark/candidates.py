@@ -1,6 +1,6 @@
-"""What tools/benchmark.py compares: our trunks, timm's modules, and whole detectors of mmdet.
+"""What tools/benchmark.py compares: our backbones, timm's modules, and whole detectors of mmdet.
 
-A contestant is named ``ours``, ``timm`` or, for whole detectors, ``detector`` (on our trunk),
+A contestant is named ``ours``, ``timm`` or, for whole detectors, ``detector`` (on our spec),
 ``resnet50``, ``swin_t``; with ``-compiled`` or ``-fused`` behind it, it is compiled or fused.
 """
 from __future__ import annotations
@@ -16,7 +16,7 @@ from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 from torch import Tensor, nn
 
-from colonnade.backbones import TRUNKS, ColumnarBackbone
+from colonnade.backbones import BACKBONES, ColumnarBackbone
 from colonnade.common.errors import UserError
 from colonnade.models.fusion import fuse
 from colonnade.models.half_precision import compute_in
@@ -36,15 +36,15 @@ NAMES = [
 
 
 class Intermediates(nn.Module):
-    """timm's trunk, giving the maps of some blocks."""
+    """timm's spec, giving the maps of some blocks."""
 
-    def __init__(self, trunk: nn.Module, indices: tuple[int, ...], *, norm: bool = False) -> None:
+    def __init__(self, spec: nn.Module, indices: tuple[int, ...], *, norm: bool = False) -> None:
         super().__init__()
-        self.trunk, self.indices, self.norm = trunk, list(indices), norm
+        self.spec, self.indices, self.norm = spec, list(indices), norm
 
     def forward(self, img: Tensor) -> list[Tensor]:
         """Maps ``(B, C, h, w)``."""
-        return self.trunk.forward_intermediates(
+        return self.spec.forward_intermediates(
             img, indices=self.indices, intermediates_only=True, norm=self.norm)
 
 
@@ -76,21 +76,22 @@ def pyramid_for(backbone: ColumnarBackbone, **options: Any) -> dict[str, Any]:
     return dict(in_channels=backbone.embed_dim, stride=stride, out_strides=strides, **options)
 
 
-def build_trunk(name: str) -> ColumnarBackbone:
+def build_backbone(name: str) -> ColumnarBackbone:
     """``CLASS:ARCH``, or ``CLASS:ARCH:ARGUMENT=VALUE``, without stochastic depth.
 
     Raises:
-        ValueError: If there is no such trunk.
+        ValueError: If there is no such spec.
     """
     kind, *rest = name.split(':')
     options = [option.partition('=')[::2] for option in rest[1:]]
-    if kind not in TRUNKS or not rest or not all(value for _, value in options):
-        raise UserError(f'a trunk is named CLASS:ARCH, with {", ".join(TRUNKS)} for CLASS, or '
-                        'CLASS:ARCH:ARGUMENT=VALUE, as ResMLP:s24:token_mixing=window; '
-                        f'got {name!r}')
+    if kind not in BACKBONES or not rest or not all(value for _, value in options):
+        raise UserError(
+            f'a backbone is named CLASS:ARCH, with {", ".join(BACKBONES)} for CLASS, or '
+            'CLASS:ARCH:ARGUMENT=VALUE, as ResMLP:s24:token_mixing=window; '
+            f'got {name!r}')
     arguments = {key: parsed(value) for key, value in options}
     try:
-        return TRUNKS[kind](rest[0], drop_path_rate=0., **arguments)
+        return BACKBONES[kind](rest[0], drop_path_rate=0., **arguments)
     except TypeError as error:  # an argument that it does not have
         raise UserError(f'{name}: {error}') from error
 
@@ -104,7 +105,7 @@ def parsed(value: str) -> Any:
 
 
 def mask_rcnn(backbone: ColumnarBackbone, opponent: str) -> nn.Module:
-    """mmdet's Mask R-CNN on our trunk and pyramid, or on a trunk of mmdet's, untrained."""
+    """mmdet's Mask R-CNN on our backbone and pyramid, or on a backbone of mmdet's, untrained."""
     configs = Path(mmdet.__file__).parent / '.mim/configs'
     init_default_scope('mmdet')
     if opponent in DETECTORS:
@@ -121,7 +122,7 @@ def mask_rcnn(backbone: ColumnarBackbone, opponent: str) -> nn.Module:
 
 
 def build_contestant(name: str,
-                     trunk: str,
+                     spec: str,
                      size: tuple[int, int],
                      *,
                      train: bool,
@@ -133,7 +134,7 @@ def build_contestant(name: str,
     Evaluated with ``amp``, it computes under autocast in that type.
     """
     kind, _, suffix = name.partition('-')
-    backbone = build_trunk(trunk)
+    backbone = build_backbone(spec)
     detects = kind in ('detector', *DETECTORS)
     model: nn.Module = Detect(mask_rcnn(backbone, kind)) if detects else backbone
     if kind == 'timm':

@@ -31,7 +31,7 @@ Result = TypeVar('Result')
 @dataclass(frozen=True)
 class Job:
     """What is measured."""
-    trunk: str  # CLASS:ARCH or CLASS:ARCH:ARGUMENT=VALUE
+    backbone: str  # CLASS:ARCH or CLASS:ARCH:ARGUMENT=VALUE
     size: tuple[int, int]  # height, width
     batch_size: int
     train: bool
@@ -49,7 +49,7 @@ class Job:
         torch.manual_seed(0)
         return build_contestant(
             name,
-            self.trunk,
+            self.backbone,
             self.size,
             train=self.train,
             pyramid=self.pyramid,
@@ -144,7 +144,7 @@ def process_memory(field: str) -> int:
 def work_of(job: Job, name: str) -> float:
     """Operations of a contestant's forward pass on one image in the plain form, in billions.
 
-    Our trunk counts as the paper writes it, whoever computes it. The rest of a detector is counted
+    Our backbone counts as the paper writes it, whoever computes it. The rest of a detector is counted
     as it runs on a random image.
 
     Args:
@@ -168,7 +168,7 @@ def count(job: Job, name: str, device: str) -> FlopCounterMode:
     with torch.device(device):
         images = torch.rand(1, 3, *job.size)
         model = build_contestant(
-            name, job.trunk, job.size, train=False, pyramid=job.pyramid, device=device)
+            name, job.backbone, job.size, train=False, pyramid=job.pyramid, device=device)
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         model(images)
     return counter

@@ -15,14 +15,14 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from colonnade.models.complexity import blank_sample, build, default_size, multiply_adds
-from colonnade.models.fusion import fuse_if_wanted
+from colonnade.models.fusion import maybe_fuse
 from colonnade.settings.reading import read_config
 
 from .full_models import model_of
 from .machine import product_limit
 
 PARTS = (  # module of a detector or segmenter, its method, name of the part
-    ('backbone', 'forward', 'trunk'),
+    ('backbone', 'forward', 'backbone'),
     ('neck', 'forward', 'pyramid'),
     ('encoder', 'forward', 'encoder'),
     ('decoder', 'forward', 'decoder'),
@@ -105,13 +105,13 @@ def find_objects(model: nn.Module) -> None:
 
 
 def operations_of(config: Path, model: nn.Module, image: torch.Tensor) -> dict[str, float]:
-    """Operations of each part in one run, two for a multiply-add; the trunk's as papers count."""
+    """Operations of each part in one run, two for a multiply-add; the backbone's as papers count."""
     model, sample = copy.deepcopy(model), blank_sample(*image.shape[-2:])
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         found = Stopwatch(model, counter.get_total_flops).measure(
             partial(model, image, [sample], mode='predict'))
-    trunk = build(config)[0].backbone
-    found['trunk'] = 2 * multiply_adds(trunk, image.to('meta'))[0]
+    backbone = build(config)[0].backbone
+    found['backbone'] = 2 * multiply_adds(backbone, image.to('meta'))[0]
     return found
 
 
@@ -135,7 +135,7 @@ def part_table(config: Path, size: tuple[int, int] | None, *, rounds: int = 5) -
     operations = operations_of(config, model, image)
     models = {'as built': model}
     fused = copy.deepcopy(model)
-    if fuse_if_wanted(fused, None):
+    if maybe_fuse(fused, None):
         models['fused'] = fused
         if read_config(config).default_scope == 'mmseg':
             from colonnade.models.fusion.label_maps import fuse_label_maps

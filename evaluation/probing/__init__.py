@@ -1,1 +1,1 @@
-"""What frozen features are worth for a user's own data; behind tools/rank_trunks.py."""
+"""What frozen features are worth for a user's own data; behind tools/rank_backbones.py."""

@@ -1,4 +1,4 @@
-"""Frozen trunks by name: timm's pretrained ones, files of weights, random ones."""
+"""Frozen backbones by name: timm's pretrained ones, files of weights, random ones."""
 from __future__ import annotations
 
 import re
@@ -11,9 +11,9 @@ from typing import Any
 import timm
 import torch
 
-from colonnade.backbones import TRUNKS, ColumnarBackbone
+from colonnade.backbones import BACKBONES, ColumnarBackbone
 from colonnade.backbones.kernels.without_memory import without_memory
-from colonnade.backbones.registry import infer_trunk
+from colonnade.backbones.registry import infer_backbone
 from colonnade.common.errors import UserError
 from colonnade.weights import load_weights
 from colonnade.weights.layouts import remap
@@ -22,25 +22,25 @@ from colonnade.weights.pretrained import IMAGENET, Normalisation, normalisation_
 RANDOM = 'random'
 
 
-def named_trunks(texts: Sequence[str]) -> list[NamedTrunk]:
-    """The trunks that the command line names; of files, labels leave out the folder if they can."""
+def named_backbones(texts: Sequence[str]) -> list[NamedBackbone]:
+    """The backbones that the command line names; of files, labels leave out the folder if they can."""
     labels = []
     for text in texts:
         name, equals, weights = text.partition('=')
         labels.append(f'{name} ({Path(weights).name})' if equals else name)
     return [
-        NamedTrunk(text, label if labels.count(label) == 1 else text)
+        NamedBackbone(text, label if labels.count(label) == 1 else text)
         for text, label in zip(texts, labels, strict=True)
     ]
 
 
 @dataclass(frozen=True)
-class NamedTrunk:
-    """A trunk as the command line names it: ``NAME``, ``NAME=FILE`` or ``NAME=random``.
+class NamedBackbone:
+    """A backbone as the command line names it: ``NAME``, ``NAME=FILE`` or ``NAME=random``.
 
     NAME is timm's, with a tag or without: ``xcit_small_12_p16_384.fb_dist_in1k``. Where the weights
     do not tell the size of images, NAME may leave it out: ``xcit_small_12_p16``. ``CLASS:ARCH``
-    names a trunk of our own tables: ``SimplifiedViT:nano_12_p16``.
+    names a backbone of our own tables: ``SimplifiedViT:nano_12_p16``.
 
     Attributes:
         text: What the command line says.
@@ -74,7 +74,7 @@ class NamedTrunk:
         return sizes[0] + dot + tag if sizes else None
 
     def build(self, out_indices: list[int], *, seed: int, trust: bool = False) -> ColumnarBackbone:
-        """The trunk with its weights.
+        """The backbone with its weights.
 
         Args:
             out_indices: Blocks that are tapped.
@@ -83,7 +83,7 @@ class NamedTrunk:
 
         Raises:
             FileNotFoundError: If there is no such file.
-            ValueError: If there is no such trunk, or the weights cannot be fetched, read or do not
+            ValueError: If there is no such candidate, or the weights cannot be fetched, read or do not
                 fit.
         """
         kind, arguments = self._kind()
@@ -95,21 +95,21 @@ class NamedTrunk:
         return backbone
 
     def _kind(self) -> tuple[Any, dict[str, Any]]:
-        """Class and arguments of the trunk."""
+        """Class and arguments of the candidate."""
         kind, colon, arch = self.name.partition(':')
         if colon:
-            if kind not in TRUNKS:
-                raise UserError(f'CLASS:ARCH needs {", ".join(TRUNKS)} for CLASS, got {kind!r}')
-            return TRUNKS[kind], dict(arch=arch)
+            if kind not in BACKBONES:
+                raise UserError(f'CLASS:ARCH needs {", ".join(BACKBONES)} for CLASS, got {kind!r}')
+            return BACKBONES[kind], dict(arch=arch)
         if self._timm_name is None:
             raise UserError(f'timm has no model {self.name!r}, and it is not CLASS:ARCH, as '
                             'XCiT:small_12_p16')
         model = self._timm_name.partition('.')[0]
         with without_memory():
             state = timm.create_model(model).state_dict()
-        trunk, sizes = infer_trunk(remap(state, self.name)[1])
+        candidate, sizes = infer_backbone(remap(state, self.name)[1])
         try:
-            trunk.variants.complete(model)
+            candidate.variants.complete(model)
         except ValueError:  # its table has other names than timm
-            return trunk, dict(arch=trunk.variants.name_in_table(sizes) or sizes)
-        return trunk, dict(arch=self._timm_name)
+            return candidate, dict(arch=candidate.variants.name_in_table(sizes) or sizes)
+        return candidate, dict(arch=self._timm_name)

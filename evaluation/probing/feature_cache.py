@@ -29,7 +29,7 @@ def default_folder() -> Path:
 
 
 class FeatureCache:
-    """The features of images by one trunk under one set of settings.
+    """The features of images by one backbone under one set of settings.
 
     The folder is named by the hash of the settings, a file by the hash of its image's bytes. A file
     ends with the hash of both names and of its content. So a torn file, or one from elsewhere, is

@@ -1,4 +1,4 @@
-"""The maps of a frozen trunk for images of a data set, computed once and kept on disk.
+"""The maps of a frozen backbone for images of a data set, computed once and kept on disk.
 
 Shapes: ``H, W`` height and width of an image, ``p`` patch size, ``h = H / p`` and ``w = W / p`` the
 grid of patches, ``C`` channels of all tapped blocks.
@@ -30,16 +30,16 @@ LONGEST = 4  # sides of an image, the long one to the short one; more is shrunk,
 
 
 class Extractor:
-    """A frozen trunk, and how images are brought before it.
+    """A frozen network, and how images are brought before it.
 
     An image is resized so that its shorter side has ``size`` pixels and both are whole patches.
 
     Args:
-        backbone: The trunk; its tapped blocks are what is extracted.
+        backbone: The backbone; its tapped blocks are what is extracted.
         size: Pixels of the shorter side.
         mean: Of red, green and blue, of values from 0 to 255.
         std: Their standard deviations.
-        device: Where the trunk runs.
+        device: Where the backbone runs.
 
     Raises:
         ValueError: If ``size`` is less than a patch.
@@ -64,17 +64,17 @@ class Extractor:
 
         Not in it: the processor, whose rounding differs in the last digits.
         """
-        trunk = self.backbone
+        network = self.backbone
         return dict(
-            trunk=type(trunk).__name__,
+            network=type(network).__name__,
             settings={
                 key: repr(value)
-                for key, value in trunk.settings.items()
+                for key, value in network.settings.items()
             },
-            layers=_hash_of(repr(trunk).encode()),
-            weights=_hash_of_weights(trunk),
-            out_indices=list(trunk.out_indices),
-            tap_norm=trunk.tap_norm,
+            layers=_hash_of(repr(network).encode()),
+            weights=_hash_of_weights(network),
+            out_indices=list(network.out_indices),
+            tap_norm=network.tap_norm,
             size=self.size,
             mean=self.mean,
             std=self.std,
@@ -177,10 +177,10 @@ def _hash_of(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def _hash_of_weights(trunk: ColumnarBackbone) -> str:
+def _hash_of_weights(network: ColumnarBackbone) -> str:
     """Of names, shapes, types and bytes of all parameters and buffers."""
     digest = hashlib.sha256()
-    for name, value in sorted(trunk.state_dict().items()):
+    for name, value in sorted(network.state_dict().items()):
         digest.update(f'{name} {tuple(value.shape)} {value.dtype} '.encode())
         digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
     return digest.hexdigest()

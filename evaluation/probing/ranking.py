@@ -1,4 +1,4 @@
-"""What frozen trunks are worth on a data set, and what they cost: a row for each."""
+"""What frozen backbones are worth on a data set, and what they cost: a row for each."""
 from __future__ import annotations
 
 import copy
@@ -13,7 +13,7 @@ import torch
 from colonnade.common.progress import Progress
 from colonnade.models.complexity import count_parameters, multiply_adds
 
-from .backbones import NamedTrunk
+from .backbones import NamedBackbone
 from .feature_cache import FeatureCache, size_of
 from .frozen_features import Extractor, Features, compute_features
 from .knn import remember
@@ -29,19 +29,19 @@ MIB = 2**20
 
 @dataclass(frozen=True)
 class Row:
-    """What was measured of a trunk.
+    """What was measured of a backbone.
 
     Attributes:
         linear_miou: Of the linear probe, in percent.
         knn_miou: Of nearest neighbours, in percent.
-        parameters: Of the trunk.
-        multiply_adds: Of the trunk for a square image of the probe's size.
+        parameters: Of the backbone.
+        multiply_adds: Of the backbone for a square image of the probe's size.
         seconds: For the same image, the shortest of some rounds.
         feature_bytes: Of the same image, float16.
         linear_ious: Intersection over union of each class, in percent, or NaN.
         knn_ious: As ``linear_ious``.
     """
-    trunk: str
+    backbone: str
     linear_miou: float
     knn_miou: float
     parameters: int
@@ -85,16 +85,16 @@ class Probes:
     cache: Path
     trust: bool = False
 
-    def measure(self, trunk: NamedTrunk) -> Row:
-        """The row of a trunk.
+    def measure(self, candidate: NamedBackbone) -> Row:
+        """The row of a backbone.
 
         Raises:
             CacheError: If features cannot be kept.
             FileNotFoundError: If there is no such file of weights.
-            ValueError: If the trunk cannot be built or loaded, or an image is none.
+            ValueError: If the backbone cannot be built or loaded, or an image is none.
         """
-        backbone = trunk.build(self.out_indices, seed=self.seed, trust=self.trust)
-        mean, std = trunk.normalisation
+        backbone = candidate.build(self.out_indices, seed=self.seed, trust=self.trust)
+        mean, std = candidate.normalisation
         extractor = Extractor(backbone, size=self.size, mean=mean, std=std, device=self.device)
         train, val = self._features(extractor)
         targets = [
@@ -107,7 +107,7 @@ class Probes:
         image = torch.empty(1, 3, side, side, device='meta')
         work, _ = multiply_adds(copy.deepcopy(backbone).to('meta'), image)
         channels, grid = train[0].shape[2], side // backbone.patch_size
-        return Row(trunk.label, mean_iou(linear),
+        return Row(candidate.label, mean_iou(linear),
                    mean_iou(nearest), count_parameters(backbone), work,
                    seconds_per_image(extractor,
                                      side), 2 * channels * grid**2, 100 * linear, 100 * nearest)
@@ -147,7 +147,7 @@ class Probes:
 
 @torch.no_grad()
 def seconds_per_image(extractor: Extractor, side: int) -> float:
-    """The shortest time of the trunk for one square image, resizing not included."""
+    """The shortest time of the backbone for one square image, resizing not included."""
     image = torch.rand(1, 3, side, side, device=extractor.device)
     seconds: list[float] = []
     while len(seconds) <= ROUNDS or sum(seconds) < TIMING:

@@ -1,4 +1,4 @@
-"""The comparison as a picture: quality against cost, with the trunks that no other one beats."""
+"""The comparison as a picture: quality against cost, with the backbones that no other one beats."""
 from __future__ import annotations
 
 import itertools
@@ -85,7 +85,7 @@ def draw(rows: Sequence[Row], path: Path, title: str, cost: str = 'time') -> Non
              *itertools.chain(*between),
              *_boxes(axes, list(zip(costs, nearest, strict=True)))]  # yapf: disable
     for point, row in zip(points, rows, strict=True):
-        taken.append(_place(axes, row.trunk, point, taken))
+        taken.append(_place(axes, row.backbone, point, taken))
     with replacing(path) as scratch:
         scratch.write_bytes(render_figure(figure, path.suffix[1:], dpi=PNG_DPI, text_as_paths=True))
 

@@ -11,13 +11,13 @@ from colonnade.common.text_tables import format_markdown
 
 from .ranking import Row
 
-COLUMNS = ('trunk', 'mIoU, linear', 'mIoU, k-NN', 'parameters, M', 'multiply-adds, G',
+COLUMNS = ('backbone', 'mIoU, linear', 'mIoU, k-NN', 'parameters, M', 'multiply-adds, G',
            'ms per image', 'features, KiB')
 
 
 def cells_of(row: Row) -> tuple[str, ...]:
     """A row in the order of :data:`COLUMNS`."""
-    return (row.trunk, f'{row.linear_miou:.1f}', f'{row.knn_miou:.1f}',
+    return (row.backbone, f'{row.linear_miou:.1f}', f'{row.knn_miou:.1f}',
             f'{row.parameters / 1e6:.1f}', f'{row.multiply_adds / 1e9:.2f}',
             f'{1000 * row.seconds:.1f}', f'{row.feature_bytes / 1024:.0f}')
 
@@ -30,18 +30,18 @@ def markdown(rows: Sequence[Row]) -> str:
 
 def summary_csv(rows: Sequence[Row]) -> str:
     """All numbers of the table in full, in units without prefixes."""
-    names = ('trunk', 'linear_miou', 'knn_miou', 'parameters', 'multiply_adds', 'seconds',
+    names = ('backbone', 'linear_miou', 'knn_miou', 'parameters', 'multiply_adds', 'seconds',
              'feature_bytes')
     return _csv([names, *([getattr(row, name) for name in names] for row in rows)])
 
 
 def classes_csv(rows: Sequence[Row], classes: Sequence[str]) -> str:
     """IoU of each class in percent; empty where a class is in no label map and no prediction."""
-    lines: list[Sequence[object]] = [('trunk', 'probe', *classes)]
+    lines: list[Sequence[object]] = [('backbone', 'probe', *classes)]
     for row in rows:
         for probe, values in (('linear', row.linear_ious), ('k-NN', row.knn_ious)):
             cells = ['' if np.isnan(value) else f'{value:.2f}' for value in values]
-            lines.append((row.trunk, probe, *cells))
+            lines.append((row.backbone, probe, *cells))
     return _csv(lines)
 
 

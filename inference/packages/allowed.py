@@ -105,7 +105,7 @@ STEPS = dict(
     PackSegInputs={'meta_keys'},
 )  # yapf: disable
 
-#: texts in models and pipelines, beside types and the names of trunks' architectures
+#: texts in models and pipelines, beside types and the names of backbones' architectures
 WORDS = frozenset("""
 0010 0100 1111 BASIC BOTTLENECK P5 P6 STDCNet1 STDCNet2 act add after_conv2 after_conv3 after_dwconv
 anchor_based anchor_free area att auto b0 b1 b2 b3 b4 b5 b6 b7 basic bbox bi-direction bicubic

@@ -10,7 +10,7 @@ from mmengine.config import Config
 
 from colonnade.engine.runner.hooks import averages_weights, hooks_of
 from colonnade.models.random_weights import without_pretrained
-from colonnade.settings.backbone_config import settle_trunk
+from colonnade.settings.backbone_config import settle_backbone
 from colonnade.settings.config_values import plain
 from colonnade.settings.dataset_paths import evaluators
 from colonnade.settings.plain_config import PackageError
@@ -42,7 +42,7 @@ def portable(cfg: Config, classes: tuple[str, ...],
         PackageError: If there is no test pipeline.
     """
     cfg = deepcopy(cfg)
-    settle_trunk(cfg.model)
+    settle_backbone(cfg.model)
     for evaluator in evaluators(cfg, ('test_evaluator', )):
         if evaluator.type == 'FasterCocoMetric':  # of a run; others may lack what it needs
             evaluator.type = 'CocoMetric'
@@ -145,7 +145,7 @@ def training_of(cfg: Config, progress: Mapping[str, int]) -> dict[str, Any]:
     source = (pretrained_of((cfg.model.get('backbone') or {}).get('init_cfg'))
               or {}).get('checkpoint')
     if isinstance(source, str):  # a URL or a name is public, a path is not
-        found['trunk_from'] = source if '://' in source else Path(source).name
+        found['backbone_from'] = source if '://' in source else Path(source).name
     if any(averages_weights(hook) for hook in hooks_of(cfg)):
         found['averaged_weights'] = True
     return found

@@ -8,7 +8,7 @@ from typing import Any
 from huggingface_hub import EvalResult, ModelCardData
 from mmengine.config import Config
 
-from colonnade.runtime.printing import printable
+from colonnade.runtime.sanitize import printable
 
 from .metadata import Card
 
@@ -23,7 +23,7 @@ TAGS = dict(
     masks=['object-detection', 'instance-segmentation'],
     labels=['semantic-segmentation'])
 TRAINING = dict(
-    trunk_from='weights that the trunk began from',
+    backbone_from='weights that the backbone began from',
     optimizer='optimizer',
     lr='learning rate',
     weight_decay='weight decay',
@@ -53,10 +53,10 @@ def readme_text(card: Card, config: Config, notes: str = '') -> str:
     return '\n'.join([*sections, *limits(card)])
 
 
-def trunk_of(config: Config) -> str:
+def backbone_of(config: Config) -> str:
     """What carries the model: ``XCiT (nano_12_p16)``."""
     backbone: Any = config.model.get('backbone') or {}
-    kind, arch = backbone.get('type', 'an own trunk'), backbone.get('arch')
+    kind, arch = backbone.get('type', 'an own backbone'), backbone.get('arch')
     return f'{kind} ({arch})' if arch else str(kind)
 
 
@@ -85,7 +85,7 @@ def introduction(card: Card, config: Config) -> Iterator[str]:
     yield f'{TASKS[card.kind].format(number=len(card.classes))}\n'
     kind = config.model.type
     article = 'an' if kind[0] in 'AEIOU' else 'a'
-    yield (f'It is {article} `{kind}` on {trunk_of(config)}, with '
+    yield (f'It is {article} `{kind}` on {backbone_of(config)}, with '
            f'{card.parameters / 1e6:.1f} million parameters.\n')
 
 

@@ -10,12 +10,12 @@ from collections.abc import Iterator, Mapping
 from importlib import import_module
 from typing import Any
 
-from colonnade.backbones import TRUNKS
+from colonnade.backbones import BACKBONES
 from colonnade.backbones.plain_vit.architectures import known_models
 from colonnade.settings.plain_config import PackageError
 from colonnade.settings.reading import LIBRARIES
 from colonnade.settings.registries import REGISTRIES
-from colonnade.weights.openmmlab import OUR_IMPORTS, is_module, names_a_module
+from colonnade.weights.mmengine_loaders import OUR_IMPORTS, is_module, is_module_name
 
 from .allowed import (INITIALIZERS, MAX_NUMBER, MAX_NUMBERS, MAX_SIDE, MODEL_TYPES, OTHER_TYPES,
                       STEPS, VALUES, WORD_STARTS, WORDS)
@@ -84,7 +84,7 @@ def problem_of(name: str, key: str, value: Any, scope: str, limit: float) -> str
             return 'which mmengine, mmdet, mmseg and colonnade do not register'
     elif key == '_scope_':
         return '' if value in (*LIBRARIES, 'mmengine') else 'which is not a known library'
-    elif names_a_module(value):
+    elif is_module_name(value):
         return 'which is the name of a module'
     elif is_built(name) and not is_word(key, value):
         return 'which is not on the list of texts that a config of others may use'
@@ -106,8 +106,8 @@ def is_word(key: str, text: str) -> bool:
 
 
 def is_architecture(text: str) -> bool:
-    """Return True if a text names an architecture of Colonnade's trunks."""
-    tables = [trunk.variants.rows for trunk in TRUNKS.values()]
+    """Return True if a text names an architecture of Colonnade's backbones."""
+    tables = [backbone.variants.rows for backbone in BACKBONES.values()]
     name, _, tag = text.partition('.')
     return any(text in rows
                for rows in tables) or (name in known_models() and (not tag or tag.isidentifier()))

@@ -40,7 +40,7 @@ Fraction = Annotated[float, Query(ge=0, le=1)]  # the only numbers: see format_v
 class Figures(Protocol):
     """What draws figures of what a model looks at: :mod:`colonnade.visualization.figures`."""
 
-    def pictures_of(self, model: Any) -> tuple[str, ...]:
+    def available_methods(self, model: Any) -> tuple[str, ...]:
         """Return the names of the figures that a model has."""
 
     def picture(self, model: Any, image: Any, name: str) -> Any:
@@ -74,7 +74,7 @@ def build_api(service: Service, figures: Figures) -> FastAPI:
     app = FastAPI(title='Colonnade', openapi_url='/api/openapi.json', docs_url=None, redoc_url=None)
     app.add_exception_handler(RequestValidationError, refuse_values)
     app.add_exception_handler(405, refuse_method)
-    names = list(figures.pictures_of(service.model))
+    names = list(figures.available_methods(service.model))
     about = dict(
         describe_model(service.model),
         max_bytes=service.limits.max_bytes,
@@ -229,7 +229,7 @@ def describe_model(model: Model) -> dict[str, Any]:
     backbone: Mapping[str, Any] = model.cfg.model.get('backbone') or {}
     return dict(
         model=type(model.module).__name__,
-        trunk=model.backbone_name,
+        backbone=model.backbone_name,
         arch=backbone.get('arch'),
         kind=model.kind,
         classes=list(model.classes),

@@ -214,7 +214,8 @@ def affordable_pixels(model: Model) -> int:
     64 bits. Masks of instances take a byte for each pixel.
     """
     if model.kind == 'labels':
-        from colonnade.models.fusion.label_maps import spares_logits  # brings mmseg
+        from colonnade.models.fusion.label_maps import can_skip_full_resolution  # brings mmseg
         classes = max(1, len(model.classes))
-        return RESULT_BYTES // (classes + 8 if spares_logits(model.module) else 4 * classes)
+        return RESULT_BYTES // (
+            classes + 8 if can_skip_full_resolution(model.module) else 4 * classes)
     return RESULT_BYTES // 100

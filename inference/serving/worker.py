@@ -34,7 +34,7 @@ class Worker:
     """A thread that takes what waits: the oldest job, and those that are like it.
 
     A model must not be used by two threads at once, and images of different prepared shapes must
-    not share a batch: the trunks would see the padding.
+    not share a batch: the backbones would see the padding.
     """
 
     def __init__(self, batch_size: int) -> None:

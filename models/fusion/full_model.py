@@ -27,7 +27,7 @@ def fuse(model: nn.Module, dtype: torch.dtype | None = None) -> list[str]:
 
     Results stay the same to rounding. Parameters are changed and some are gone: load before, and
     don't save after. Maps between pyramid and heads may be others than before. Layers that are
-    replaced or hooked are left alone, but for those of the trunk. What is faster on a CPU only is
+    replaced or hooked are left alone, but for those of the backbone. What is faster on a CPU only is
     done there only: move the model to its device before.
 
     Args:
@@ -39,8 +39,8 @@ def fuse(model: nn.Module, dtype: torch.dtype | None = None) -> list[str]:
         fused by themselves stay as they are.
 
     Raises:
-        ValueError: If the model has no trunk and no pyramid of ours, is in training mode, or has a
-            trunk that cannot be fused. It is left as it was then.
+        ValueError: If the model has no backbone and no pyramid of ours, is in training mode, or has a
+            backbone that cannot be fused. It is left as it was then.
     """
     parts = [part for part in parts_of_ours(model) if not part.fused]
     if not parts and getattr(model, MARK, False):
@@ -71,7 +71,7 @@ def fuse(model: nn.Module, dtype: torch.dtype | None = None) -> list[str]:
 
 
 def is_fused(model: nn.Module) -> bool:
-    """Whether a model has trunks or pyramids of ours, and all of them are fused."""
+    """Whether a model has backbones or pyramids of ours, and all of them are fused."""
     try:
         return all(part.fused for part in parts_of_ours(model))
     except ValueError:
@@ -89,9 +89,9 @@ def order_weights(model: nn.Module) -> None:
             module.to(memory_format=map_order(module.weight))
 
 
-def fuse_if_wanted(model: nn.Module,
-                   wanted: bool | None,
-                   dtype: torch.dtype | None = None) -> list[str]:
+def maybe_fuse(model: nn.Module,
+               wanted: bool | None,
+               dtype: torch.dtype | None = None) -> list[str]:
     """Fuse a model if that is asked for; returns what :func:`fuse` does.
 
     Args:

@@ -80,7 +80,7 @@ def fuse_label_maps(model: nn.Module) -> list[str]:
     return ['label maps are made of the logits of the head, some rows at a time']
 
 
-def spares_logits(model: nn.Module) -> bool:
+def can_skip_full_resolution(model: nn.Module) -> bool:
     """Return True if a model makes no logits for every pixel, see :func:`fuse_label_maps`."""
     return (isinstance(model, EncoderDecoder) and is_whole(model)
             and should_use_cpu_forms(next(model.parameters())))

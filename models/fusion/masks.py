@@ -64,7 +64,7 @@ class WantedMaskHead(PastingMaskHead):
         return wanted_logits(x, labels, self.upsample, self.conv_logits)
 
 
-class WantedMasks:
+class PredictedClassMasks:
     """What lets RoI heads on a CPU tell their mask heads the predicted classes."""
 
     def predict_mask(self, x: tuple[Tensor, ...], batch_img_metas: list[dict],
@@ -79,11 +79,11 @@ class WantedMasks:
             WANTED.reset(token)
 
 
-class WantedStandardRoIHead(WantedMasks, StandardRoIHead):
+class WantedStandardRoIHead(PredictedClassMasks, StandardRoIHead):
     """mmdet's RoI head whose mask head is a :class:`WantedMaskHead`."""
 
 
-class WantedCascadeRoIHead(WantedMasks, CascadeRoIHead):
+class WantedCascadeRoIHead(PredictedClassMasks, CascadeRoIHead):
     """mmdet's cascade whose mask heads are :class:`WantedMaskHead`."""
 
 

@@ -18,15 +18,15 @@ LAYERS = (nn.Linear, nn.Conv2d, nn.ConvTranspose2d, wrappers.Linear, wrappers.Co
 def cast_weights(model: nn.Module, dtype: torch.dtype) -> list[str]:
     """Cast the weights and biases of linear layers and convolutions; norms stay as they are.
 
-    Trunks of ours keep theirs, which their kernels read. Layers that are replaced or hooked
+    Backbones of ours keep theirs, which their kernels read. Layers that are replaced or hooked
     are left alone, as are those with a parameter that another module has too.
 
     Args:
         model: To be evaluated under autocast in ``dtype`` alone; changed in place.
         dtype: A half type.
     """
-    inside = {id(m) for trunk in model.modules() if isinstance(trunk, ColumnarBackbone)
-              for m in trunk.modules()}  # yapf: disable
+    inside = {id(m) for backbone in model.modules() if isinstance(backbone, ColumnarBackbone)
+              for m in backbone.modules()}  # yapf: disable
     owners = Counter(id(parameter) for module in model.modules()
                      for parameter in own_parameters(module))  # yapf: disable
     layers = [
@@ -40,7 +40,7 @@ def cast_weights(model: nn.Module, dtype: torch.dtype) -> list[str]:
     if not layers:
         return []
     name = str(dtype).removeprefix('torch.')
-    return [f'weights of {len(layers)} layers outside the trunk are {name}']
+    return [f'weights of {len(layers)} layers outside the backbone are {name}']
 
 
 def own_parameters(module: nn.Module) -> list[nn.Parameter]:

@@ -107,7 +107,7 @@ def fuse_regions(model: nn.Module) -> list[str]:
             done[SPLIT] += 1
     replace_modules(model, replacements)
     for module in filter(reads_any_order, list(model.modules())):
-        done.update(FLATTENED for _ in hand_on_channels_last(module))
+        done.update(FLATTENED for _ in keep_channels_last(module))
     return [f'{what} ({count})' for what, count in done.items()]
 
 
@@ -137,7 +137,7 @@ def reads_any_order(roi_head: nn.Module) -> bool:
     return all(is_plain(head, *BOX_HEADS, *MASK_HEADS) and head.conv_cfg is None for head in heads)
 
 
-def hand_on_channels_last(roi_head: StandardRoIHead | CascadeRoIHead) -> list[nn.Module]:
+def keep_channels_last(roi_head: StandardRoIHead | CascadeRoIHead) -> list[nn.Module]:
     """Let heads get regions in the order they are written in; the box heads that flatten them."""
     extractors = stages_of(roi_head, 'bbox_roi_extractor')
     for extractor in extractors + stages_of(roi_head, 'mask_roi_extractor'):
@@ -167,10 +167,10 @@ def flatten_channels_last(head: ConvFCBBoxHead) -> None:
     layer.weight = nn.Parameter(weight.flatten(1), requires_grad=layer.weight.requires_grad)
     head.shared_convs.append(ChannelsBehind())
     head.num_shared_convs += 1
-    head.register_load_state_dict_pre_hook(refuse_weights)
+    head.register_load_state_dict_pre_hook(reject_weights)
 
 
-def refuse_weights(head: ConvFCBBoxHead, *_: Any) -> None:
+def reject_weights(head: ConvFCBBoxHead, *_: Any) -> None:
     """A hook before loading: weights of files are in another order."""
     raise FusedError(f'a fused {type(head).__name__} takes no weights: load, then fuse()')
 

@@ -1,1 +1,1 @@
-"""A trunk of ours in a config of others; behind tools/transplant.py."""
+"""A backbone of ours in a config of others; behind tools/swap_backbone.py."""

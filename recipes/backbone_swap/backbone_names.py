@@ -1,4 +1,4 @@
-"""A trunk by its name on the command line: ``xcit_small_12_p16``, ``vit_small_patch16_dinov3``."""
+"""A backbone by its name on the command line: ``xcit_small_12_p16``, ``vit_small_patch16_dinov3``."""
 from __future__ import annotations
 
 import re
@@ -10,7 +10,7 @@ from typing import Any
 from mmengine.config import Config
 from timm.models import list_pretrained
 
-from colonnade.backbones import TRUNKS, ColumnarBackbone, PlainViT
+from colonnade.backbones import BACKBONES, ColumnarBackbone, PlainViT
 from colonnade.backbones.plain_vit.architectures import known_models
 from colonnade.backbones.variants import resolve_out_indices
 from colonnade.common.errors import UserError
@@ -20,8 +20,8 @@ CONFIGS = Path(__file__).resolve().parents[2] / 'configs'
 
 
 @dataclass(frozen=True)
-class Trunk:
-    """One of our trunks, of one architecture."""
+class Backbone:
+    """One of our backbones, of one architecture."""
     name: str  # of our configs, without the tag of weights
     kind: type[ColumnarBackbone]
     arch: str
@@ -33,7 +33,7 @@ class Trunk:
 
     @property
     def drop_path_rate(self) -> float | None:
-        """As in our recipe for this trunk; None if there is no recipe and no rule."""
+        """As in our recipe for this backbone; None if there is no recipe and no rule."""
         recipe = CONFIGS / 'mask_rcnn' / f'{self.name}_3x_coco.py'
         if not recipe.is_file():
             return 0.1 if self.kind is PlainViT else None
@@ -43,7 +43,7 @@ class Trunk:
     def normalisation(self) -> Normalisation | None:
         """Mean and deviation of images; None if the architecture's weights differ in them."""
         weights = self.kind.weights_name(self.arch, None)
-        if not weights:  # all published ones of our other trunks
+        if not weights:  # all published ones of our other backbones
             return IMAGENET
         if (found := normalisation_of(weights)) is None:
             return None
@@ -78,21 +78,21 @@ class Trunk:
             **({} if rate is None else dict(drop_path_rate=rate)))
 
 
-def find_trunk(name: str) -> Trunk:
-    """The trunk of a name as our configs have it, or of timm's name of a plain ViT.
+def find_backbone(name: str) -> Backbone:
+    """The backbone of a name as our configs have it, or of timm's name of a plain ViT.
 
     Raises:
         ValueError: If there is none.
     """
     names = []
-    for kind in TRUNKS.values():
+    for kind in BACKBONES.values():
         if kind is PlainViT:
             continue
         folder = kind.__module__.rpartition('.')[0].rpartition('.')[2] or kind.__name__.lower()
         for arch in kind.variants.rows:
             names.append(f'{folder}_{arch}')
             if name == names[-1]:
-                return Trunk(name, kind, arch)
+                return Backbone(name, kind, arch)
     try:
         PlainViT.variants.complete(name)
     except ValueError as error:
@@ -101,5 +101,5 @@ def find_trunk(name: str) -> Trunk:
         near = get_close_matches(name, [*names, *known_models()], n=3)
         meant = f'; did you mean {" or ".join(near)}?' if near else \
             ': xcit_small_12_p16, or timm\'s name of a plain ViT, such as vit_small_patch16_dinov3'
-        raise UserError(f'there is no trunk {name}{meant}') from error
-    return Trunk(name.partition('.')[0], PlainViT, name)
+        raise UserError(f'there is no backbone {name}{meant}') from error
+    return Backbone(name.partition('.')[0], PlainViT, name)

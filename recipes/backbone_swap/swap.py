@@ -1,4 +1,4 @@
-"""What ``tools/transplant.py`` does, from its arguments to a config that is known to train."""
+"""What ``tools/swap_backbone.py`` does, from its arguments to a config that is known to train."""
 from __future__ import annotations
 
 import os
@@ -20,10 +20,10 @@ from colonnade.settings.config_values import without_key
 from colonnade.settings.config_writer import base_path, comment_lines, laid_out
 from colonnade.settings.reading import read_config
 
-from .backbone_names import Trunk, find_trunk
+from .backbone_names import Backbone, find_backbone
 from .config_diff import difference
 from .notes import Notes
-from .swapped_model import with_trunk
+from .swapped_model import with_backbone
 from .training_settings import new_training
 
 #: names of configs in packages that mmengine reads as a base
@@ -47,12 +47,12 @@ def config_file(name: str) -> Path:
     return find_config(Path(spec.submodule_search_locations[0], '.mim/configs', below))
 
 
-def transplant(name: str, trunk_name: str, out: Path) -> Notes:
-    """Write a config with one of our trunks, which starts from one of others.
+def transplant(name: str, backbone_name: str, out: Path) -> Notes:
+    """Write a config with one of our backbones, which starts from one of others.
 
     Args:
         name: Of the other config, as for :func:`config_file`.
-        trunk_name: As for :func:`~.backbone_names.find_trunk`.
+        backbone_name: As for :func:`~.backbone_names.find_backbone`.
         out: What to write.
 
     Returns:
@@ -66,33 +66,33 @@ def transplant(name: str, trunk_name: str, out: Path) -> Notes:
         raise UserError(f'--out must end in .py, got {out}')
     if os.path.lexists(out):
         raise UserError(f'{out} exists: name another --out')
-    trunk, path, notes = find_trunk(trunk_name), config_file(name), Notes()
+    backbone, path, notes = find_backbone(backbone_name), config_file(name), Notes()
     cfg = read_config(path)
     if not isinstance(cfg.model.get('type'), str):
         raise UserError(f"{path} is in mmengine's Python style, and a config of text cannot start "
                         'from it')
     old = cfg.to_dict()
-    new = changed(old, trunk, notes)
+    new = changed(old, backbone, notes)
     content = difference(old, new)
     base = name if re.match(READ_BY_NAME, name) else base_path(path, out)
-    write_text(out, source(base, trunk, content, notes))
+    write_text(out, source(base, backbone, content, notes))
     try:
         check_written(out, new, cfg, notes)
-        write_text(out, source(base, trunk, content, notes))
+        write_text(out, source(base, backbone, content, notes))
     except BaseException:
         out.unlink()
         raise
     return notes
 
 
-def changed(old: dict[str, Any], trunk: Trunk, notes: Notes) -> dict[str, Any]:
-    """Those settings at the top of a config that may differ, with a trunk of ours."""
+def changed(old: dict[str, Any], backbone: Backbone, notes: Notes) -> dict[str, Any]:
+    """Those settings at the top of a config that may differ, with a backbone of ours."""
     imports = deepcopy(old.get('custom_imports') or {})
     theirs = imports.get('imports', [])
     theirs = [theirs] if isinstance(theirs, str) else list(theirs)
     imports['imports'] = [*theirs, *(each for each in IMPORTS if each not in theirs)]
     imports.setdefault('allow_failed_imports', False)
-    model = with_trunk(old['model'], trunk, notes)
+    model = with_backbone(old['model'], backbone, notes)
     names = [name for name, _ in build(model).named_parameters()]
     new = dict(custom_imports=imports, model=model, **new_training(old, names, notes))
     if old.get('load_from'):
@@ -101,10 +101,10 @@ def changed(old: dict[str, Any], trunk: Trunk, notes: Notes) -> dict[str, Any]:
     return new
 
 
-def source(base: str, trunk: Trunk, content: dict[str, Any], notes: Notes) -> str:
+def source(base: str, backbone: Backbone, content: dict[str, Any], notes: Notes) -> str:
     """The text of the config."""
     head = [
-        f'{trunk.name} in a config of others, written by colonnade transplant. All that is not '
+        f'{backbone.name} in a config of others, written by colonnade transplant. All that is not '
         'set here is theirs.'
     ]
     head += [f'Undecided: {text}.' for text in notes.undecided]

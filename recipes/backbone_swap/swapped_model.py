@@ -1,4 +1,4 @@
-"""The model of a config with one of our trunks in the place of its backbone."""
+"""The model of a config with one of our backbones in the place of its backbone."""
 from __future__ import annotations
 
 import math
@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from copy import deepcopy
 from typing import Any
 
-from colonnade.backbones import TRUNKS
+from colonnade.backbones import BACKBONES
 from colonnade.common.errors import UserCodeError, UserError
 from colonnade.models.feature_maps import Map, levels_of, maps_of, read_by, whole
 from colonnade.settings.known_settings import names_of_type
 from colonnade.weights.pretrained import IMAGENET
 
-from .backbone_names import Trunk
+from .backbone_names import Backbone
 from .heads import all_read, fit_heads, scale_strides
 from .notes import Notes
 
@@ -25,20 +25,20 @@ MARRIED = {
     **dict.fromkeys(
         ('BiSeNetV1', 'BiSeNetV2', 'FastSCNN', 'ICNet', 'CGNet', 'ERFNet', 'STDCNet',
          'STDCContextPathNet', 'DDRNet', 'PIDNet'),
-        'its heads read the branches that it fuses itself, not levels of one trunk'),
+        'its heads read the branches that it fuses itself, not levels of one backbone'),
 }  # yapf: disable
 
 
-def with_trunk(model: Model, trunk: Trunk, notes: Notes) -> Model:
+def with_backbone(model: Model, replacement: Backbone, notes: Notes) -> Model:
     """Return a model with another backbone, and all that follows in neck, heads and preprocessor.
 
     Args:
         model: Of a config of mmdet or mmseg; not changed.
-        trunk: Takes the place of the backbone.
+        replacement: Takes the place of the backbone.
         notes: Takes the reasons, and what is not decided.
 
     Raises:
-        ValueError: If no columnar trunk can take that place.
+        ValueError: If no columnar backbone can take that place.
     """
     refuse(model)
     necks = listed(model.get('neck'))
@@ -55,15 +55,15 @@ def with_trunk(model: Model, trunk: Trunk, notes: Notes) -> Model:
         notes.leave(
             f'{necks[0]["type"]} counts on maps that it does not read, so the pyramid makes '
             'them, too: training in several processes needs find_unused_parameters = True')
-    strides = strides_of([theirs[index].stride for index in used], trunk)
+    strides = strides_of([theirs[index].stride for index in used], replacement)
     model = deepcopy(model)
-    model['backbone'] = trunk.config(len(theirs), used)
+    model['backbone'] = replacement.config(len(theirs), used)
     reader = necks[0]['type'] if necks else 'The heads'
     read = [f'{theirs[i].width} channels at stride {theirs[i].stride:g}' for i in used]
     notes.reason(
-        'model', f'{reader} read {", ".join(read)}. Now it is {trunk.settings["embed_dim"]} '
+        'model', f'{reader} read {", ".join(read)}. Now it is {replacement.settings["embed_dim"]} '
         f'channels each, at stride {", ".join(f"{stride:g}" for stride in strides)}.')
-    model['neck'], after = new_neck(necks, used, strides, trunk)
+    model['neck'], after = new_neck(necks, used, strides, replacement)
     if necks:
         before = levels_of(necks[0], theirs)
         if [level.width for level in before] != [level.width for level in after]:
@@ -71,8 +71,8 @@ def with_trunk(model: Model, trunk: Trunk, notes: Notes) -> Model:
     else:
         fit_heads(model, theirs, after, used, notes)
     settle_strides(model, theirs[used[0]].stride, strides[0], notes)
-    set_preprocessor(model, trunk, notes)
-    drop_weights(model, trunk, notes)
+    set_preprocessor(model, replacement, notes)
+    drop_weights(model, replacement, notes)
     return model
 
 
@@ -90,11 +90,11 @@ def needs_unread_maps(neck: Model, used: list[int], maps: list[Map]) -> bool:
 
 
 def refuse(model: Model) -> None:
-    """Raise a ValueError for a model that no trunk of ours fits into."""
+    """Raise a ValueError for a model that no backbone of ours fits into."""
     if not isinstance(model.get('backbone'), dict):
         raise UserError(f'{model.get("type")} has no model.backbone that could be replaced')
     kind = str(model['backbone'].get('type')).rpartition('.')[2]
-    if kind in TRUNKS:
+    if kind in BACKBONES:
         raise UserError(f'{kind} is one of ours already: change backbone.arch, and the widths '
                         'and strides that colonnade train then asks for')
     inner = str((model['backbone'].get('backbone_cfg') or {}).get('type')).rpartition('.')[2]
@@ -116,7 +116,7 @@ def listed(neck: Any) -> list[Model]:
     return deepcopy([each for each in necks if each])
 
 
-def strides_of(theirs: Sequence[float], trunk: Trunk) -> list[float]:
+def strides_of(theirs: Sequence[float], replacement: Backbone) -> list[float]:
     """Return the strides of the pyramid that come nearest.
 
     Raises:
@@ -124,20 +124,20 @@ def strides_of(theirs: Sequence[float], trunk: Trunk) -> list[float]:
     """
     if list(theirs) != sorted(theirs):
         raise UserError(f'maps of the strides {theirs} become finer: the backbone is an encoder '
-                        'and a decoder, and no trunk alone can take its place')
-    patch = trunk.settings['patch_size']
+                        'and a decoder, and no backbone alone can take its place')
+    patch = replacement.settings['patch_size']
     steps = [round(math.log2(stride / patch)) for stride in theirs]
     if any(abs(step) > 2 for step in steps):
         raise UserError(f'the heads need maps of the strides {list(theirs)}, and a pyramid on '
-                        f'patches of {patch} has {patch / 4:g} to {patch * 4}: take a trunk of '
+                        f'patches of {patch} has {patch / 4:g} to {patch * 4}: take a backbone of '
                         'other patches')
     return [whole(patch * 2.**step) for step in steps]
 
 
 def new_neck(necks: list[Model], used: list[int], strides: list[float],
-             trunk: Trunk) -> tuple[Any, list[Map]]:
+             replacement: Backbone) -> tuple[Any, list[Map]]:
     """Return the neck, and the maps that leave the first of theirs."""
-    width, patch = trunk.settings['embed_dim'], trunk.settings['patch_size']
+    width, patch = replacement.settings['embed_dim'], replacement.settings['patch_size']
     maps = [Map(width, stride) for stride in strides]
     pyramid = dict(type='ColumnarPyramid', in_channels=width, stride=patch)
     if strides != [4, 8, 16, 32]:
@@ -178,27 +178,28 @@ def settle_strides(model: Model, theirs: float, ours: float, notes: Notes) -> No
     notes.reason('model', f'Strides are {ratio:g} of theirs, because of the patches.')
 
 
-def set_preprocessor(model: Model, trunk: Trunk, notes: Notes) -> None:
-    """Normalise images as the trunk's weights need."""
+def set_preprocessor(model: Model, replacement: Backbone, notes: Notes) -> None:
+    """Normalise images as the backbone's weights need."""
     preprocessor = model.get('data_preprocessor')
     if not isinstance(preprocessor, dict) or 'data_preprocessor' in preprocessor:
         notes.leave('model.data_preprocessor is not one preprocessor: set mean, std and bgr_to_rgb '
-                    f'for {trunk.name} yourself')
+                    f'for {replacement.name} yourself')
         return
-    known = trunk.normalisation
+    known = replacement.normalisation
     if known is None:
-        notes.leave(f'weights of {trunk.name} differ in mean and std of images: those of ImageNet '
-                    'are set. Name the trunk with the tag of its weights to settle that')
+        notes.leave(
+            f'weights of {replacement.name} differ in mean and std of images: those of ImageNet '
+            'are set. Name the backbone with the tag of its weights to settle that')
     mean, std = known or IMAGENET
     before = (preprocessor.get('mean'), preprocessor.get('std'), preprocessor.get('bgr_to_rgb'))
     preprocessor |= dict(mean=list(mean), std=list(std), bgr_to_rgb=True)
     preprocessor.pop('rgb_to_bgr', None)
     if before != (preprocessor['mean'], preprocessor['std'], True):
-        notes.reason('model', "Mean and std are those of the trunk's weights, of red, green and "
+        notes.reason('model', "Mean and std are those of the backbone's weights, of red, green and "
                      'blue.')
 
 
-def drop_weights(model: Model, trunk: Trunk, notes: Notes) -> None:
+def drop_weights(model: Model, replacement: Backbone, notes: Notes) -> None:
     """Leave out weights of the backbone that was there, and say how to name others."""
     if model.get('pretrained') is not None:
         model['pretrained'] = None
@@ -210,4 +211,4 @@ def drop_weights(model: Model, trunk: Trunk, notes: Notes) -> None:
             notes.leave(f'model.{key} is left as it is')
     notes.reason(
         'model', 'To start from pretrained weights, add to backbone: '
-        f"init_cfg=dict(type='Pretrained', checkpoint={trunk.checkpoint!r}).")
+        f"init_cfg=dict(type='Pretrained', checkpoint={replacement.checkpoint!r}).")

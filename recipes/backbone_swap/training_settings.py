@@ -84,13 +84,14 @@ def set_constructor(wrapper: dict[str, Any], notes: Notes) -> None:
     groups = wrapper.get('paramwise_cfg') or {}
     rate = groups.get('decay_rate', groups.get('layer_decay_rate'))
     if rate is None:
-        notes.leave(f'optim_wrapper.constructor is {constructor}: it may know nothing of the trunk')
+        notes.leave(
+            f'optim_wrapper.constructor is {constructor}: it may know nothing of the backbone')
         return
     wrapper['constructor'] = 'LayerDecayConstructor'
     kept = {key: groups[key] for key in ('custom_keys', 'bypass_duplicate') if key in groups}
     wrapper['paramwise_cfg'] = dict(layer_decay_rate=rate, flat_decay_mult=0., **kept)
     notes.reason(
-        'optim_wrapper', f'{constructor} does not know our trunks; LayerDecayConstructor '
+        'optim_wrapper', f'{constructor} does not know our backbones; LayerDecayConstructor '
         'does the same for them.')
 
 

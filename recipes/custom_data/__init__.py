@@ -1,1 +1,1 @@
-"""From a user's own data to a config that trains on them; behind tools/new_config.py."""
+"""From a user's own data to a config that trains on them; behind tools/create_config.py."""

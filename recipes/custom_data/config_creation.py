@@ -1,4 +1,4 @@
-"""What ``tools/new_config.py`` does, from its arguments to a config."""
+"""What ``tools/create_config.py`` does, from its arguments to a config."""
 from __future__ import annotations
 
 import shlex
@@ -26,7 +26,7 @@ def read_recipe(args: NewConfigOptions) -> Config:
     """Read the recipe, and fill in the options that follow from others.
 
     Args:
-        args: The options of ``new_config``, after :func:`.data_options.check_options`; changed.
+        args: The options of ``create_config``, after :func:`.data_options.check_options`; changed.
 
     Raises:
         FileNotFoundError: If there is no recipe of this name.

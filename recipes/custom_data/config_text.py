@@ -176,6 +176,6 @@ def config_source(leaf: Path, out: Path, content: dict[str, Any], data: OwnData)
                             'the config is there')
     comments = [
         f'{trained} training and {evaluated} validation images, {len(data.classes)} classes, as '
-        'colonnade new_config found them.', *data.reasons
+        'colonnade create_config found them.', *data.reasons
     ]
     return laid_out([*comment_lines(comments), f'_base_ = {base!r}', ''], content)

@@ -16,7 +16,7 @@ LAYOUT = (('images', 'annotations'), ('training', 'validation'))  # of ADE20k
 
 
 def check_options(args: NewConfigOptions) -> Path:
-    """Check the options of ``new_config``.
+    """Check the options of ``create_config``.
 
     Args:
         args: Options of the tool; ``out`` is filled in.

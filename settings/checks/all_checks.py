@@ -21,7 +21,7 @@ from .schedule import completeness_problems, number_problems, schedule_problems
 from .setting_types import setting_problems
 from .widths import batch_problems, width_problems
 
-ADVICE = 'If the data are right, colonnade new_config writes a config like this for their classes'
+ADVICE = 'If the data are right, colonnade create_config writes a config like this for their classes'
 
 #: yields the breaches of some rules, given a config and the dataloaders that will be read
 Check = Callable[[Config, tuple[str, ...]], Iterable[Finding]]
@@ -40,7 +40,7 @@ def findings(cfg: Config, dataloaders: tuple[str, ...],
     """Return what does not fit in a config, of which nothing is built.
 
     Args:
-        cfg: Of a detector or segmenter; widths only of those on a trunk of ours.
+        cfg: Of a detector or segmenter; widths only of those on a backbone of ours.
         dataloaders: Those that will be read.
         further: Checks of files, which are run if there is no error yet; else a note says so.
     """
@@ -76,7 +76,7 @@ def run_check(check: Check, cfg: Config, dataloaders: tuple[str, ...]) -> list[F
 def check_config(cfg: Config, dataloaders: tuple[str, ...],
                  further: Sequence[Check] = ()) -> list[Finding]:
     """Raise a UserError that lists what does not fit in a config; return warnings."""
-    return without_errors(findings(cfg, dataloaders, further))
+    return raise_on_errors(findings(cfg, dataloaders, further))
 
 
 def check_model(cfg: Config) -> list[Finding]:
@@ -85,11 +85,11 @@ def check_model(cfg: Config) -> list[Finding]:
     Weights fit a model of which a stride or the mean is wrong, and what it predicts is wrong.
     """
     with DefaultScope.overwrite_default_scope(cfg.get('default_scope')):
-        return without_errors(
+        return raise_on_errors(
             [finding for check in OF_MODELS for finding in run_check(check, cfg, ())])
 
 
-def without_errors(found: list[Finding]) -> list[Finding]:
+def raise_on_errors(found: list[Finding]) -> list[Finding]:
     """Raise a ValueError that lists errors; returns warnings."""
     if errors := errors_of(found):
         lines = [f'  {each}' for each in errors]

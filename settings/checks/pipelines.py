@@ -56,7 +56,7 @@ def missing_steps(cfg: Config, where: str, steps: list[dict[str, Any]], library:
     own = ', '.join(dict.fromkeys(users_steps(steps)))
     pack = dict(mmdet='PackDetInputs', mmseg='PackSegInputs')[library]
     if not any(map(packs, every_step(steps))):
-        yield unless_own(
+        yield downgrade_if_custom_steps(
             own,
             Finding('missing-step', f'{where} does not pack what it loads', (where, ),
                     f'end it with dict(type={pack!r})'))
@@ -65,14 +65,14 @@ def missing_steps(cfg: Config, where: str, steps: list[dict[str, Any]], library:
         (f'{name_of(metric.type)} ({key})' for metric in evaluators(cfg, (key, ))
          if name_of(metric.get('type')) == 'IoUMetric' and not metric.get('format_only')), '')
     if needs and not any(map(loads_annotations, every_step(steps))):
-        yield unless_own(
+        yield downgrade_if_custom_steps(
             own,
             Finding('missing-step', f'{where} loads no annotations, and {needs} needs them',
                     (where, 'train_cfg' if is_training else key),
                     "add dict(type='LoadAnnotations')"))
 
 
-def unless_own(own: str, finding: Finding) -> Finding:
+def downgrade_if_custom_steps(own: str, finding: Finding) -> Finding:
     """A missing step, as a note if steps of a user may be what is missing."""
     if not own:
         return finding

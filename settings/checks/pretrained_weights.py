@@ -1,4 +1,4 @@
-"""Do the weights that a config names fit its trunk and its images? Asked by their names alone."""
+"""Do the weights that a config names fit its backbone and its images? Asked by their names alone."""
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -13,14 +13,14 @@ from mmengine.registry import MODELS, TRANSFORMS
 
 from colonnade.backbones import ColumnarBackbone, PlainViT
 from colonnade.backbones.kernels.without_memory import without_memory
-from colonnade.backbones.registry import infer_trunk
+from colonnade.backbones.registry import infer_backbone
 from colonnade.weights.downloads import check_published
 from colonnade.weights.layouts import remap
 from colonnade.weights.pretrained import normalisation_of, pretrained_of, timm_name_of
 from colonnade.weights.sharded_files import is_checkpoint
 from colonnade.weights.state_dicts import WeightsError
 
-from ..backbone_config import trunk_of
+from ..backbone_config import backbone_of
 from ..dataset_paths import find_datasets
 from ..findings import Finding
 from ..pipeline_steps import users_steps
@@ -31,19 +31,19 @@ SCHEMES = ('timm', 'http', 'https')
 PLACE = 'model.backbone.init_cfg.checkpoint'
 
 
-def starts_from_trunk(cfg: Config, dataloaders: tuple[str, ...]) -> bool:
-    """Return True if a training starts from weights of its trunk, not of a full model."""
+def starts_from_backbone(cfg: Config, dataloaders: tuple[str, ...]) -> bool:
+    """Return True if a training starts from weights of its backbone_class, not of a full model."""
     is_training = 'train_dataloader' in dataloaders
     return is_training and not cfg.get('load_from') and not cfg.get('resume')
 
 
 def weight_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[Finding]:
-    """Yield weights that are not there, or are of another architecture than the trunk.
+    """Yield weights that are not there, or are of another architecture than the backbone_class.
 
-    The weights of trunks of others are not looked at.
+    The weights of backbones of others are not looked at.
     """
-    trunk = trunk_of(cfg.model)
-    if trunk is None or not starts_from_trunk(cfg, dataloaders):
+    backbone_class = backbone_of(cfg.model)
+    if backbone_class is None or not starts_from_backbone(cfg, dataloaders):
         return
     backbone = cfg.model.backbone
     try:
@@ -53,12 +53,12 @@ def weight_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[Findi
                       ('model.backbone.init_cfg', ))
         return
     if source is not None:
-        yield from source_problems(trunk, backbone, str(source))
+        yield from source_problems(backbone_class, backbone, str(source))
 
 
-def source_problems(trunk: type[ColumnarBackbone], backbone: ConfigDict,
+def source_problems(backbone_class: type[ColumnarBackbone], backbone: ConfigDict,
                     source: str) -> Iterator[Finding]:
-    """What is wrong with the weights of a trunk, by where they are from."""
+    """What is wrong with the weights of a backbone_class, by where they are from."""
     scheme, separator, name = source.partition('://')
     if not separator:
         if not is_checkpoint(source):
@@ -73,41 +73,42 @@ def source_problems(trunk: type[ColumnarBackbone], backbone: ConfigDict,
         except WeightsError as error:
             yield Finding('weights-file', f'{PLACE}: {error}', (PLACE, ))
         else:
-            yield from architecture_problem(trunk, backbone, name)
+            yield from architecture_problem(backbone_class, backbone, name)
 
 
-def architecture_problem(trunk: type[ColumnarBackbone], backbone: ConfigDict,
+def architecture_problem(backbone_class: type[ColumnarBackbone], backbone: ConfigDict,
                          name: str) -> Iterator[Finding]:
-    """Weights of timm's that are of another architecture than the trunk."""
+    """Weights of timm's that are of another architecture than the backbone_class."""
     try:
-        own: dict[str, Any] = trunk.variants.complete(backbone.get('arch', ''))
+        own: dict[str, Any] = backbone_class.variants.complete(backbone.get('arch', ''))
         with without_memory():
             state = timm.create_model(name.partition('.')[0]).state_dict()
-        kind, sizes = infer_trunk(remap(state, f'timm://{name}')[1])
+        kind, sizes = infer_backbone(remap(state, f'timm://{name}')[1])
     except WeightsError as error:
         yield Finding('weights-arch',
-                      f'{PLACE}: timm://{name} is of no trunk that there is: {error}', (PLACE, ))
+                      f'{PLACE}: timm://{name} is of no backbone that there is: {error}', (PLACE, ))
         return
     except ValueError:  # of an architecture that there is not: another check says so
         return
-    columns = ['embed_dim', 'depth', 'num_heads'] + ['patch_size'] * (trunk is not PlainViT)
+    columns = ['embed_dim', 'depth', 'num_heads'] + ['patch_size'] * (
+        backbone_class is not PlainViT)
     differing = [key for key in columns if key in sizes and sizes[key] != own[key]]
-    if kind is not trunk or differing:
-        theirs = kind.variants.describe({**own, **sizes}) if kind is trunk else kind.__name__
+    if kind is not backbone or differing:
+        theirs = kind.variants.describe({**own, **sizes}) if kind is backbone else kind.__name__
         arch = backbone.get('arch')
         yield Finding(
             'weights-arch', f'{PLACE} is timm://{name}, of {theirs}, and model.backbone.arch is '
-            f'{trunk.__name__} {arch}', (PLACE, 'model.backbone.arch'),
+            f'{backbone_class.__name__} {arch}', (PLACE, 'model.backbone.arch'),
             'name the weights of this arch, or the arch of these weights')
 
 
 def normalisation_problems(cfg: Config, _: tuple[str, ...]) -> Iterator[Finding]:
-    """Yield images that are not normalised as the weights of the trunk need, by timm."""
-    if (trunk := trunk_of(cfg.model)) is None:
+    """Yield images that are not normalised as the weights of the backbone need, by timm."""
+    if (backbone_class := backbone_of(cfg.model)) is None:
         return
     backbone, found = cfg.model.backbone, cfg.model.get('data_preprocessor') or {}
     try:
-        name = trunk.weights_name(backbone.get('arch', ''), backbone.get('init_cfg'))
+        name = backbone_class.weights_name(backbone.get('arch', ''), backbone.get('init_cfg'))
     except ValueError:  # another check says so
         return
     expected = normalisation_of(name)
@@ -130,10 +131,10 @@ def channel_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[Find
 
     With steps or a preprocessor of the user's, the order of channels is not known.
     """
-    if not starts_from_trunk(cfg, dataloaders):
+    if not starts_from_backbone(cfg, dataloaders):
         return
     preprocessor = cfg.model.get('data_preprocessor') or {}
-    if trunk_of(cfg.model) is None or is_users(find_class(preprocessor.get('type'), MODELS)) or \
+    if backbone_of(cfg.model) is None or is_users(find_class(preprocessor.get('type'), MODELS)) or \
             preprocessor.get('bgr_to_rgb') or preprocessor.get('rgb_to_bgr'):
         return
     try:
@@ -146,7 +147,7 @@ def channel_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[Find
     if name and pipelines and all(map(loads_bgr, pipelines)) and not users_steps(around):
         yield Finding(
             'channel-order',
-            f'images reach the trunk as BGR (model.data_preprocessor.bgr_to_rgb is not True), and '
+            f'images reach the backbone as BGR (model.data_preprocessor.bgr_to_rgb is not True), and '
             f'the weights {name} ({PLACE}) are for RGB',
             ('model.data_preprocessor.bgr_to_rgb', PLACE),
             'set bgr_to_rgb=True in model.data_preprocessor')

@@ -1,4 +1,4 @@
-"""Widths, strides and numbers of maps: do trunk, pyramid and heads agree?"""
+"""Widths, strides and numbers of maps: do network, pyramid and heads agree?"""
 from __future__ import annotations
 
 import inspect
@@ -13,20 +13,20 @@ from colonnade.common.errors import UserError
 from colonnade.common.name_lists import suggest_names
 from colonnade.necks import ColumnarPyramid, SimplePyramid
 
-from ..backbone_config import pyramid_of, trunk_of
+from ..backbone_config import backbone_of, pyramid_of
 from ..findings import Finding
 from ..pipeline_steps import name_of
 from .dataset_checks import library_of
 from .head_widths import Levels, head_problems, parts_named
 
-NUM_TAPS = 4  # of a trunk, unless its out_indices say otherwise
+NUM_TAPS = 4  # of a network, unless its out_indices say otherwise
 #: necks on top of a pyramid that give ``num_outs`` levels of ``out_channels``, or one each
 NECKS_OF_ONE_WIDTH = ('FPN', 'PAFPN', 'ChannelMapper', 'CSPNeXtPAFPN', 'YOLOXPAFPN')
 BATCH_NORMS = ('BN', 'BN2d', 'SyncBN', 'BatchNorm2d', 'SyncBatchNorm')  # mmcv's names, torch's
 
 
-class Trunk(NamedTuple):
-    """What the maps of a trunk are."""
+class Backbone(NamedTuple):
+    """What the maps of a backbone are."""
     width: int
     stride: int
     num_maps: int
@@ -34,46 +34,46 @@ class Trunk(NamedTuple):
 
 
 def width_problems(cfg: Config, _: tuple[str, ...]) -> Iterator[Finding]:
-    """Yield widths, strides and numbers of maps that trunk, pyramid and heads do not agree on.
+    """Yield widths, strides and numbers of maps that network, pyramid and heads do not agree on.
 
-    Nothing is found for trunks of others.
+    Nothing is found for backbones of others.
     """
     model = cfg.model
-    kind = trunk_of(model)
+    kind = backbone_of(model)
     if kind is None:
         return
     backbone, neck, pyramid = model.backbone, model.get('neck'), pyramid_of(model)
-    trunk = None
+    network = None
     try:
-        trunk = described(kind, backbone)
+        network = described(kind, backbone)
     except ValueError as error:
         yield arch_problem(kind, backbone, str(error))
-    if trunk is None:
+    if network is None:
         return
     yield from tap_problems(kind, backbone)
-    if neck is None:  # heads get the trunk's maps as they are
-        place, number = 'model.backbone.arch', trunk.num_maps
-        levels = Levels([trunk.width] * number, [trunk.stride] * number, 'the trunk gives', place,
-                        place, 'model.backbone.out_indices')
+    if neck is None:  # heads get the backbone's maps as they are
+        place, number = 'model.backbone.arch', network.num_maps
+        levels = Levels([network.width] * number, [network.stride] * number, 'the backbone gives',
+                        place, place, 'model.backbone.out_indices')
         yield from head_problems(model, levels)
     elif pyramid is not None:
-        yield from pyramid_problems(model, trunk)
+        yield from pyramid_problems(model, network)
     elif isinstance(neck, dict):
-        yield from foreign_neck_problems(model, trunk)
+        yield from foreign_neck_problems(model, network)
 
 
-def described(kind: type[ColumnarBackbone], backbone: ConfigDict) -> Trunk:
-    """The maps of a trunk, by its config."""
+def described(kind: type[ColumnarBackbone], backbone: ConfigDict) -> Backbone:
+    """The maps of a network, by its config."""
     if 'arch' not in backbone:
         raise UserError(f'{kind.__name__} has no default')
     settings = kind.variants.complete(backbone.arch)
     taps, arch = backbone.get('out_indices'), backbone.arch
     named = arch if isinstance(arch, str) else 'its own'
     width = settings['embed_dim']
-    return Trunk(width,
-                 backbone.get('patch_size') or settings['patch_size'],
-                 NUM_TAPS if taps is None else len(taps),
-                 f'model.backbone.arch {named} ({kind.__name__}) is {width} wide')
+    return Backbone(width,
+                    backbone.get('patch_size') or settings['patch_size'],
+                    NUM_TAPS if taps is None else len(taps),
+                    f'model.backbone.arch {named} ({kind.__name__}) is {width} wide')
 
 
 def arch_problem(kind: type[ColumnarBackbone], backbone: ConfigDict, says: str) -> Finding:
@@ -85,7 +85,7 @@ def arch_problem(kind: type[ColumnarBackbone], backbone: ConfigDict, says: str) 
 
 
 def tap_problems(kind: type[ColumnarBackbone], backbone: ConfigDict) -> Iterator[Finding]:
-    """Blocks that are tapped or frozen, and that the trunk does not have."""
+    """Blocks that are tapped or frozen, and that the backbone does not have."""
     depth = kind.variants.complete(backbone.arch)['depth']
     taps = backbone.get('out_indices')
     of_depth = f'model.backbone.arch of {kind.__name__} has {depth} blocks'
@@ -105,23 +105,23 @@ def tap_problems(kind: type[ColumnarBackbone], backbone: ConfigDict) -> Iterator
             ('model.backbone.frozen_stages', 'model.backbone.arch'))
 
 
-def pyramid_problems(model: ConfigDict, trunk: Trunk) -> Iterator[Finding]:
+def pyramid_problems(model: ConfigDict, network: Backbone) -> Iterator[Finding]:
     """What a pyramid of ours, or a head on it, expects otherwise than it gets."""
     backbone, neck, pyramid = model.backbone, model.neck, pyramid_of(model)
     assert pyramid is not None
     kind = f'{name_of(backbone.type)} {backbone.arch}'
-    expectations = (('in_channels', trunk.width, 'embed_dim'), ('stride', trunk.stride,
-                                                                'patch_size'))
-    for key, expected, of_trunk in expectations:
+    expectations = (('in_channels', network.width, 'embed_dim'), ('stride', network.stride,
+                                                                  'patch_size'))
+    for key, expected, of_backbone in expectations:
         if neck.get(key) != expected:
             found = neck.get(key, 'not set')
             yield Finding(
-                'width', f'model.neck.{key} is {found}, and {of_trunk} of {kind} is {expected} '
+                'width', f'model.neck.{key} is {found}, and {of_backbone} of {kind} is {expected} '
                 '(model.backbone.arch)', (f'model.neck.{key}', 'model.backbone.arch'),
                 f'set model.neck.{key}={expected}')
     defaults = inspect.signature(pyramid).parameters.values()
     settings = {parameter.name: parameter.default for parameter in defaults} | neck
-    strides = list(settings['out_strides'] or SimplePyramid.default_strides(trunk.stride))
+    strides = list(settings['out_strides'] or SimplePyramid.default_strides(network.stride))
     if backbone.get('return_prefix_tokens'):
         yield Finding(
             'prefix-tokens',
@@ -166,17 +166,17 @@ def gives_one_width(neck: dict[str, Any]) -> bool:
     return name_of(kind) in NECKS_OF_ONE_WIDTH and bool(library_of(kind, MODELS))
 
 
-def foreign_neck_problems(model: ConfigDict, trunk: Trunk) -> Iterator[Finding]:
+def foreign_neck_problems(model: ConfigDict, network: Backbone) -> Iterator[Finding]:
     """What a neck of others expects otherwise than it gets."""
     neck = model.neck
     widths = neck.get('in_channels')
     if not gives_one_width(neck) or not isinstance(widths, (list, tuple)):
         return
-    expected = [trunk.width] * trunk.num_maps
+    expected = [network.width] * network.num_maps
     if list(widths) != expected:
         yield Finding(
-            'width', f'model.neck.in_channels is {list(widths)}, and {trunk.says}, with '
-            f'{trunk.num_maps} maps', ('model.neck.in_channels', 'model.backbone.arch'),
+            'width', f'model.neck.in_channels is {list(widths)}, and {network.says}, with '
+            f'{network.num_maps} maps', ('model.neck.in_channels', 'model.backbone.arch'),
             f'set model.neck.in_channels={expected}')
 
 

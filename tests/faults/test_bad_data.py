@@ -25,10 +25,10 @@ from colonnade.datasets.bad_samples import SampleError, name_samples, of_storage
 from colonnade.datasets.validation.image_files import reading_fault
 from colonnade.datasets.validation.label_map_files import label_map_fault
 from colonnade.datasets.validation.listed_files import Depth
-from colonnade.datasets.validation.preflight import BadDataError, check_before_training
+from colonnade.datasets.validation.preflight import BadDataError, run_preflight_checks
 from colonnade.datasets.validation.sources import Source, check_source, find_sources
 from colonnade.engine.runner.hooks import QuietFilter
-from colonnade.runtime.printing import printable
+from colonnade.runtime.sanitize import printable
 from colonnade.settings.checks.all_checks import check_config
 from colonnade.settings.dataset_paths import redirect_data_root
 from colonnade.settings.reading import read_config
@@ -51,13 +51,13 @@ def data(shapes: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def check(run_tool: Callable, data: Path, tmp_path: Path) -> Callable[..., dict[str, Any]]:
-    """Run check_data.py on a head's data; returns status, counts by kind and findings."""
+    """Run check_dataset.py on a head's data; returns status, counts by kind and findings."""
 
     def run(head: str, *options: str | Path, split: str = 'train') -> dict[str, Any]:
         out = tmp_path / 'report.json'
         message: Any = None
         try:
-            run_tool('check_data', config(head), '--data-root', data / LAYOUTS[head], '--split',
+            run_tool('check_dataset', config(head), '--data-root', data / LAYOUTS[head], '--split',
                      split, '--json', out, *options)
         except SystemExit as stopped:
             message = stopped.code
@@ -139,7 +139,7 @@ def test_damaged_images_are_listed(check: Callable, data: Path) -> None:
     for path, (damage, _, _) in zip(paths, DAMAGES, strict=False):
         damage(path)
     found = check('mask_rcnn')
-    assert found['message'] == 'check_data: 7 findings stop training or evaluation'
+    assert found['message'] == 'check_dataset: 7 findings stop training or evaluation'
     assert len(found['findings']) == len(DAMAGES)
     for path, (_, kind, text), each in zip(paths, DAMAGES, found['findings'], strict=False):
         assert each['kind'] == kind and text in each['fault'] and str(path) in each['fault']
@@ -207,7 +207,7 @@ def test_damaged_label_maps_are_listed(check: Callable, data: Path) -> None:
     for path, (damage, *_) in zip(maps, damages, strict=False):
         damage(path)
     found = check('sem_fpn')
-    assert found['message'] == 'check_data: 6 findings stop training or evaluation'
+    assert found['message'] == 'check_dataset: 6 findings stop training or evaluation'
     assert [each['kind'] for each in found['findings']] == [kind for _, kind, _ in damages]
     for each, (*_, text) in zip(found['findings'], damages, strict=True):
         assert text in each['fault']
@@ -226,7 +226,7 @@ def test_images_of_segmenters_are_opened_before_training(data: Path) -> None:
     cfg = read_config(config('sem_fpn'))
     redirect_data_root(cfg, data / 'ade')
     with pytest.raises(BadDataError, match=f'{path} cannot be read: its content is no image'):
-        check_before_training(cfg, skip=False)
+        run_preflight_checks(cfg, skip=False)
 
 
 def test_data_in_shards_are_checked(run_tool: Callable, check: Callable, data: Path,
@@ -278,11 +278,11 @@ def test_images_that_training_leaves_out_may_be_missing(data: Path) -> None:
     cfg = read_config(config('mask_rcnn'))
     redirect_data_root(cfg, data / 'coco')
     cfg.train_dataloader.dataset.filter_cfg = dict(filter_empty_gt=True)
-    check_before_training(cfg, skip=False)
+    run_preflight_checks(cfg, skip=False)
     cfg.train_dataloader.dataset.filter_cfg = None
-    check_before_training(cfg, skip=True)  # warns
+    run_preflight_checks(cfg, skip=True)  # warns
     with pytest.raises(BadDataError, match='there is no .*' + first['file_name']):
-        check_before_training(cfg, skip=False)
+        run_preflight_checks(cfg, skip=False)
 
 
 def test_a_second_start_reads_nothing(data: Path, cache: Path,
@@ -308,7 +308,7 @@ def test_a_second_start_reads_nothing(data: Path, cache: Path,
 
     def number_read() -> int:
         read.clear()
-        check_before_training(cfg, skip=False)
+        run_preflight_checks(cfg, skip=False)
         return len(read)
 
     assert number_read() == 2 and labels
@@ -340,8 +340,8 @@ def test_what_stops_training_is_looked_at_again(data: Path,
         patch.setattr('colonnade.datasets.validation.listed_files.header_fault',
                       lambda path, *_, **__: reading_fault(path, OSError(5, 'no answer')))
         with pytest.raises(BadDataError, match='cannot be read: no answer'):
-            check_before_training(cfg, skip=False)
-    check_before_training(cfg, skip=False)
+            run_preflight_checks(cfg, skip=False)
+    run_preflight_checks(cfg, skip=False)
 
 
 def test_what_mmdet_reads_without_trouble_stops_nothing(data: Path) -> None:
@@ -362,7 +362,7 @@ def test_what_mmdet_reads_without_trouble_stops_nothing(data: Path) -> None:
     content = json.loads(file.read_text())
     content['annotations'][0]['segmentation'] = [[1, 1, 5, 5]]
     file.write_text(json.dumps(content))
-    check_before_training(cfg, skip=False)
+    run_preflight_checks(cfg, skip=False)
 
 
 @pytest.mark.parametrize('step, stops', [
@@ -420,7 +420,7 @@ def test_a_sample_that_breaks_names_itself(workers: int, train: Callable, data: 
     path = images_of(data, 'ade')[3]
     assert says == (f'train: sample {path} with {data}/ade/annotations/training/{path.stem}.png '
                     '(index 3, BaseSegDataset) cannot be loaded: AssertionError: failed to load '
-                    f'image: {path}. colonnade check_data CONFIG lists all that break; '
+                    f'image: {path}. colonnade check_dataset CONFIG lists all that break; '
                     '--on-bad-data skip takes others in their place')  # yapf: disable
     assert 'Traceback' not in capfd.readouterr().err
 

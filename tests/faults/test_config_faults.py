@@ -62,7 +62,7 @@ def one(found: list[Finding], *places: str, severity: str = 'error') -> Finding:
 
 
 @pytest.mark.parametrize('head', HEADS)
-def test_a_trunk_of_another_width_is_named_with_what_it_does_not_fit(head: str) -> None:
+def test_a_backbone_of_another_width_is_named_with_what_it_does_not_fit(head: str) -> None:
     cfg = changed(head)
     plain = cfg.model.backbone.type == 'PlainViT'
     cfg.model.backbone.arch = 'vit_small_patch16_224' if plain else 'small_12_p16'
@@ -420,16 +420,16 @@ def test_steps_that_cannot_be_built() -> None:
      'of XCiT tiny_12_p16, and model.backbone.arch is XCiT nano_12_p16'),
     (dict(checkpoint='timm://xcit_nano_12_p8_384.fb_dist_in1k'), 'of XCiT nano_12_p8, and'),
     (dict(checkpoint='timm://cait_xxs24_224.fb_dist_in1k'), 'of CaiT, and model.backbone.arch'),
-    (dict(checkpoint='timm://resnet50.a1_in1k'), 'is of no trunk that there is'),
+    (dict(checkpoint='timm://resnet50.a1_in1k'), 'is of no backbone that there is'),
     (dict(checkpoint='timm://xcit_nano_12_p16_384.fb_dist_in1k'), ''),
 ])
-def test_weights_of_another_trunk(init_cfg: Any, says: str) -> None:
+def test_weights_of_another_backbone(init_cfg: Any, says: str) -> None:
     cfg = changed('sem_fpn')
     given = isinstance(init_cfg, dict)
     cfg.model.backbone.init_cfg = dict(type='Pretrained', **init_cfg) if given else init_cfg
     said = found_in(cfg)
     assert len(said) == bool(says) and says in ''.join(map(str, said))
-    cfg.load_from = __file__  # which holds the trunk's weights too
+    cfg.load_from = __file__  # which holds the backbone's weights too
     assert not given or not found_in(cfg)
 
 

@@ -29,9 +29,9 @@ def test_seeds_differ_by_all_that_they_are_made_from() -> None:
              for purpose in (DATA, MODEL)]  # yapf: disable
     found = []
     for seed in seeds:
-        seed.plant()
+        seed.seed_generators()
         found.append(drawn())
-        seed.plant()
+        seed.seed_generators()
         assert drawn() == found[-1]
     assert all(len(set(each)) == len(seeds) for each in zip(*found, strict=True))
 

@@ -387,7 +387,7 @@ def test_what_two_processes_compare(tmp_path: Path) -> None:
     for name, content in (('one', b'1'), ('copy', b'1'), ('other', b'2')):
         (tmp_path / name).mkdir()
         (tmp_path / name / 'rest.pth').write_bytes(content)
-    printed = run_two('tests/helpers/agreeing_processes.py', tmp_path, out=tmp_path)
+    printed = run_two('tests/helpers/consistent_processes.py', tmp_path, out=tmp_path)
     assert printed.count('the same file: the same') == 2
     assert printed.count('equal shards: the same') == 2
     assert len(re.findall('other shards: process 1 .* evaluates other weights than process 0 .*: '

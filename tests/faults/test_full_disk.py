@@ -18,7 +18,7 @@ from test_run_folder import EVERY, TINY, Written
 
 from colonnade.common.hashing import sha256_of
 from colonnade.engine.work_dir.trackers import PatientLog
-from colonnade.weights.checksums import SUMS, sums_of
+from colonnade.weights.checksums import SUMS, read_checksums
 
 MEGABYTES = 24  # of the disk: of five checkpoints of the model below
 
@@ -92,7 +92,7 @@ def train(disk: Path, run_tool: Callable, shapes: Path, tmp_path: Path,
 
 def files_of(work_dir: Path) -> set[str]:
     """Checkpoints and what may be left of them; each is the one that its SHA-256 is of."""
-    sums = sums_of(work_dir)
+    sums = read_checksums(work_dir)
     assert {name for name, _ in sums} == {path.name for path in work_dir.glob('*.pth')}
     assert all(sha256_of(work_dir / name) == digest for name, digest in sums)
     hidden = [path.name for path in work_dir.iterdir() if path.name.startswith('.')]
@@ -173,13 +173,13 @@ SCRIPT = '''
 from mmengine.dist import get_rank
 from torch import distributed
 
-from colonnade.common.distributed import failing_together
+from colonnade.common.distributed import raise_on_all_ranks
 from colonnade.common.errors import FileError
 
 distributed.init_process_group('gloo')
 for rank in (0, 1):
     try:
-        with failing_together():
+        with raise_on_all_ranks():
             if get_rank() == rank:
                 raise FileError(28, 'No space left on device')
     except FileError as error:

@@ -25,7 +25,7 @@ from colonnade.datasets.custom.instance_datasets import describe_instances
 from colonnade.datasets.validation.coco_files import (Usage, check_headers, check_instances,
                                                       load_coco)
 from colonnade.datasets.validation.validation_report import Report
-from colonnade.settings.reading import import_quietly
+from colonnade.settings.reading import import_without_warnings
 
 FILTER = dict(filter_empty_gt=True, min_size=32)
 PIPELINE = [
@@ -68,7 +68,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def described(train: Path, val: Path, images: Path) -> tuple[Any, Report]:
-    """What ``tools/new_config.py`` and ``tools/check_data.py`` say of two files."""
+    """What ``tools/create_config.py`` and ``tools/check_dataset.py`` say of two files."""
     report = Report()
     data = describe_instances([train, val], [images, images],
                               None,
@@ -123,7 +123,7 @@ def test_annotations_to_train_with(content: bytes, images: Path) -> None:
 @pytest.fixture(scope='module')
 def metric(images: Path) -> Callable[[Path], dict[str, float]]:
     """The metrics of predictions that are the annotations of a file."""
-    import_quietly('mmdet.evaluation')
+    import_without_warnings('mmdet.evaluation')
     kind = METRICS.get('mmdet.FasterCocoMetric') or METRICS.get('mmdet.CocoMetric')
 
     def measure(file: Path) -> dict[str, float]:

@@ -25,7 +25,7 @@ from torch import Tensor
 from colonnade.backbones import XCiT
 from colonnade.weights.files import read_checkpoint
 from colonnade.weights.loading import load_weights
-from colonnade.weights.openmmlab import without_code
+from colonnade.weights.mmengine_loaders import strip_code
 from colonnade.weights.sharded_files import read_folder
 from colonnade.weights.state_dicts import WeightsError
 
@@ -71,7 +71,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope='module')
-def trunk() -> XCiT:
+def backbone() -> XCiT:
     return XCiT(TINY)
 
 
@@ -96,7 +96,7 @@ def differs(found: Any, expected: Any) -> bool:
 @pytest.mark.parametrize('form', FORMS)
 @fuzz(few=20, many=5000)
 @given(draw=st.data())
-def test_bytes_of_checkpoints(form: str, folder: Path, trunk: XCiT, draw: st.DataObject) -> None:
+def test_bytes_of_checkpoints(form: str, folder: Path, backbone: XCiT, draw: st.DataObject) -> None:
     """A file is refused by its name. One with checksums that is taken is what was saved."""
     path = folder / f'{form}.pth'
     path.write_bytes(draw.draw(changed_bytes(FORMS[form])))
@@ -105,11 +105,11 @@ def test_bytes_of_checkpoints(form: str, folder: Path, trunk: XCiT, draw: st.Dat
         return
     if form == 'zip':
         assert not differs(content, CHECKPOINT)
-    plan = attempt(lambda: load_weights(trunk, path), WeightsError, names=str(path))
+    plan = attempt(lambda: load_weights(backbone, path), WeightsError, names=str(path))
     if plan is not None:
         assert all(
             tensor.equal(plan.state[key]) or tensor.isnan().any()
-            for key, tensor in trunk.state_dict().items())
+            for key, tensor in backbone.state_dict().items())
 
 
 ODD = (None, True, 0, -1, 2**70, 0.5, float('nan'), '', 'x\ny', '\x1b[31mred', [], {}, (), b'a',
@@ -130,7 +130,7 @@ class Shown:
 
 @fuzz(few=8, many=4000)
 @given(content=changed_values(CHECKPOINT, odd=ODD).map(Shown))
-def test_contents_of_checkpoints(content: Shown, folder: Path, trunk: XCiT) -> None:
+def test_contents_of_checkpoints(content: Shown, folder: Path, backbone: XCiT) -> None:
     """A whole file of other content is refused by its name, or loads the tensors that it holds."""
     path = folder / 'content.pth'
     with warnings.catch_warnings():
@@ -140,11 +140,11 @@ def test_contents_of_checkpoints(content: Shown, folder: Path, trunk: XCiT) -> N
     if found is None:
         return
     with limited():
-        clean = without_code(found)
+        clean = strip_code(found)
     assert clean.keys() == found.keys()
-    before = deepcopy(trunk.state_dict())
-    plan = attempt(lambda: load_weights(trunk, path), WeightsError, names=str(path))
-    after = trunk.state_dict()
+    before = deepcopy(backbone.state_dict())
+    plan = attempt(lambda: load_weights(backbone, path), WeightsError, names=str(path))
+    after = backbone.state_dict()
     if plan is None:
         assert all(torch.equal(after[key], value) for key, value in before.items())
     else:

@@ -26,13 +26,13 @@ COMMANDS = {
     'export': f'{SEGMENTER} missing.pth --out exported',
     'package': f'make {SEGMENTER} missing.pth --out packed --license cc-by-4.0',
     'serve': f'{SEGMENTER} missing.pth --port 0 --batch-size 2 --max-megabytes 3 --timeout 5',
-    'new_config': f'{DETECTOR} --coco a.json b.json --images left right --classes disc square '
+    'create_config': f'{DETECTOR} --coco a.json b.json --images left right --classes disc square '
                   '--batch-size 2 --gpus 1 --epochs 3 --out own.py',
-    'browse': f'{DETECTOR} --data-root nowhere --out pages',
+    'browse_dataset': f'{DETECTOR} --data-root nowhere --out pages',
     'make_shards': f'{SEGMENTER} shards --data-root nowhere --shard-size 5',
     'convert_checkpoint': 'missing.pth out.pth --report --dry-run',
-    'report': 'nowhere',
-    'compare': 'nowhere elsewhere --out compare.html',
+    'build_report': 'nowhere',
+    'compare_runs': 'nowhere elsewhere --out compare.html',
 }  # yapf: disable
 #: none leads out of the folder that the tests run in
 WORDS = ('', ' ', '-', '--', '-1', '0', '1e400', 'nan', '9' * 400, 'x', '--x', '=', 'a=b', 'a=',

@@ -19,7 +19,7 @@ from colonnade.engine.training import TrainOptions, training_settings
 from colonnade.settings.overrides import exists, merge_options, paths_below, value_at
 from colonnade.settings.plain_config import PackageError, config_text, parse_config
 from colonnade.settings.reading import read_config
-from colonnade.weights.openmmlab import is_plain_config
+from colonnade.weights.mmengine_loaders import is_plain_config
 
 HEADS = ('mask_rcnn', 'sem_fpn', 'upernet')
 #: of configs: no text that mmengine replaces, and no number that would be a count of processes

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from colonnade.engine.distributed.sharded_tensors import whole
-from colonnade.engine.nan_guard import NanGuard, skip_bad_steps
+from colonnade.engine.nan_guard import NanGuard, register_nan_guard
 from colonnade.engine.nan_guard.finite import not_finite, tensors_in
 from colonnade.engine.runner.loops import SeededIterationLoop
 from colonnade.engine.work_dir.last_checkpoint import take_over_saving
@@ -162,7 +162,7 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_layout: None,
                 logger=dict(type='LoggerHook', interval=1)),
             custom_hooks=list(hooks), log_processor=dict(by_epoch=False),
             experiment_name=f'{time.time_ns()}')  # yapf: disable
-        skip_bad_steps(runner, max_bad_steps)
+        register_nan_guard(runner, max_bad_steps)
         take_over_saving(runner)
         if train:
             runner.train()

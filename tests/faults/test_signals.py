@@ -33,10 +33,10 @@ import colonnade
 from colonnade.engine.runner import seeding
 from colonnade.engine.runner.loops import SeededIterationLoop
 from colonnade.engine.runner.seeding import MODEL, Seed, SeededBatches, endless_loader
-from colonnade.engine.runner.signal_handling import (SIGNALS, StopOnSignal, interruptible,
+from colonnade.engine.runner.signal_handling import (SIGNALS, StopOnSignal, handle_signals,
                                                      start_worker)
-from colonnade.tools.command_line import stoppable
-from colonnade.tools.train import command_to_go_on, what_is_left
+from colonnade.tools.command_line import handle_ctrl_c
+from colonnade.tools.train import build_resume_command, describe_saved_state
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def runs(shapes: Path, tmp_path: Path) -> Runs:
     (['a b/t.py', '--load-from=x', 'a.py'], 'colonnade train a.py --resume'),
 ])
 def test_the_command_that_goes_on(words: list[str], expected: str) -> None:
-    assert command_to_go_on(words) == expected
+    assert build_resume_command(words) == expected
 
 
 @pytest.mark.parametrize('last, best, has_ended, expected', [
@@ -63,7 +63,7 @@ def test_the_command_that_goes_on(words: list[str], expected: str) -> None:
 ])
 def test_what_a_training_has_that_ended_at_once(last: str, best: str, has_ended: bool,
                                                 expected: str) -> None:
-    assert what_is_left(last, best, has_ended, 'go on') == expected
+    assert describe_saved_state(last, best, has_ended, 'go on') == expected
 
 
 def wait_for_signals(ready: Any) -> None:
@@ -144,7 +144,7 @@ def test_a_signal_when_training_has_ended(capfd: pytest.CaptureFixture) -> None:
     loop = SimpleNamespace(dataloader=DataLoader([0]))
     runner = SimpleNamespace(
         train_loop=loop, val_loop=None, hooks=[], register_hook=lambda hook: None)
-    with interruptible(runner) as hook:
+    with handle_signals(runner) as hook:
         hook.before_train(runner)
         hook.after_train(runner)
         os.kill(os.getpid(), signal.SIGINT)
@@ -166,7 +166,7 @@ def test_ctrl_c_while_a_config_is_laid_out(monkeypatch: pytest.MonkeyPatch,
                                            capsys: pytest.CaptureFixture[str]) -> None:
     """mmengine says of it that the config is wrong."""
 
-    @stoppable('train')
+    @handle_ctrl_c('train')
     def lay_out() -> str:
         return str(Config(dict(a=1)).pretty_text)
 
@@ -226,7 +226,7 @@ def test_samplers_of_global_generators_go_on_in_their_order() -> None:
         made.start(7, at, skip=at)
         for batch in islice(made, 8 - at):
             found.append((batch.indices, batch.seed))
-            Seed(7, 0, batch.seed.iteration, MODEL).plant()
+            Seed(7, 0, batch.seed.iteration, MODEL).seed_generators()
         return found
 
     whole = batches(0)

@@ -45,7 +45,7 @@ def test_names_of_classes_are_no_code(kind: str, tmp_path: Path, run_tool: Calla
         change(tmp_path / f'{split}.json', 'categories', 0, name=BROUGHT_IN[kind])
         change(tmp_path / f'{split}.json', 'categories', 1, name='b' * 60)
     with pytest.raises(SystemExit, match='holds {{, which mmengine replaces in configs'):
-        run_tool('new_config', leaf('mask_rcnn'), *arguments, '--out', 'own.py')
+        run_tool('create_config', leaf('mask_rcnn'), *arguments, '--out', 'own.py')
     assert not Path('made').exists() and not Path('own.py').exists()
 
 
@@ -57,14 +57,14 @@ def test_names_of_classes_stay_as_they_are(name: str, tmp_path: Path, run_tool: 
     arguments = draw_instances(tmp_path)
     for split in ('train', 'val'):
         change(tmp_path / f'{split}.json', 'categories', 0, name=name)
-    run_tool('new_config', leaf('mask_rcnn'), *arguments, '--out', tmp_path / 'own.py')
+    run_tool('create_config', leaf('mask_rcnn'), *arguments, '--out', tmp_path / 'own.py')
     assert Config.fromfile(tmp_path / 'own.py').metainfo.classes[0] == name
     assert '\x1b' not in capsys.readouterr().out
 
 
 def instances(tmp_path: Path, run_tool: Callable, file_name: str) -> list[Any]:
     """Arguments of a training whose annotations name an image so."""
-    run_tool('new_config', leaf('mask_rcnn'), *draw_instances(tmp_path / 'data'), '--out',
+    run_tool('create_config', leaf('mask_rcnn'), *draw_instances(tmp_path / 'data'), '--out',
              tmp_path / 'own.py')  # yapf: disable
     change(tmp_path / 'data/train.json', 'images', 0, file_name=file_name)
     (tmp_path / 'secret.jpg').write_bytes((tmp_path / 'data/train/1.jpg').read_bytes())
@@ -89,9 +89,9 @@ def test_files_elsewhere_are_found_without_training(tmp_path: Path, run_tool: Ca
                                                     capsys: pytest.CaptureFixture[str]) -> None:
     own, *_ = instances(tmp_path, run_tool, '../../secret.jpg')
     with pytest.raises(SystemExit, match='1 finding stops'):
-        run_tool('check_data', own, '--split', 'train')
+        run_tool('check_dataset', own, '--split', 'train')
     assert 'files outside of the folders of their data set (1)' in capsys.readouterr().out
-    run_tool('check_data', own, '--split', 'train', '--allow-outside')
+    run_tool('check_dataset', own, '--split', 'train', '--allow-outside')
     assert 'nothing stops training' in capsys.readouterr().out
 
 
@@ -102,7 +102,7 @@ def test_files_elsewhere_get_no_config(file_name: str, tmp_path: Path, run_tool:
     data = draw_instances(tmp_path / 'data')
     (tmp_path / 'data/train/1.jpg').rename(tmp_path / 'secret.jpg')
     change(tmp_path / 'data/train.json', 'images', 0, file_name=file_name.format(tmp_path))
-    command = ['new_config', leaf('mask_rcnn'), *data, '--out', tmp_path / 'own.py']
+    command = ['create_config', leaf('mask_rcnn'), *data, '--out', tmp_path / 'own.py']
     with pytest.raises(SystemExit):
         run_tool(*command)
     assert f'secret.jpg is outside of {tmp_path}/data' in capsys.readouterr().err
@@ -127,7 +127,7 @@ def test_files_elsewhere_are_allowed(tmp_path: Path, run_tool: Callable) -> None
 @pytest.mark.slow
 def test_lists_of_names_that_lead_elsewhere(tmp_path: Path, run_tool: Callable) -> None:
     """Of a segmenter."""
-    run_tool('new_config', leaf('sem_fpn'), *draw_label_maps(tmp_path / 'data'), '--out',
+    run_tool('create_config', leaf('sem_fpn'), *draw_label_maps(tmp_path / 'data'), '--out',
              tmp_path / 'own.py')  # yapf: disable
     for folder, suffix in (('images', '.jpg'), ('masks', '.png')):
         source = next((tmp_path / 'data' / folder / 'train').glob(f'*{suffix}'))
@@ -142,17 +142,17 @@ DEEP = '[' * 10**5
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('tool', ['train', 'new_config', 'browse'])
+@pytest.mark.parametrize('tool', ['train', 'create_config', 'browse_dataset'])
 def test_json_that_is_nested_deeply(tool: str, tmp_path: Path, run_tool: Callable,
                                     capsys: pytest.CaptureFixture[str]) -> None:
     data = draw_instances(tmp_path / 'data')
-    run_tool('new_config', leaf('mask_rcnn'), *data, '--out', tmp_path / 'own.py')
+    run_tool('create_config', leaf('mask_rcnn'), *data, '--out', tmp_path / 'own.py')
     text = (tmp_path / 'data/train.json').read_text()
     (tmp_path / 'data/train.json').write_text(f'{text[:-1]}, "more": {DEEP}')
     command = dict(
         train=[tmp_path / 'own.py', '--work-dir', tmp_path / 'run', *ONE_STEP],
         browse=[tmp_path / 'own.py', '--out', tmp_path / 'page.html'],
-        new_config=[leaf('mask_rcnn'), *data, '--out', tmp_path / 'new.py'])
+        create_config=[leaf('mask_rcnn'), *data, '--out', tmp_path / 'new.py'])
     with pytest.raises(SystemExit) as stopped:
         run_tool(tool, *command[tool])
     said = f'{stopped.value}{capsys.readouterr().err}'
@@ -228,8 +228,8 @@ def test_pages_show_names_as_text(tmp_path: Path, run_tool: Callable) -> None:
         change(tmp_path / f'{split}.json', 'categories', 0, name=CLASS)
         change(tmp_path / f'{split}.json', 'images', 0, file_name=FILE)
         (tmp_path / split / f'{number}.jpg').rename(tmp_path / split / FILE)
-    run_tool('new_config', leaf('mask_rcnn'), *arguments, '--out', tmp_path / 'own.py')
-    run_tool('browse', tmp_path / 'own.py', '--out', tmp_path / 'page.html')
+    run_tool('create_config', leaf('mask_rcnn'), *arguments, '--out', tmp_path / 'own.py')
+    run_tool('browse_dataset', tmp_path / 'own.py', '--out', tmp_path / 'page.html')
     page = Page((tmp_path / 'page.html').read_text())
     assert not page.scripts and CLASS in page.text and FILE in page.text
 
@@ -264,7 +264,7 @@ def test_logs_hold_no_control_characters(tmp_path: Path, run_tool: Callable) -> 
 
 SIZE = 'import resource; print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)'
 READERS = {
-    'new_config':
+    'create_config':
     """
 from pathlib import Path
 from colonnade.datasets.validation.coco_files import load_coco

@@ -16,7 +16,7 @@ import pytest
 import safetensors.torch
 import torch
 from conftest import NO_WORKERS, SHORT, config
-from helpers.evil_pickle import Evil, write_evil
+from helpers.malicious_pickle import Evil, write_evil
 from mmdet.apis import DetInferencer, init_detector
 from mmengine.config import Config
 from mmengine.runner import Runner
@@ -40,7 +40,7 @@ TOOLS: dict[str, list[list[Any]]] = {
     'export': [[HEAD, '@', '--out', 'out'], ['@', '--out', 'out']],
     'package': [['make', HEAD, '@', '--out', 'out'], ['make', '@', '--out', 'out']],
     'predict': [[HEAD, '@', 'images', '--out', 'out'], ['@', 'images', '--out', 'out']],
-    'rank_trunks': [['--masks', 'ade', '--trunks', 'xcit_nano_12_p16=@', '--out', 'out']],
+    'rank_backbones': [['--masks', 'ade', '--backbones', 'xcit_nano_12_p16=@', '--out', 'out']],
     'serve': [[HEAD, '@', '--port', '0'], ['@', '--port', '0']],
     'test': [[HEAD, '@', '--data-root', 'ade', '--work-dir', 'out']],
     'train': [[HEAD, '--data-root', 'ade', '--work-dir', 'out', *where]
@@ -191,7 +191,7 @@ def test_files_of_timms_hub(evil: Path, tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_features_in_the_cache(tmp_path: Path) -> None:
     """Even with the right digest."""
-    cache = FeatureCache(tmp_path, dict(trunk='a'))
+    cache = FeatureCache(tmp_path, dict(backbone='a'))
     cache.write('b', np.zeros(3))
     buffer = io.BytesIO()
     np.save(buffer, np.array([Evil(tmp_path / 'made')], dtype=object), allow_pickle=True)

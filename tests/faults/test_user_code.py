@@ -166,11 +166,11 @@ def test_predicting_shows_the_traceback(own: Callable, run_tool: Callable, shape
     assert stopped.value.code == 3 and line in capfd.readouterr().err
 
 
-@pytest.mark.parametrize('tool', ['train', 'check_config', 'new_config'])
+@pytest.mark.parametrize('tool', ['train', 'check_config', 'create_config'])
 def test_configs_show_the_traceback(tool: str, run: Callable, tmp_path: Path) -> None:
     (tmp_path / 'own.py').write_text("number = 1\nother = open('theirs')\n")
     arguments = ['--masks', tmp_path, tmp_path, '--images', tmp_path, tmp_path]
-    said = run(tool, tmp_path / 'own.py', *(arguments if tool == 'new_config' else []))
+    said = run(tool, tmp_path / 'own.py', *(arguments if tool == 'create_config' else []))
     assert 'line 2, in <module>' in said
     assert said.splitlines()[-1].startswith(
         f'{tool}: {tmp_path}/own.py cannot be read: FileNotFoundError: ')

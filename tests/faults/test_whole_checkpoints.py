@@ -28,11 +28,11 @@ from colonnade.common.errors import UserError
 from colonnade.common.hashing import sha256_of
 from colonnade.common.locking import locked
 from colonnade.engine.distributed.fsdp import shared_folder
-from colonnade.engine.runner.launch import sole_run
+from colonnade.engine.runner.launch import lock_work_dir
 from colonnade.engine.work_dir.run import Run, go_on
 from colonnade.weights import checksums
 from colonnade.weights.checkpoint_files import NAME, keep_sums
-from colonnade.weights.checksums import SUMS, check_content, sums_of
+from colonnade.weights.checksums import SUMS, read_checksums, verify_checksum
 from colonnade.weights.files import read_checkpoint
 from colonnade.weights.state_dicts import DamagedError
 
@@ -308,7 +308,7 @@ def test_killed_at_any_step_of_saving_shards(tmp_path: Path) -> None:
         go_on(SimpleNamespace(cfg=settings(folder), _resume=False, _load_from=None))
         content = read_checkpoint(folder / 'iter_2.pth/rest.pth')
         found.add(content['meta']['iter'])
-        for name, digest in sums_of(folder / 'iter_2.pth'):
+        for name, digest in read_checksums(folder / 'iter_2.pth'):
             assert sha256_of(folder / 'iter_2.pth' / name) == digest
         assert [path.name for path in folder.iterdir()] == ['iter_2.pth']
         if not is_killed:
@@ -395,11 +395,11 @@ def test_a_sum_is_computed_once_for_each_version(tmp_path: Path,
     path, read = save(tmp_path, 2), []
     monkeypatch.setattr(checksums, 'sha256_of', lambda path: read.append(path) or sha256_of(path))
     for _ in range(3):
-        check_content(path)
+        verify_checksum(path)
     assert len(read) == 1
     flip(path)
     with pytest.raises(DamagedError):
-        check_content(path)
+        verify_checksum(path)
 
 
 def test_a_list_that_is_no_list_costs_nothing(tmp_path: Path) -> None:
@@ -407,11 +407,11 @@ def test_a_list_that_is_no_list_costs_nothing(tmp_path: Path) -> None:
     (tmp_path / SUMS).write_bytes(b'\xff\x00 garbage\n' + b'0' * 63 + b'  iter_2.pth\n')
     assert Run.of(settings(tmp_path)).find_newest() == path
     keep_sums(tmp_path, {path.name: sha256_of(path)})
-    assert sums_of(tmp_path) == [('iter_2.pth', sha256_of(path))]
+    assert read_checksums(tmp_path) == [('iter_2.pth', sha256_of(path))]
 
 
 def hold(folder: Path, ready: Any) -> None:
-    with sole_run(Config(dict(work_dir=str(folder), launcher='none'))):
+    with lock_work_dir(Config(dict(work_dir=str(folder), launcher='none'))):
         ready.set()
         signal.pause()
 
@@ -436,11 +436,11 @@ def test_a_killed_run_does_not_keep_its_work_dir(nfs: bool, tmp_path: Path,
         other.start()
     assert ready.wait(60)
     cfg = Config(dict(work_dir=str(tmp_path), launcher='none'))
-    with pytest.raises(UserError, match='another run is training in'), sole_run(cfg):
+    with pytest.raises(UserError, match='another run is training in'), lock_work_dir(cfg):
         pass
     other.kill()
     other.join()
-    with sole_run(cfg):
+    with lock_work_dir(cfg):
         with pytest.raises(UserError), locked(tmp_path, ''):
             pass
 
@@ -452,7 +452,7 @@ def test_a_file_system_without_locks_is_told(tmp_path: Path, monkeypatch: pytest
         raise OSError(38, 'Function not implemented')
 
     monkeypatch.setattr(locking.fcntl, 'flock', no_locks)
-    with sole_run(Config(dict(work_dir=str(tmp_path), launcher='none'))):
+    with lock_work_dir(Config(dict(work_dir=str(tmp_path), launcher='none'))):
         assert 'has no locks: let no other run train there' in capsys.readouterr().out
 
 
@@ -478,6 +478,6 @@ def test_the_cost_of_comparing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
              for path in (ours, tmp_path / 'theirs.pth')}  # yapf: disable
     assert all(torch.equal(value, content['state_dict'][key]) for key, value in load(ours).items())
     found['hash'] = min(seconds(lambda: sha256_of(ours)) for _ in range(3))
-    monkeypatch.setattr('colonnade.weights.files.check_content', lambda path: None)
+    monkeypatch.setattr('colonnade.weights.files.verify_checksum', lambda path: None)
     found['unchecked'] = min(seconds(lambda: load(ours)) for _ in range(3))
     print({name: round(value, 3) for name, value in found.items()})

@@ -51,7 +51,7 @@ def coco_content(num_images: int = 2, first: int = 1) -> dict[str, list]:
 
 
 def draw_instances(folder: Path, num_images: int = 2) -> list[str | Path]:
-    """Arguments of ``new_config`` for two COCO files in ``folder``."""
+    """Arguments of ``create_config`` for two COCO files in ``folder``."""
     for split, first in (('train', 1), ('val', 100)):
         content = coco_content(num_images, first)
         for image in content['images']:
@@ -83,7 +83,7 @@ def draw_label_maps(folder: Path,
                     mask_name: str = '{}.png',
                     image_name: str = '{}.jpg',
                     num_images: int = 2) -> list[str | Path]:
-    """Arguments of ``new_config`` for images and label maps in ``folder``, with these labels."""
+    """Arguments of ``create_config`` for images and label maps in ``folder``, with these labels."""
     label_map = np.resize(np.array(labels, np.uint8), (HEIGHT, WIDTH))
     for split in ('train', 'val'):
         (folder / 'masks' / split).mkdir(parents=True)
@@ -108,7 +108,7 @@ def faults_of(run_tool: Callable, capsys: pytest.CaptureFixture[str], *arguments
     out = Path('own_that_is_not_written.py')
     try:
         with pytest.raises(SystemExit, match='no config was written'):
-            run_tool('new_config', *arguments, '--out', out)
+            run_tool('create_config', *arguments, '--out', out)
         assert not out.exists()
     finally:  # what is written all the same must not make other tests fail
         out.unlink(missing_ok=True)

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from mmengine.dist import all_gather_object
 from torch import distributed
 
-from colonnade.common.distributed import do_in_first, failing_together
+from colonnade.common.distributed import do_in_first, raise_on_all_ranks
 from colonnade.common.errors import FileError, UserError
 from colonnade.visualization.run_report.recorder import RunRecord
 
@@ -35,7 +35,7 @@ def say(name: str, *works: Callable[[], None]) -> None:
         *works: What each process does.
     """
     try:
-        with failing_together():
+        with raise_on_all_ranks():
             works[int(os.environ['RANK'])]()
     except Exception as error:
         print(f'{name}: {type(error).__name__} {error}')

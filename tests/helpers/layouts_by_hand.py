@@ -1,4 +1,4 @@
-"""State dicts of tiny trunks in each published layout, made by hand from timm's names."""
+"""State dicts of tiny backbones in each published layout, made by hand from timm's names."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -87,8 +87,8 @@ def mmpretrain_state() -> State:
     return state
 
 
-def trunk_for(make: Callable, **kwargs: object) -> ColumnarBackbone:
-    """The trunk whose weights ``make`` gives."""
+def backbone_for(make: Callable, **kwargs: object) -> ColumnarBackbone:
+    """The backbone whose weights ``make`` gives."""
     if make.__name__.startswith('cait'):
         return CaiT(TINY_CAIT, **kwargs)
     if make.__name__.startswith('resmlp'):
@@ -97,12 +97,12 @@ def trunk_for(make: Callable, **kwargs: object) -> ColumnarBackbone:
 
 
 def ours_state(make: Callable = timm_state) -> State:
-    """Under our names, what any layout of the same trunk as ``make``'s becomes."""
+    """Under our names, what any layout of the same backbone as ``make``'s becomes."""
     in_timms = {CaiT: cait_state, ResMLP: resmlp_timm_state, XCiT: timm_state}
-    trunk = trunk_for(make)
+    backbone = backbone_for(make)
     return {
         key: value
-        for key, value in in_timms[type(trunk)]().items() if key in trunk.state_dict()
+        for key, value in in_timms[type(backbone)]().items() if key in backbone.state_dict()
     }
 
 

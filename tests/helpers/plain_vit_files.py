@@ -70,13 +70,13 @@ class File:
         overlay = dict(state_dict=content or self.content(), num_classes=self.classes)
         return self.module(pretrained=True, pretrained_cfg_overlay=overlay, **changes).state_dict()
 
-    def trunk(self, **kwargs: Any) -> PlainViT:
+    def backbone(self, **kwargs: Any) -> PlainViT:
         return PlainViT(self.arch, **kwargs)
 
     @cached_property
-    def one_trunk(self) -> PlainViT:
+    def one_backbone(self) -> PlainViT:
         """The same at each call, for tests that leave it as it is."""
-        return self.trunk()
+        return self.backbone()
 
 
 def renamed(state: State, *rules: tuple[str, str]) -> State:

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import torch
-from helpers.trunks import ARCHS, tiny
+from helpers.backbones import ARCHS, tiny
 from mmengine.model import ExponentialMovingAverage
 from torch import Tensor, distributed, nn
 from torch.distributed.device_mesh import init_device_mesh

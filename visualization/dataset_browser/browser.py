@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from colonnade.configs import find_config
-from colonnade.settings.dataset_paths import check_data
+from colonnade.settings.dataset_paths import check_dataset
 from colonnade.settings.reading import LaunchOptions, load_config
 
 from ..html_pages import build_sections, write_page
@@ -19,7 +19,7 @@ from .statistics import LabelStatistics, Statistics
 
 
 @dataclass(frozen=True)
-class Browsed:
+class BrowseResult:
     """What was found in a config's data.
 
     Attributes:
@@ -47,8 +47,8 @@ class Browsed:
         return '\n'.join(lines)
 
 
-def browse(config: str | Path, **options: Any) -> Browsed:
-    """Write a page that shows the data of a config, as ``tools/browse.py`` does.
+def browse(config: str | Path, **options: Any) -> BrowseResult:
+    """Write a page that shows the data of a config, as ``tools/browse_dataset.py`` does.
 
     It sets the seeds of Python's, NumPy's and torch's random numbers.
 
@@ -64,15 +64,15 @@ def browse(config: str | Path, **options: Any) -> Browsed:
     return browse_dataset(BrowseOptions(Path(config), **options))
 
 
-def browse_dataset(options: BrowseOptions) -> Browsed:
-    """As :func:`browse`, with options of ``colonnade browse``."""
+def browse_dataset(options: BrowseOptions) -> BrowseResult:
+    """As :func:`browse`, with options of ``colonnade browse_dataset``."""
     check_options(options)
     cfg = load_config(
         LaunchOptions(
             find_config(options.config),
             cfg_options=options.cfg_options,
             data_root=options.data_root))
-    check_data(cfg, tuple(f'{name}_dataloader' for name in options.splits))
+    check_dataset(cfg, tuple(f'{name}_dataloader' for name in options.splits))
     browsed = BrowsedData.read(cfg, options)
     browsed.chosen = select_images(
         browsed.data,
@@ -86,4 +86,4 @@ def browse_dataset(options: BrowseOptions) -> Browsed:
     page = Path(options.out)
     sections = build_sections(SECTIONS, browsed)
     write_page(page, 'The data of a config', f'{options.config}: {about}', sections)
-    return Browsed(page, browsed.statistics, browsed.issues)
+    return BrowseResult(page, browsed.statistics, browsed.issues)

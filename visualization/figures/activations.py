@@ -168,13 +168,13 @@ class NamedMap(NamedTuple):
 
 def named_maps(model: Model, maps: FeatureMaps, seen: Seen) -> list[NamedMap]:
     """Return each map with its name in figures, those of the backbone first."""
-    trunk, found = model.module.backbone, []
-    columnar = isinstance(trunk, ColumnarBackbone)
+    backbone, found = model.module.backbone, []
+    columnar = isinstance(backbone, ColumnarBackbone)
     for index, values in enumerate(maps.taps):
-        name = f'block {trunk.out_indices[index]}' if columnar else f'map {index}'
-        stride = trunk.patch_size if columnar else stride_of(values, seen)
+        name = f'block {backbone.out_indices[index]}' if columnar else f'map {index}'
+        stride = backbone.patch_size if columnar else stride_of(values, seen)
         found.append(NamedMap(name, values, stride))
     for values in maps.levels:
-        stride = stride_of(values, seen, trunk.patch_size if columnar else 1)
+        stride = stride_of(values, seen, backbone.patch_size if columnar else 1)
         found.append(NamedMap(f'stride {stride:g}', values, stride))
     return found

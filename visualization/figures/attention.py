@@ -36,19 +36,19 @@ def class_attention_panels(model: Model, options: Options, _: Images) -> Draw:
         ValueError: If there is no classifier, or the backbone ends before its last block.
         WeightsError: If the classifier's stage does not fit the backbone.
     """
-    trunk = model.module.backbone
+    backbone = model.module.backbone
     if options.classifier is None:
         raise UserError('class-attention needs the weights of a classifier (--classifier): a '
                         'detector or segmenter has none of its class-attention stage')
-    stage = load_class_attention(trunk, options.classifier, trust=options.trust)
+    stage = load_class_attention(backbone, options.classifier, trust=options.trust)
     layers = select_indices(options.blocks, len(stage.blocks), 'layer of class attention')
-    check_heads(trunk, options)
+    check_heads(backbone, options)
 
     def draw(seen: Seen) -> Drawing:
-        attention = class_attention(trunk, stage, seen.inputs)
+        attention = class_attention(backbone, stage, seen.inputs)
         rows = []
         for layer in layers:
-            panels = attention_panels_of(attention[layer].maps, options, trunk)
+            panels = attention_panels_of(attention[layer].maps, options, backbone)
             rows.append(PanelRow(f'layer {layer}', panels))
         return draw_attention('Class attention', seen, rows, options)
 
@@ -57,19 +57,19 @@ def class_attention_panels(model: Model, options: Options, _: Images) -> Draw:
 
 def attention_panels(model: Model, options: Options, _: Images) -> Draw:
     """Attention of one token to all others, head by head."""
-    trunk = model.module.backbone
-    blocks, side = select_blocks(trunk, options), trunk.patch_size
+    backbone = model.module.backbone
+    blocks, side = select_blocks(backbone, options), backbone.patch_size
 
     def draw(seen: Seen) -> Drawing:
         point, token = None, None
         if options.point is not None:
             point = seen.to_seen(options.point)
             token = int(point[1] // side), int(point[0] // side)
-        attention = [token_attention(trunk, seen.inputs, token, block) for block in blocks]
+        attention = [token_attention(backbone, seen.inputs, token, block) for block in blocks]
         if point is None and not attention[0].to_prefix.shape[-1]:  # there is no class token
             height, width = attention[0].maps.shape[-2:]
             point = (width // 2 + 0.5) * side, (height // 2 + 0.5) * side
-        rows = [PanelRow(f'block {block}', attention_panels_of(each.maps, options, trunk))
+        rows = [PanelRow(f'block {block}', attention_panels_of(each.maps, options, backbone))
                 for block, each in zip(blocks, attention, strict=True)]  # yapf: disable
         title = 'Attention of the class token' if point is None else 'Attention of the marked token'
         return draw_attention(title, seen, rows, options, point)
@@ -77,17 +77,17 @@ def attention_panels(model: Model, options: Options, _: Images) -> Draw:
     return draw
 
 
-def attention_panels_of(maps: Tensor, options: Options, trunk: ColumnarBackbone) -> list[Panel]:
+def attention_panels_of(maps: Tensor, options: Options, backbone: ColumnarBackbone) -> list[Panel]:
     """Return the mean of all heads and the chosen ones, in multiples of a uniform weight.
 
     Args:
         maps: Weights, ``(1, heads, h, w)``.
         options: Which heads.
-        trunk: Backbone.
+        backbone: Backbone.
     """
     relative = to_array(maps * maps[0, 0].numel())
-    mean = [] if options.heads else [Panel(relative.mean(0), 'mean of heads', trunk.patch_size)]
-    return [*mean, *head_panels(relative, options, trunk.patch_size)]
+    mean = [] if options.heads else [Panel(relative.mean(0), 'mean of heads', backbone.patch_size)]
+    return [*mean, *head_panels(relative, options, backbone.patch_size)]
 
 
 def draw_attention(title: str,
@@ -103,16 +103,16 @@ def draw_attention(title: str,
 
 def magnitude_panels(model: Model, options: Options, _: Images) -> Draw:
     """Norms of XCA's normalised queries and keys, token by token (XCiT paper, Fig. D.2)."""
-    trunk, blocks = model.module.backbone, select_blocks(model.module.backbone, options)
+    backbone, blocks = model.module.backbone, select_blocks(model.module.backbone, options)
 
     def draw(seen: Seen) -> Drawing:
         rows = []
         for block in blocks:
-            queries, keys = map(to_array, query_key_magnitude(trunk, seen.inputs, block))
+            queries, keys = map(to_array, query_key_magnitude(backbone, seen.inputs, block))
             rows.append(
                 PanelRow(f'block {block}', [
-                    *head_panels(queries, options, trunk.patch_size, 'queries, head'),
-                    *head_panels(keys, options, trunk.patch_size, 'keys, head')
+                    *head_panels(queries, options, backbone.patch_size, 'queries, head'),
+                    *head_panels(keys, options, backbone.patch_size, 'keys, head')
                 ]))
         scale = Scale.between('norm over channels', values_in(rows), SHOWN)
         title = 'Magnitude of queries and keys'
@@ -123,10 +123,10 @@ def magnitude_panels(model: Model, options: Options, _: Images) -> Draw:
 
 def channel_panels(model: Model, options: Options, _: Images) -> Draw:
     """XCA's attention between the channels of each head (XCiT paper, section 3.2)."""
-    trunk, blocks = model.module.backbone, select_blocks(model.module.backbone, options)
+    backbone, blocks = model.module.backbone, select_blocks(model.module.backbone, options)
 
     def draw(seen: Seen) -> Drawing:
-        maps = [to_array(channel_attention(trunk, seen.inputs, block)) for block in blocks]
+        maps = [to_array(channel_attention(backbone, seen.inputs, block)) for block in blocks]
         rows = [PanelRow(f'block {block}', head_panels(values, options))
                 for block, values in zip(blocks, maps, strict=True)]  # yapf: disable
         scale = Scale.from_zero('weight of a column', values_in(rows), SHOWN)
@@ -141,8 +141,8 @@ def mixing_panels(model: Model, options: Options, _: Images) -> Draw:
     The matrices are learned for one grid of tokens, and are the same for every image. The image
     shows where on that grid the tokens are.
     """
-    trunk, blocks = model.module.backbone, select_blocks(model.module.backbone, options)
-    matrices = {f'block {block}': mixing_rows(trunk, block).float().cpu().numpy()
+    backbone, blocks = model.module.backbone, select_blocks(model.module.backbone, options)
+    matrices = {f'block {block}': mixing_rows(backbone, block).float().cpu().numpy()
                 for block in blocks}  # yapf: disable
     side = len(next(iter(matrices.values())))
 
@@ -185,21 +185,21 @@ def values_in(rows: Iterable[PanelRow]) -> list[np.ndarray]:
     return [panel.values for row in rows for panel in row.panels]
 
 
-def select_blocks(trunk: ColumnarBackbone, options: Options) -> list[int]:
+def select_blocks(backbone: ColumnarBackbone, options: Options) -> list[int]:
     """Return the blocks that are shown.
 
     Raises:
         ValueError: If there is no block or no head of a number.
     """
-    check_heads(trunk, options)
-    last = [len(trunk.blocks) - 1]
+    check_heads(backbone, options)
+    last = [len(backbone.blocks) - 1]
     blocks = last if options.blocks is None else options.blocks
-    return select_indices(blocks, len(trunk.blocks), 'block')
+    return select_indices(blocks, len(backbone.blocks), 'block')
 
 
-def check_heads(trunk: ColumnarBackbone, options: Options) -> None:
+def check_heads(backbone: ColumnarBackbone, options: Options) -> None:
     """Raise a ValueError for a head that does not exist, before anything is computed."""
-    select_indices(options.heads, trunk.settings.get('num_heads', 1), 'head')
+    select_indices(options.heads, backbone.settings.get('num_heads', 1), 'head')
 
 
 def select_indices(indices: Sequence[int] | None, count: int, what: str) -> list[int]:

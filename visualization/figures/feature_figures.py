@@ -100,7 +100,7 @@ def feature_panels(model: Model, options: Options, images: Images) -> Draw:
             colors = fitted.colors(part.on_image(seen))
             panels.append(Panel(colors, f'{part.name}: {fitted.share:.0%}', part.stride))
         taps = len(maps.taps)
-        rows = [PanelRow('trunk', panels[:taps]), PanelRow('pyramid', panels[taps:])]
+        rows = [PanelRow('backbone', panels[:taps]), PanelRow('pyramid', panels[taps:])]
         title = 'Features: 3 principal components and their share of variance'
         return Drawing(
             title, seen.image, [row for row in rows if row.panels], nearest=options.nearest)

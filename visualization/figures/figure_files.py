@@ -10,13 +10,13 @@ from colonnade.common.atomic_files import replacing
 from colonnade.common.errors import UserError, file_errors
 from colonnade.inference import load, read_image
 from colonnade.inference.inputs import Input, find_inputs
-from colonnade.inference.loading import CHECKPOINTS, check_kinds
+from colonnade.inference.loading import CHECKPOINTS, check_types
 from colonnade.runtime.images import num_frames
 
 from ..options import VisualizeOptions
 from .figure_options import Options
 from .layout import as_bytes
-from .methods import KINDS, check_methods, pictures, pictures_of
+from .methods import KINDS, available_methods, check_methods, pictures
 
 OPTIONS = ('blocks', 'heads', 'point', 'classifier', 'target', 'size', 'nearest', 'trust')
 LEAST_DPI, MOST_DPI = 10, 1200
@@ -41,7 +41,7 @@ def visualize(args: VisualizeOptions) -> Iterator[Path]:
     check_images(images)
     model = load(
         args.config, checkpoint, device=args.device, cfg_options=args.cfg_options, trust=args.trust)
-    names = args.what or pictures_of(model, classifier=options.classifier)
+    names = args.what or available_methods(model, classifier=options.classifier)
     check_methods(model, names, options)
     require_new(args.out, stems, names, args.format)
     each = {name: pictures(model, images, name, **select_options(name, options)) for name in names}
@@ -64,7 +64,7 @@ def find_files(args: VisualizeOptions) -> tuple[str | None, list[Input]]:
     """
     holds_weights = args.config.is_dir() or args.config.suffix in CHECKPOINTS
     checkpoint = None if holds_weights else args.checkpoint
-    check_kinds(args.config, checkpoint)
+    check_types(args.config, checkpoint)
     names = [args.checkpoint, *args.images] if holds_weights else args.images
     if not names:
         raise UserError(f'no image behind {args.config} {args.checkpoint}: name images')

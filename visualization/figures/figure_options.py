@@ -19,7 +19,7 @@ class Options:
             None. For ``class-attention``: blocks of that stage, all if None.
         heads: Heads of attention, counted from 0; all if None.
         point: The token at ``(x, y)``, in pixels of the given image. If None, the class token where
-            a trunk has one, else the one in the middle.
+            a backbone has one, else the one in the middle.
         classifier: A classifier's weights for ``class-attention``: file, URL or ``timm://NAME``.
         target: For ``grad-cam``: a class by name; or for detectors a detection by its number, 0 is
             the most certain. If None, the three most certain detections or most frequent classes.

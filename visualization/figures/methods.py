@@ -22,7 +22,7 @@ from .figure_options import Options
 from .grad_cam import grad_cam_panels
 from .layout import figure_of
 
-Trunks = tuple[type[nn.Module], ...]
+Backbones = tuple[type[nn.Module], ...]
 ALL_METHODS = frozenset({'size', 'trust'})  # options that concern all methods
 
 
@@ -36,7 +36,7 @@ class Kind:
         settings: Names of the options that it follows, separated by blanks.
     """
     panels: Callable[[Model, Options, Images], Draw]
-    suits: Trunks | Callable[[nn.Module], bool]
+    suits: Backbones | Callable[[nn.Module], bool]
     settings: str
 
     @property
@@ -44,11 +44,11 @@ class Kind:
         """Names of all options that it follows."""
         return ALL_METHODS | set(self.settings.split())
 
-    def fits(self, trunk: nn.Module) -> bool:
+    def fits(self, backbone: nn.Module) -> bool:
         """Return True if a backbone has what is shown."""
         if isinstance(self.suits, tuple):
-            return isinstance(trunk, self.suits)
-        return self.suits(trunk)
+            return isinstance(backbone, self.suits)
+        return self.suits(backbone)
 
 
 KINDS = {
@@ -63,16 +63,16 @@ KINDS = {
 }  # yapf: disable
 
 
-def pictures_of(model: Model, *, classifier: Any = None) -> tuple[str, ...]:
+def available_methods(model: Model, *, classifier: Any = None) -> tuple[str, ...]:
     """Return the names of the figures that a model has, in the order of the documentation.
 
     Args:
         model: Model of :func:`colonnade.load`.
         classifier: Weights of a classifier, if there are any; ``class-attention`` needs them.
     """
-    trunk = model.module.backbone
+    backbone = model.module.backbone
     return tuple(name for name, kind in KINDS.items()
-                 if kind.fits(trunk) and (name != 'class-attention' or classifier is not None))
+                 if kind.fits(backbone) and (name != 'class-attention' or classifier is not None))
 
 
 def picture(model: Model, image: Source, name: str, **options: Any) -> Figure:
@@ -83,7 +83,7 @@ def picture(model: Model, image: Source, name: str, **options: Any) -> Figure:
     Args:
         model: Model of :func:`colonnade.load`.
         image: Path, Pillow image, RGB values ``(H, W, 3)`` or a file's content.
-        name: One of :func:`pictures_of`.
+        name: One of :func:`available_methods`.
         **options: See :class:`.Options`.
 
     Returns:
@@ -119,11 +119,11 @@ def check_methods(model: Model, names: Sequence[str], options: Options) -> None:
     Raises:
         ValueError: If not.
     """
-    trunk = model.module.backbone
+    backbone = model.module.backbone
     for name in names:
-        if name not in KINDS or not KINDS[name].fits(trunk):
-            known = ', '.join(pictures_of(model, classifier=options.classifier or True))
-            raise UserError(f'{type(trunk).__name__} has no picture {name}; it has {known}')
+        if name not in KINDS or not KINDS[name].fits(backbone):
+            known = ', '.join(available_methods(model, classifier=options.classifier or True))
+            raise UserError(f'{type(backbone).__name__} has no picture {name}; it has {known}')
     used = frozenset().union(*(KINDS[name].options for name in names))
     if unused := sorted(options.set_names() - used):
         raise UserError(f'no effect on {", ".join(names)}: leave out the option '

@@ -17,7 +17,7 @@ from PIL import Image
 from colonnade.common.atomic_files import write_text
 from colonnade.common.plots import DPI, render_figure
 from colonnade.common.text_tables import format_columns
-from colonnade.runtime.printing import printable
+from colonnade.runtime.sanitize import printable
 
 Cell = str | int | float | None
 Color = tuple[int, int, int]

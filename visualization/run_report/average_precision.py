@@ -149,7 +149,7 @@ def compute_average_precision(truth: CocoTruth, images: Sequence[Detections],
         kind: ``'bbox'`` or ``'segm'``.
     """
     entries = [entry for image in images
-               for entry in image.as_coco(truth.cat_ids, kind, truth.by_index)]  # yapf: disable
+               for entry in image.to_coco(truth.cat_ids, kind, truth.by_index)]  # yapf: disable
     if not entries:  # pycocotools cannot evaluate this
         present = {item['category_id'] for item in truth.api.anns.values()}
         zeros = np.array([0. if each in present else np.nan for each in truth.cat_ids])

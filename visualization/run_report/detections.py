@@ -69,7 +69,7 @@ class Detections:
             mask_scores=(prediction.mask_scores.cpu().numpy()
                          if 'mask_scores' in prediction else None))
 
-    def as_coco(self, cat_ids: Sequence[int], kind: str, by_index: bool) -> list[dict[str, Any]]:
+    def to_coco(self, cat_ids: Sequence[int], kind: str, by_index: bool) -> list[dict[str, Any]]:
         """Return the detections as entries of COCO's result files.
 
         Args:

@@ -1,4 +1,4 @@
-# DINOv2's linear evaluation (arXiv 2304.07193, section 7.4): the trunk is frozen, a linear layer
+# DINOv2's linear evaluation (arXiv 2304.07193, section 7.4): the backbone is frozen, a linear layer
 # classifies the tokens of its last block. Set frozen_stages to the number of blocks. Differences:
 # images are padded at the bottom and right to whole patches, there on all sides.
 _base_ = ['./segmentor.py', '../runtime.py']

@@ -1,4 +1,4 @@
-# RTMDet-Ins-L (arXiv 2212.07784) beside its trunk: strides 8, 16 and 32 from three blocks. Neck and
+# RTMDet-Ins-L (arXiv 2212.07784) beside its backbone: strides 8, 16 and 32 from three blocks. Neck and
 # head are those of mmdet's rtmdet-ins_l_8xb32-300e_coco.
 default_scope = 'mmdet'
 visualizer = dict(type='DetLocalVisualizer', vis_backends=[dict(type='LocalVisBackend')])
@@ -6,7 +6,7 @@ visualizer = dict(type='DetLocalVisualizer', vis_backends=[dict(type='LocalVisBa
 model = dict(
     type='RTMDet',
     use_syncbn=False,  # the runner synchronises norms
-    # RGB, as the trunks' weights need. The neck doubles and halves levels: sizes must be even.
+    # RGB, as the backbones' weights need. The neck doubles and halves levels: sizes must be even.
     data_preprocessor=dict(
         type='DetDataPreprocessor',
         mean=[123.675, 116.28, 103.53],

@@ -1,6 +1,6 @@
 # Segmenter's mask transformer (arXiv 2105.05633), as mmseg's segmenter_vit-s_mask: on the last map,
-# with one attention head for 64 channels. Differences: images are normalised as our trunks' weights
-# need, and only trunks that normalise their maps (DINO and its successors) have a final norm.
+# with one attention head for 64 channels. Differences: images are normalised as our backbones' weights
+# need, and only backbones that normalise their maps (DINO and its successors) have a final norm.
 _base_ = './segmentor.py'
 
 model = dict(

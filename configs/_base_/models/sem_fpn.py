@@ -1,4 +1,4 @@
-# Semantic FPN; its FPN is as wide as the trunk.
+# Semantic FPN; its FPN is as wide as the backbone.
 _base_ = './segmentor.py'
 
 model = dict(

@@ -1,5 +1,5 @@
 # 50 epochs of COCO in iterations, as Mask2Former (arXiv 2112.01527); batch 16 = 8 GPUs x 2 images.
-# Difference: published, norms and embeddings do not decay. Nor do other vectors here: a trunk's
+# Difference: published, norms and embeddings do not decay. Nor do other vectors here: a backbone's
 # LayerScale and positions are learned like these.
 train_cfg = dict(type='IterBasedTrainLoop', max_iters=368750, val_interval=5000)
 val_cfg = dict(type='ValLoop')

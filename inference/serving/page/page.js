@@ -358,8 +358,8 @@ async function start() {
     showError(error.message);
     return;
   }
-  const trunk = [model.trunk, model.arch].filter(Boolean).join(' ');
-  const facts = [`${model.model} on ${trunk}`, `${(model.parameters / 1e6).toFixed(1)} M parameters`,
+  const backbone = [model.backbone, model.arch].filter(Boolean).join(' ');
+  const facts = [`${model.model} on ${backbone}`, `${(model.parameters / 1e6).toFixed(1)} M parameters`,
     `weights ${model.weights}`, model.device];
   $('model').textContent = facts.join(' · ');
   $('threshold-row').hidden = isSegmenter();

@@ -1,4 +1,4 @@
-"""The tool that ranks frozen trunks: its table, picture and cache, and what it says of errors."""
+"""The tool that ranks frozen backbones: its table, picture and cache, and what it says of errors."""
 from __future__ import annotations
 
 import csv
@@ -10,13 +10,13 @@ import cv2
 import numpy as np
 import pytest
 import torch
-from helpers import toy_trunk  # noqa: F401, registers it
+from helpers import toy_backbone  # noqa: F401, registers it
 from helpers.drawn_data import draw_instances, draw_label_maps
 
 from colonnade.backbones import XCiT
 from colonnade.backbones.kernels.without_memory import without_memory
 from colonnade.evaluation.probing import ranking_plot
-from colonnade.evaluation.probing.backbones import IMAGENET, NamedTrunk, named_trunks
+from colonnade.evaluation.probing.backbones import IMAGENET, NamedBackbone, named_backbones
 from colonnade.evaluation.probing.ranking import Row
 from colonnade.evaluation.probing.ranking_plot import COSTS, draw, pareto_front, stairs
 
@@ -36,7 +36,7 @@ def rank(run_tool: Callable, tmp_path: Path) -> Callable[..., Path]:
     def run(*arguments: object) -> Path:
         out = tmp_path / f'out{next(numbers)}'
         where = [] if '--no-cache' in arguments else ['--cache', tmp_path / 'cache']
-        run_tool('rank_trunks', *arguments, *FEW, *where, '--out', out)
+        run_tool('rank_backbones', *arguments, *FEW, *where, '--out', out)
         return out
 
     return run
@@ -47,17 +47,17 @@ def test_a_ranking(rank: Callable, shapes: Path, tmp_path: Path, monkeypatch: py
                    capsys: pytest.CaptureFixture[str]) -> None:
     weights = tmp_path / 'mine.pth'
     torch.save(XCiT('nano_12_p16').state_dict(), weights)
-    trunks = [f'xcit_nano_12_p16={weights}', 'Toy:tiny=random', 'Toy:tiny']
-    command = ['--masks', shapes / 'ade', '--trunks', *trunks]
+    backbones = [f'xcit_nano_12_p16={weights}', 'Toy:tiny=random', 'Toy:tiny']
+    command = ['--masks', shapes / 'ade', '--backbones', *backbones]
     with pytest.raises(SystemExit) as stopped:
         rank(*command, '--max-images', 3)
-    assert stopped.value.code.startswith('rank_trunks: 1 of 3 trunks failed\nToy:tiny: ')
+    assert stopped.value.code.startswith('rank_backbones: 1 of 3 backbones failed\nToy:tiny: ')
     out = tmp_path / 'out0'
     rows = rows_of(out / 'table.csv')
-    assert {row['trunk'] for row in rows} == {'xcit_nano_12_p16 (mine.pth)', 'Toy:tiny (random)'}
+    assert {row['backbone'] for row in rows} == {'xcit_nano_12_p16 (mine.pth)', 'Toy:tiny (random)'}
     quality = [float(row['linear_miou']) for row in rows]
     assert quality == sorted(quality, reverse=True)
-    nano, = (row for row in rows if row['trunk'].startswith('xcit'))
+    nano, = (row for row in rows if row['backbone'].startswith('xcit'))
     assert int(nano['parameters']) == sum(p.numel() for p in XCiT('nano_12_p16').parameters())
     assert int(nano['feature_bytes']) == 2 * 2 * 128 * 2 and float(nano['seconds']) > 0
     printed = capsys.readouterr().out
@@ -69,14 +69,14 @@ def test_a_ranking(rank: Callable, shapes: Path, tmp_path: Path, monkeypatch: py
     assert (out / 'picture.svg').read_text().count('xcit_nano_12_p16 (mine.pth)') == 1
 
     def stop(*_: object) -> None:
-        raise AssertionError('the trunk runs')
+        raise AssertionError('the backbone runs')
 
     monkeypatch.setattr('colonnade.recipes.backbone_ranking.draw', lambda *_: None)
     monkeypatch.setattr('colonnade.evaluation.probing.ranking.seconds_per_image', lambda *_: 0.1)
     monkeypatch.setattr('colonnade.evaluation.probing.frozen_features.Extractor.__call__', stop)
     again = rank(*command[:-1], '--max-images', 3)
     assert '0 of 6 images computed' in capsys.readouterr().out
-    same = ('trunk', 'linear_miou', 'knn_miou', 'parameters', 'multiply_adds')
+    same = ('backbone', 'linear_miou', 'knn_miou', 'parameters', 'multiply_adds')
     assert [[row[key] for key in same] for row in rows_of(again / 'table.csv')] == \
         [[row[key] for key in same] for row in rows]
 
@@ -85,20 +85,20 @@ def test_a_ranking(rank: Callable, shapes: Path, tmp_path: Path, monkeypatch: py
 def test_instances_are_ranked_by(boxes: list[str], rank: Callable, tmp_path: Path,
                                  monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr('colonnade.recipes.backbone_ranking.draw', lambda *_: None)
-    out = rank(*draw_instances(tmp_path / 'data'), *boxes, '--random', '--trunks', 'Toy:tiny',
+    out = rank(*draw_instances(tmp_path / 'data'), *boxes, '--random', '--backbones', 'Toy:tiny',
                '--no-cache')
     header = (out / 'classes.csv').read_text().splitlines()[0]
-    assert header == 'trunk,probe,background,disc,square'
+    assert header == 'backbone,probe,background,disc,square'
     assert not (tmp_path / 'cache').exists()
 
 
 @pytest.mark.parametrize('options, message', [
-    (['--trunks', 'a=b', 'a=b'], '--trunks must differ, got a=b more than once'),
-    (['--trunks', 'Toy:tiny', '--steps', 0], '--steps must be at least 1'),
-    (['--trunks', 'Toy:tiny', '--temperature', 0], '--temperature must be positive, got 0.0'),
-    (['--trunks', 'Toy:tiny', '--out', '.'], '. exists: name another --out'),
-    (['--trunks', 'Toy:tiny', '--boxes'], '--boxes is for --coco'),
-    (['--trunks', 'Toy:tiny', '--random', '--cache', 'file'], 'features cannot be kept in file'),
+    (['--backbones', 'a=b', 'a=b'], '--backbones must differ, got a=b more than once'),
+    (['--backbones', 'Toy:tiny', '--steps', 0], '--steps must be at least 1'),
+    (['--backbones', 'Toy:tiny', '--temperature', 0], '--temperature must be positive, got 0.0'),
+    (['--backbones', 'Toy:tiny', '--out', '.'], '. exists: name another --out'),
+    (['--backbones', 'Toy:tiny', '--boxes'], '--boxes is for --coco'),
+    (['--backbones', 'Toy:tiny', '--random', '--cache', 'file'], 'features cannot be kept in file'),
 ])
 def test_wrong_options_are_named(options: list, message: str, run_tool: Callable, tmp_path: Path,
                                  monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,16 +106,16 @@ def test_wrong_options_are_named(options: list, message: str, run_tool: Callable
     (tmp_path / 'file').touch()
     arguments = draw_label_maps(tmp_path / 'data')
     with pytest.raises(SystemExit) as stopped:
-        run_tool('rank_trunks', *arguments, '--out', 'out', *options)
-    assert str(stopped.value).startswith(f'rank_trunks: {message}')
+        run_tool('rank_backbones', *arguments, '--out', 'out', *options)
+    assert str(stopped.value).startswith(f'rank_backbones: {message}')
     assert not (tmp_path / 'out').exists()
 
 
 def test_faults_of_data_stop_it(rank: Callable, tmp_path: Path) -> None:
     arguments = draw_label_maps(tmp_path / 'data')
     (tmp_path / 'data/masks/train/a.png').unlink()
-    with pytest.raises(SystemExit, match='rank_trunks: 1 fault, nothing was compared'):
-        rank(*arguments, '--trunks', 'Toy:tiny', '--random')
+    with pytest.raises(SystemExit, match='rank_backbones: 1 fault, nothing was compared'):
+        rank(*arguments, '--backbones', 'Toy:tiny', '--random')
 
 
 @pytest.mark.parametrize('text, described', [
@@ -128,7 +128,7 @@ def test_faults_of_data_stop_it(rank: Callable, tmp_path: Path) -> None:
 ])
 def test_names_are_timms_or_ours(text: str, described: str) -> None:
     with without_memory():
-        backbone = NamedTrunk(f'{text}=random').build([-1], seed=0)
+        backbone = NamedBackbone(f'{text}=random').build([-1], seed=0)
     assert described in backbone.describe()
     assert backbone.tap_norm == ('dinov2' in text)
 
@@ -142,20 +142,21 @@ def test_names_are_timms_or_ours(text: str, described: str) -> None:
     ('XCiT:nano_12_p16', 'timm publishes no weights XCiT:nano_12_p16'),
     ('vit_small_patch16_dinov3.none=random', 'timm has no weights'),
 ])
-def test_trunks_that_cannot_be_built(text: str, message: str) -> None:
+def test_backbones_that_cannot_be_built(text: str, message: str) -> None:
     with without_memory(), pytest.raises((ValueError, FileNotFoundError), match=message):
-        NamedTrunk(text).build([-1], seed=0)
+        NamedBackbone(text).build([-1], seed=0)
 
 
 def test_labels_are_short_where_they_can_be() -> None:
-    trunks = named_trunks(['a', 'a=x/1.pth', 'b=x/1.pth', 'a=y/1.pth'])
-    assert [trunk.label for trunk in trunks] == ['a', 'a=x/1.pth', 'b (1.pth)', 'a=y/1.pth']
+    backbones = named_backbones(['a', 'a=x/1.pth', 'b=x/1.pth', 'a=y/1.pth'])
+    assert [backbone.label
+            for backbone in backbones] == ['a', 'a=x/1.pth', 'b (1.pth)', 'a=y/1.pth']
 
 
 def test_images_are_normalised_as_for_the_weights() -> None:
-    assert NamedTrunk('vit_base_patch16_siglip_512.v2_webli').normalisation[0] == [127.5] * 3
+    assert NamedBackbone('vit_base_patch16_siglip_512.v2_webli').normalisation[0] == [127.5] * 3
     for text in ('Toy:tiny', 'xcit_nano_12_p16=mine.pth'):
-        np.testing.assert_allclose(NamedTrunk(text).normalisation, IMAGENET, rtol=1e-3)
+        np.testing.assert_allclose(NamedBackbone(text).normalisation, IMAGENET, rtol=1e-3)
 
 
 def test_the_pareto_front() -> None:

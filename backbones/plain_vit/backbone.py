@@ -17,7 +17,7 @@ from colonnade.weights.state_dicts import Shapes, State
 from ..columnar import ColumnarBackbone
 from ..kernels.memory_format import as_map
 from ..kernels.resampling import resample_positions
-from ..registry import register_trunk
+from ..registry import register_backbone
 from ..variants import resolve_out_indices
 from .architectures import ShownModels, TimmModels, are_normalised
 from .blocks import PlainBlock, adapted
@@ -31,7 +31,7 @@ from .window_attention import Grid
 PREFIX_TOKENS = ('cls_token', 'dist_token', 'reg_token')  # in their order
 
 
-@register_trunk(*LAYOUTS)
+@register_backbone(*LAYOUTS)
 class PlainViT(ColumnarBackbone):
     """timm's ``VisionTransformer`` and ``Eva``: DeiT, MAE, CLIP, DINO, DINOv2, DINOv3 and others.
 
@@ -45,7 +45,7 @@ class PlainViT(ColumnarBackbone):
             (``vit_small_patch16_dinov3``, ``vit_base_patch16_224.mae``). Or a dict with
             ``embed_dim``, ``depth``, ``num_heads`` and optionally other arguments of timm's
             ``VisionTransformer``. With ``model``, a name, it changes arguments of that model.
-        img_size: Side of the square images whose grid of positions the trunk keeps; ``None`` is
+        img_size: Side of the square images whose grid of positions the backbone keeps; ``None`` is
             the model's. Weights from another grid are resized to it when they are loaded.
         patch_size: Side of the patches. Other ones than the model's (``None``) have weights
             resampled when they are loaded, as FlexiViT (arXiv 2212.08013) does.
@@ -65,7 +65,7 @@ class PlainViT(ColumnarBackbone):
     """
 
     variants = TimmModels(
-        trunk='PlainViT',
+        backbone='PlainViT',
         rows=ShownModels(),
         defaults={},
         shown_columns=('embed_dim', 'depth', 'patch_size', 'prefix_tokens', 'pos_embed'))
@@ -141,18 +141,18 @@ class PlainViT(ColumnarBackbone):
                *,
                drop_path_rate: float = 0.,
                num_classes: int | None = None) -> nn.Module:
-        trunk = self._timm(num_classes or 0)
+        backbone = self._timm(num_classes or 0)
         for name in self.stem_names:
-            if not hasattr(trunk, name):
-                setattr(trunk, name, None)
-        trunk.blocks = nn.ModuleList(
+            if not hasattr(backbone, name):
+                setattr(backbone, name, None)
+        backbone.blocks = nn.ModuleList(
             adapted(block, index, drop_path_rate)
-            for index, block in enumerate(list(trunk.blocks)[:num_blocks]))
-        if isinstance(trunk.rope, RotaryEmbeddingMixed):  # learned for each block
-            frequencies = trunk.rope.freqs.detach()[:, :num_blocks]
-            trunk.rope.freqs = nn.Parameter(frequencies.clone())
-        self._group_matcher = trunk.group_matcher(coarse=False)
-        return trunk
+            for index, block in enumerate(list(backbone.blocks)[:num_blocks]))
+        if isinstance(backbone.rope, RotaryEmbeddingMixed):  # learned for each block
+            frequencies = backbone.rope.freqs.detach()[:, :num_blocks]
+            backbone.rope.freqs = nn.Parameter(frequencies.clone())
+        self._group_matcher = backbone.group_matcher(coarse=False)
+        return backbone
 
     def timm_module(self, img_size: int | tuple[int, int], num_classes: int = 0) -> nn.Module:
         """timm's own module of this architecture, which takes images of any size."""
@@ -174,14 +174,14 @@ class PlainViT(ColumnarBackbone):
             pos_embed='pos_embed' in state)
 
     def describe(self, state: State | None = None) -> str:
-        """What the tensors show, of this trunk and of files."""
+        """What the tensors show, of this backbone and of files."""
         if state is not None:
             return super().describe(state)
         return self.variants.describe(self.infer_arch(self.state_dict()) | dict(depth=self.depth))
 
     @classmethod
     def arguments_for(cls, state: State) -> dict[str, Any]:
-        """What builds the trunk of a state dict, which is one of timm's models."""
+        """What builds the backbone of a state dict, which is one of timm's models."""
         sizes = cls.infer_arch(state)
         positions = state.get('pos_embed')
         # prefix tokens are fewer than what the next larger grid has more

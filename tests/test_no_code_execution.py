@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 import torch
 from conftest import LAYOUTS, NO_VAL, NO_WORKERS, ROOT, SHORT, config, latest_log
-from helpers.evil_pickle import write_evil
 from helpers.layouts_by_hand import TINY, original_state
+from helpers.malicious_pickle import write_evil
 from mmdet.apis import DetInferencer
 from mmengine.config import Config
 from mmengine.registry import MODELS
@@ -29,8 +29,8 @@ from colonnade.backbones import XCiT
 from colonnade.settings.reading import read_config
 from colonnade.tools import convert_checkpoint
 from colonnade.weights.downloads import download
-from colonnade.weights.files import read_checkpoint, trusting
-from colonnade.weights.openmmlab import is_plain_config, without_code
+from colonnade.weights.files import allow_pickle, read_checkpoint
+from colonnade.weights.mmengine_loaders import is_plain_config, strip_code
 from colonnade.weights.state_dicts import WeightsError
 
 HEAD = 'sem_fpn'
@@ -146,8 +146,8 @@ def test_configs_of_values_stay() -> None:
         text = Config.fromfile(path).pretty_text
         checkpoint = dict(
             meta=dict(cfg=text, epoch=3), message_hub=dict(runtime_info=dict(cfg=text)))
-        assert without_code(checkpoint) == checkpoint
-    assert without_code(dict(a=1)) == dict(a=1)
+        assert strip_code(checkpoint) == checkpoint
+    assert strip_code(dict(a=1)) == dict(a=1)
 
 
 @pytest.mark.parametrize('text', [
@@ -162,21 +162,21 @@ def test_configs_of_values_stay() -> None:
 def test_configs_of_more_than_values_are_left_out(text: Any,
                                                   monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
-    monkeypatch.setattr('colonnade.weights.openmmlab.print_log',
+    monkeypatch.setattr('colonnade.weights.mmengine_loaders.print_log',
                         lambda text, **_: said.append(text))
     assert not is_plain_config(text)
     checkpoint = dict(meta=dict(cfg=text, config=text, epoch=3))
-    assert without_code(checkpoint) == dict(meta=dict(epoch=3)) and not said
-    assert without_code(checkpoint, 'a.pth') == dict(meta=dict(epoch=3))
+    assert strip_code(checkpoint) == dict(meta=dict(epoch=3)) and not said
+    assert strip_code(checkpoint, 'a.pth') == dict(meta=dict(epoch=3))
     assert [text[:38] for text in said] == 2 * ['a.pth: the config in it is left out, s']
     assert checkpoint['meta']['cfg'] == text
 
 
 def test_trust_ends_with_its_block(tmp_path: Path) -> None:
     marker = write_evil(tmp_path / 'a.pth', 'zip')
-    with trusting(False), pytest.raises(WeightsError, match='--trust'):
+    with allow_pickle(False), pytest.raises(WeightsError, match='--trust'):
         read_checkpoint(tmp_path / 'a.pth')
-    with trusting():
+    with allow_pickle():
         read_checkpoint(tmp_path / 'a.pth')
     assert marker.exists()
     with pytest.raises(WeightsError, match='--trust'):
@@ -189,7 +189,8 @@ def trust(run_tool: Callable, leaf: Path, data: Path, tmp_path: Path, *options: 
              *NO_VAL, *NO_WORKERS[:2])
 
 
-def test_trust_reaches_trunks_of_others(shapes: Path, tmp_path: Path, run_tool: Callable) -> None:
+def test_trust_reaches_backbones_of_others(shapes: Path, tmp_path: Path,
+                                           run_tool: Callable) -> None:
     backbone = dict(type='ResNet', depth=18, out_indices=(0, 1, 2, 3))
     text = f'_base_ = {str(config(HEAD))!r}\nmodel = dict(backbone=dict(_delete_=True, ' \
         '**{backbone}), neck=dict(_delete_=True, type="FPN", in_channels=[64, 128, 256, 512], ' \

@@ -62,13 +62,13 @@ def replace_loaders() -> None:
 
 def prepared(checkpoint: dict[str, Any], source: str) -> dict[str, Any]:
     """A checkpoint under our names, and without the configs that would run code."""
-    checkpoint = without_code(checkpoint, source)
+    checkpoint = strip_code(checkpoint, source)
     if isinstance(checkpoint.get('state_dict'), Mapping):
         checkpoint['state_dict'] = published_model(checkpoint['state_dict'])
     return checkpoint
 
 
-def without_code(checkpoint: dict[str, Any], source: str | None = None) -> dict[str, Any]:
+def strip_code(checkpoint: dict[str, Any], source: str | None = None) -> dict[str, Any]:
     """A copy without those of its configs that are more than values.
 
     Args:
@@ -123,7 +123,7 @@ def is_plain_config(text: Any) -> bool:
     evaluated = strings_in(*(values[name] for name in ('model', ) if name in values))
     return (not any('(' in text for text in (*evaluated, *types_in(tree)))
             and all(name.split('.')[0] in OUR_IMPORTS for name in imports)
-            and not any(map(names_a_module, strings_in(*values.values())))
+            and not any(map(is_module_name, strings_in(*values.values())))
             and not any(is_module(kind) for kind in types_in(tree)))
 
 
@@ -147,7 +147,7 @@ def types_in(tree: ast.AST) -> Iterator[str]:
             yield from strings_in(value)
 
 
-def names_a_module(text: str) -> bool:
+def is_module_name(text: str) -> bool:
     """Whether mmengine might take a string for something in a module."""
     return '.' in text and is_module(text.partition('.')[0])
 

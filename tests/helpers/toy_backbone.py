@@ -1,4 +1,4 @@
-"""The smallest trunk there can be, on which all tests of the trunks' contract run, too.
+"""The smallest backbone there can be, on which all tests of the backbones' contract run, too.
 
 timm's vision transformer without class token and positions.
 """
@@ -7,13 +7,13 @@ from __future__ import annotations
 from timm.models.vision_transformer import Block, VisionTransformer
 from torch import Tensor, nn
 
-from colonnade.backbones import ColumnarBackbone, register_trunk
+from colonnade.backbones import ColumnarBackbone, register_backbone
 from colonnade.backbones.variants import Variants
 from colonnade.weights.layouts import Layout
 from colonnade.weights.state_dicts import State
 
 
-@register_trunk(
+@register_backbone(
     Layout(
         'Toy', ('patch_embed.proj.weight', 'blocks.0.attn.qkv.'),
         without=('pos_embed', 'cls_token', 'reg_token', 'blocks.0.attn.proj_l',
@@ -21,7 +21,7 @@ from colonnade.weights.state_dicts import State
 class Toy(ColumnarBackbone):
     """A vision transformer without positions."""
     variants = Variants(
-        trunk='Toy',
+        backbone='Toy',
         rows={'tiny': dict(embed_dim=192, depth=12, num_heads=4, patch_size=16)},
         defaults=dict(num_heads=4),
         shown_columns=('embed_dim', 'depth', 'patch_size'))
@@ -35,12 +35,12 @@ class Toy(ColumnarBackbone):
 
     def _build(self, num_blocks: int, *, drop_path_rate: float = 0.,
                num_classes: int | None = None) -> nn.Module:  # yapf: disable
-        trunk = self.timm_module(224, num_classes or 0)
-        arguments = dict(qkv_bias=True, norm_layer=type(trunk.norm), drop_path=drop_path_rate)
-        trunk.blocks = nn.ModuleList(
+        backbone = self.timm_module(224, num_classes or 0)
+        arguments = dict(qkv_bias=True, norm_layer=type(backbone.norm), drop_path=drop_path_rate)
+        backbone.blocks = nn.ModuleList(
             Block(self.embed_dim, self.settings['num_heads'], **arguments)
             for _ in range(num_blocks))
-        return trunk
+        return backbone
 
     @classmethod
     def infer_arch(cls, state: State) -> dict[str, int]:

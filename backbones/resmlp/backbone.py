@@ -14,11 +14,11 @@ from colonnade.common.errors import UserError
 from colonnade.weights.state_dicts import State
 
 from ..columnar import ColumnarBackbone
-from ..kernels.fast_path import MLP, NORM, add_branch, first_touched_below, is_drop_path
+from ..kernels.fast_path import MLP, NORM, add_branch, find_modified_sublayer, is_drop_path
 from ..kernels.folding import fold_norm, fold_scale
 from ..kernels.layers import add, feed_forward
 from ..kernels.resampling import Grid, Resampling
-from ..registry import register_trunk
+from ..registry import register_backbone
 from ..variants import Variants
 from .layouts import LAYOUTS
 from .token_mixing import mix_resampled, mix_windows
@@ -69,9 +69,9 @@ class ResMLPBlock(ResBlock):
             x = add_branch(x, mixed, self.ls1, self.drop_path)
         return feed_forward(x, self.norm2, self.mlp_channels, self.ls2, self.drop_path)
 
-    def touched_layer(self) -> str | None:
+    def get_modified_layer(self) -> str | None:
         """The first layer that :meth:`fuse` cannot fold, by name, if there is one."""
-        return first_touched_below(self, {'norm2': NORM, 'mlp_channels': MLP})
+        return find_modified_sublayer(self, {'norm2': NORM, 'mlp_channels': MLP})
 
     def fuse(self, dtype: torch.dtype) -> None:
         """Fold what is beside a linear layer of channels into it, see :mod:`.kernels.folding`."""
@@ -89,9 +89,9 @@ class ResMLPBlock(ResBlock):
                              or Resampling.between(native, grid, x))
 
 
-@register_trunk(*LAYOUTS)
+@register_backbone(*LAYOUTS)
 class ResMLP(ColumnarBackbone):
-    """ResMLP's trunk without its final Affine and head, wrapping timm's modules.
+    """ResMLP's backbone without its final Affine and head, wrapping timm's modules.
 
     Images are padded with zeros at the bottom and right to whole patches. The matrices of the
     cross-patch layers are for one square grid; ``token_mixing`` says what they do on others. See
@@ -110,7 +110,7 @@ class ResMLP(ColumnarBackbone):
     """
 
     variants = Variants(
-        trunk='ResMLP',
+        backbone='ResMLP',
         rows={
             size: dict(zip(COLUMNS, row, strict=True), img_size=224)
             for size, row in SIZES.items()
@@ -139,7 +139,7 @@ class ResMLP(ColumnarBackbone):
                *,
                drop_path_rate: float = 0.,
                num_classes: int | None = None) -> MlpMixer:
-        trunk = MlpMixer(
+        backbone = MlpMixer(
             img_size=self.settings['img_size'],
             patch_size=self.patch_size,
             embed_dim=self.embed_dim,
@@ -149,8 +149,8 @@ class ResMLP(ColumnarBackbone):
             norm_layer=Affine,
             drop_path_rate=drop_path_rate,
             num_classes=num_classes or 0)
-        trunk.stem.strict_img_size, trunk.stem.dynamic_img_pad = False, True
-        return trunk
+        backbone.stem.strict_img_size, backbone.stem.dynamic_img_pad = False, True
+        return backbone
 
     def timm_module(self, img_size: int | tuple[int, int], num_classes: int = 0) -> MlpMixer:
         """timm's own module of this architecture."""

@@ -1,7 +1,7 @@
 """Swap the backbone of an mmdet or mmseg config, and add the right neck.
 
-    colonnade transplant mmdet::retinanet/retinanet_r50_fpn_1x_coco.py \\
-        --trunk xcit_small_12_p16 --out mine.py
+    colonnade swap_backbone mmdet::retinanet/retinanet_r50_fpn_1x_coco.py \\
+        --backbone xcit_small_12_p16 --out mine.py
 """
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from colonnade.tools.command_line import command
 class TransplantOptions:
     """Which backbone gets into which config."""
     config: str = argument('a config of mmdet or mmseg: its path, or mmdet::FOLDER/FILE.py')
-    trunk: str = option(
+    backbone: str = option(
         'as our configs are called: xcit_small_12_p16, cait_s24, resmlp_s24, '
         "simplified_vit_small_12_p16, or timm's name of a plain ViT, with the tag of its weights "
         'or without: vit_small_patch16_dinov3.lvd1689m', MISSING)
-    out: Path | None = option('file to write (TRUNK_CONFIG, here)')
+    out: Path | None = option('file to write (BACKBONE_CONFIG, here)')
 
 
 @command(TransplantOptions)
@@ -31,8 +31,8 @@ def main(options: TransplantOptions) -> None:
     from colonnade.recipes.backbone_swap import swap  # takes seconds
     from colonnade.recipes.custom_data.config_creation import train_command
     path = swap.config_file(options.config)
-    out = options.out or Path(f'{options.trunk.replace(".", "_")}_{path.name}')
-    notes = swap.transplant(options.config, options.trunk, out)
+    out = options.out or Path(f'{options.backbone.replace(".", "_")}_{path.name}')
+    notes = swap.transplant(options.config, options.backbone, out)
     print(out.read_text(encoding='utf-8'))
     for text in notes.undecided:
         print(f'undecided: {text}')

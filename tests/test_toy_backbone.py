@@ -1,4 +1,4 @@
-"""A trunk that is registered, and nothing else, is found by weights, tools and configs."""
+"""A backbone that is registered, and nothing else, is found by weights, tools and configs."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import NO_WORKERS, ROOT
-from helpers.toy_trunk import Toy
-from helpers.trunks import tiny
+from helpers.backbones import tiny
+from helpers.toy_backbone import Toy
 
 from colonnade.backbones.kernels.folding import FusedError, fold_norm
-from colonnade.evaluation.benchmark.candidates import build_trunk
+from colonnade.evaluation.benchmark.candidates import build_backbone
 from colonnade.weights.files import read_checkpoint
 
 CONFIG = """
@@ -26,7 +26,7 @@ train_dataloader = dict(batch_size=2)
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
-    """A segmenter on the toy, as a diff of another trunk's."""
+    """A segmenter on the toy, as a diff of another backbone's."""
     base = ROOT / 'configs/sem_fpn/xcit_nano_12_p16_slim_shapes.py'
     path = tmp_path / 'toy.py'
     path.write_text(CONFIG.format(base=str(base)))
@@ -34,7 +34,7 @@ def config(tmp_path: Path) -> Path:
 
 
 def test_benchmark_finds_it() -> None:
-    backbone = build_trunk('Toy:tiny')
+    backbone = build_backbone('Toy:tiny')
     theirs = backbone.timm_module(64).eval()
     theirs.load_state_dict({**theirs.state_dict(), **backbone.state_dict()})
     image = torch.randn(1, 3, 64, 64)
@@ -47,14 +47,14 @@ def test_benchmark_finds_it() -> None:
 @torch.no_grad()
 def test_blocks_need_two_methods_to_be_fused() -> None:
     """Which of their layers can be packed, they need not say."""
-    trunk, image = tiny(Toy).eval(), torch.randn(1, 3, 32, 32)
-    expected = trunk(image)
+    backbone, image = tiny(Toy).eval(), torch.randn(1, 3, 32, 32)
+    expected = backbone(image)
     with pytest.raises(FusedError, match=r'Toy cannot be fused: its blocks have no fuse\(\)'):
-        trunk.fuse()
-    for block in trunk.blocks:
+        backbone.fuse()
+    for block in backbone.blocks:
         block.fuse = lambda dtype, block=block: fold_norm(block.norm2, block.mlp.fc1)
-        block.touched_layer = lambda: None
-    torch.testing.assert_close(trunk.fuse()(image), expected)
+        block.get_modified_layer = lambda: None
+    torch.testing.assert_close(backbone.fuse()(image), expected)
 
 
 def test_complexity_finds_it(config: Path, run_tool: Callable,
@@ -62,7 +62,7 @@ def test_complexity_finds_it(config: Path, run_tool: Callable,
     run_tool('complexity', config, '--size', 64, 64)
     parameters = sum(p.numel() for p in tiny(Toy, dict(embed_dim=32, depth=4, patch_size=16))
                      .parameters()) / 1e6  # yapf: disable
-    assert f'trunk                    {parameters:10.3f} M' in capsys.readouterr().out
+    assert f'backbone                    {parameters:10.3f} M' in capsys.readouterr().out
 
 
 def test_its_weights_are_converted_and_train(config: Path, shapes: Path, tmp_path: Path,

@@ -1,6 +1,6 @@
 """Rebuild the report of a run, WORK_DIR/report.html, from what it has recorded.
 
-    colonnade report work_dirs/mask_rcnn/xcit_small_12_p16_3x_coco
+    colonnade build_report work_dirs/mask_rcnn/xcit_small_12_p16_3x_coco
 
 Training writes the page itself. This is for a page that was lost, or a run that was killed.
 """

@@ -1,7 +1,7 @@
 """Write a page about a dataset: annotations, model inputs, statistics, suspected issues.
 
-    colonnade browse mine.py --out browse.html
-    colonnade browse mine.py --class dog --num 12 --draws 5 --out dogs.html
+    colonnade browse_dataset mine.py --out browse.html
+    colonnade browse_dataset mine.py --class dog --num 12 --draws 5 --out dogs.html
 """
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from colonnade.visualization.options import BrowseOptions
 @command(BrowseOptions)
 def main(options: BrowseOptions) -> None:
     """Write the page, and print what was found."""
-    from colonnade.settings.reading import import_quietly
-    import_quietly('colonnade.visualization.dataset_browser')  # takes seconds
+    from colonnade.settings.reading import import_without_warnings
+    import_without_warnings('colonnade.visualization.dataset_browser')  # takes seconds
     from colonnade.visualization.dataset_browser.browser import browse_dataset
     print('reading annotations ...', flush=True)
     found = browse_dataset(options)

@@ -1,9 +1,9 @@
 """Create a config that trains a recipe on your own data, and check the data on the way.
 
-    colonnade new_config configs/mask_rcnn/xcit_small_12_p16_3x_coco.py --data data.yaml
-    colonnade new_config configs/mask_rcnn/xcit_small_12_p16_3x_coco.py \\
+    colonnade create_config configs/mask_rcnn/xcit_small_12_p16_3x_coco.py --data data.yaml
+    colonnade create_config configs/mask_rcnn/xcit_small_12_p16_3x_coco.py \\
         --coco train.json val.json --images train/ val/
-    colonnade new_config configs/sem_fpn/xcit_small_12_p16_80k_ade20k.py \\
+    colonnade create_config configs/sem_fpn/xcit_small_12_p16_80k_ade20k.py \\
         --masks masks/train masks/val --images images/train images/val --classes road sky tree
 """
 from __future__ import annotations
@@ -25,11 +25,11 @@ def main(options: NewConfigOptions) -> None:
     cfg, report = config_creation.read_recipe(options), config_creation.Report()
     print('reading annotations and the headers of images ...', flush=True)
     data = config_creation.look_at_recipes_data(cfg, options, report)
-    print_report(report, 'new_config', 'no config was written')
+    print_report(report, 'create_config', 'no config was written')
     assert data is not None  # without faults
     config_creation.write_config(cfg, options, data)
     print('{} training and {} validation images'.format(*data.num_images))
-    from colonnade.runtime.printing import one_line
+    from colonnade.runtime.sanitize import one_line
     found = f'{len(data.classes)} classes: {", ".join(data.classes)}'
     print('\n'.join(map(one_line, (found, *data.reasons))))
     train = config_creation.train_command(out, options.gpus)

@@ -1,6 +1,6 @@
 """Compare runs: metrics, curves, classes, settings and data.
 
-    colonnade compare work_dirs/first work_dirs/second --out compare.html
+    colonnade compare_runs work_dirs/first work_dirs/second --out compare.html
 """
 from __future__ import annotations
 

@@ -14,11 +14,12 @@ from torch import Tensor, nn
 from colonnade.common.errors import UserError
 from colonnade.weights.state_dicts import State
 
-from ..kernels.fast_path import MLP, NORM, add_branch, first_touched_below, is_drop_path, is_plain
+from ..kernels.fast_path import (MLP, NORM, add_branch, find_modified_sublayer, is_drop_path,
+                                 is_plain)
 from ..kernels.folding import fold_norm, fold_scale
 from ..kernels.layers import add, feed_forward
 from ..position_embedding import LearnedPositions
-from ..registry import register_trunk
+from ..registry import register_backbone
 from ..variants import PublishedSize, Variants
 from .layouts import LAYOUTS
 from .talking_heads import TALKING_HEADS, BoundedTalkingHeadAttn
@@ -69,9 +70,9 @@ class CaiTBlock(LayerScaleBlock):
             x = add_branch(x, attended, self.gamma_1, self.drop_path)
         return feed_forward(x, self.norm2, self.mlp, self.gamma_2, self.drop_path)
 
-    def touched_layer(self) -> str | None:
+    def get_modified_layer(self) -> str | None:
         """The first layer that :meth:`fuse` cannot fold, by name, if there is one."""
-        return first_touched_below(self, {
+        return find_modified_sublayer(self, {
             'norm1': NORM,
             'attn': TALKING_HEADS,
             'norm2': NORM,
@@ -86,9 +87,9 @@ class CaiTBlock(LayerScaleBlock):
         fold_scale(self, 'gamma_2', self.mlp.fc2, dtype)
 
 
-@register_trunk(*LAYOUTS)
+@register_backbone(*LAYOUTS)
 class CaiT(LearnedPositions):
-    """CaiT's trunk without its class-attention stage, wrapping timm's modules.
+    """CaiT's backbone without its class-attention stage, wrapping timm's modules.
 
     Images are padded with zeros at the bottom and right to whole patches. The learned positions are
     resized to the image's grid, bicubic and antialiased. See :class:`ColumnarBackbone` for further
@@ -100,7 +101,7 @@ class CaiT(LearnedPositions):
             ``s24_224``. Or a dict with ``embed_dim``, ``depth`` and ``num_heads``, and optionally
             ``patch_size`` (16), ``drop_path_rate`` (0), ``layer_scale_init_value`` (1e-5) and
             ``img_size`` (224).
-        img_size: Side of the square images whose grid of positions the trunk keeps. Weights from
+        img_size: Side of the square images whose grid of positions the backbone keeps. Weights from
             another grid are resized to it when they are loaded. A warning is logged then, since
             images of their own size see positions that were resized twice. ``None`` is the
             architecture's: 384, for m48 448, or the one in its name.
@@ -110,7 +111,7 @@ class CaiT(LearnedPositions):
     """
 
     variants = Variants(
-        trunk='CaiT',
+        backbone='CaiT',
         rows={
             size: dict(zip(COLUMNS, row, strict=True), patch_size=16)
             for size, row in SIZES.items()

@@ -17,12 +17,12 @@ from colonnade.weights.state_dicts import State
 from ..columnar import ColumnarBackbone
 from ..kernels.custom_ops import as_tokens
 from ..kernels.devices import should_use_cpu_forms
-from ..registry import register_trunk
+from ..registry import register_backbone
 from ..variants import PublishedSize, Settings, Variants
 from .layers import XCiTBlock
 from .layouts import LAYOUTS
 from .positions import FourierPositions
-from .stem import first_touched_in_stem, fuse_stem, run_stem
+from .stem import find_modified_stem_layer, fuse_stem, run_stem
 
 COLUMNS = ('embed_dim', 'depth', 'num_heads', 'layer_scale_init_value', 'tokens_norm')
 SIZES = {  # the paper's Table 1; the last two columns from the authors' code
@@ -64,9 +64,9 @@ def check_stem(settings: Settings) -> None:
                         f'{settings["embed_dim"]}')
 
 
-@register_trunk(*LAYOUTS)
+@register_backbone(*LAYOUTS)
 class XCiT(ColumnarBackbone):
-    """XCiT's trunk without its class-attention stage, wrapping timm's modules.
+    """XCiT's backbone without its class-attention stage, wrapping timm's modules.
 
     Its convolutional stem gives a ``ceil`` grid and its positions are Fourier features of the grid,
     so any image of at least one patch will do. See :class:`ColumnarBackbone` for further arguments.
@@ -79,7 +79,7 @@ class XCiT(ColumnarBackbone):
     """
 
     variants = Variants(
-        trunk='XCiT',
+        backbone='XCiT',
         rows={
             f'{size}_p{patch_size}': dict(zip(COLUMNS, row, strict=True), patch_size=patch_size)
             for size, row in SIZES.items()
@@ -103,7 +103,7 @@ class XCiT(ColumnarBackbone):
                num_classes: int | None = None) -> Xcit:
         common = dict(
             num_heads=self.settings['num_heads'], eta=self.settings['layer_scale_init_value'])
-        trunk = Xcit(
+        backbone = Xcit(
             patch_size=self.patch_size,
             embed_dim=self.embed_dim,
             depth=0,
@@ -111,15 +111,15 @@ class XCiT(ColumnarBackbone):
             num_classes=num_classes or 0,
             cls_attn_layers=0 if num_classes is None else 2,
             **common)
-        trunk.pos_embed = FourierPositions(trunk.pos_embed)
-        trunk.blocks.extend(
+        backbone.pos_embed = FourierPositions(backbone.pos_embed)
+        backbone.blocks.extend(
             XCiTBlock(
                 self.embed_dim,
                 qkv_bias=True,
                 drop_path=drop_path_rate,
                 norm_layer=partial(nn.LayerNorm, eps=1e-6),
                 **common).apply(init_linear) for _ in range(num_blocks))
-        return trunk
+        return backbone
 
     def timm_module(self, img_size: int | tuple[int, int], num_classes: int = 0) -> Xcit:
         """timm's own module of this architecture."""
@@ -153,7 +153,7 @@ class XCiT(ColumnarBackbone):
 
     def _embed(self, img: Tensor) -> tuple[Tensor, tuple]:
         fast = should_use_cpu_forms(img) and not torch.compiler.is_exporting()
-        if fast and first_touched_in_stem(self.patch_embed) is None:
+        if fast and find_modified_stem_layer(self.patch_embed) is None:
             image = run_stem(self.patch_embed, img)
             x, grid = as_tokens(image), image.shape[-2:]  # (B, N, C)
         else:
@@ -162,12 +162,12 @@ class XCiT(ColumnarBackbone):
 
     def _embed_positions(self, grid: tuple[int, int]) -> Tensor:
         """``(1, N, C)``."""
-        if isinstance(self.pos_embed, FourierPositions) and self.pos_embed.is_untouched():
+        if isinstance(self.pos_embed, FourierPositions) and self.pos_embed.is_unmodified():
             return self.pos_embed.of_tokens(grid)
         return self.pos_embed(1, *grid).flatten(2).transpose(1, 2).contiguous()
 
     def _touched_in_stem(self) -> str | None:
-        name = first_touched_in_stem(self.patch_embed)
+        name = find_modified_stem_layer(self.patch_embed)
         return name if name is None else f'patch_embed.{name}'.rstrip('.')
 
     def _fuse_stem(self, dtype: torch.dtype) -> None:

@@ -1,11 +1,11 @@
-"""A trunk's arguments: taps, stages, rates, names in the registry, layers of parameters."""
+"""A backbone's arguments: taps, stages, rates, names in the registry, layers of parameters."""
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 import pytest
 import torch
-from helpers.trunks import ARCHS, every_class, timm_model, tiny
+from helpers.backbones import ARCHS, every_class, timm_model, tiny
 from mmengine.registry import MODELS, Registry
 
 from colonnade.backbones import CaiT, ResMLP, XCiT
@@ -123,8 +123,8 @@ def mmpretrain() -> Iterator[Registry]:
     ('mmengine.XCiT', None, True),
     ('CaiT', 'mmpretrain', True),
 ])
-def test_which_trunk_a_name_means_beside_mmpretrain(name: str, scope: str | None, ours: bool,
-                                                    mmpretrain: Registry) -> None:
+def test_which_backbone_a_name_means_beside_mmpretrain(name: str, scope: str | None, ours: bool,
+                                                       mmpretrain: Registry) -> None:
     arch = dict(arch=ARCHS[CaiT if name == 'CaiT' else XCiT]) if ours else {}
     built = MODELS.build(dict(type=name, **arch, **({'_scope_': scope} if scope else {})))
     assert isinstance(built, (XCiT, CaiT)) == ours

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.evil_pickle import write_evil
+from helpers.malicious_pickle import write_evil
 from helpers.packages import change_card, forge, write_checkpoint, write_package
 from torch import nn
 
@@ -20,7 +20,7 @@ from colonnade.inference import load
 from colonnade.inference.packages import PackageError, open_package
 from colonnade.inference.packages.memory_limits import ShapesAlone
 from colonnade.settings.plain_config import config_text, parse_config
-from colonnade.weights.files import read_checkpoint, trusting
+from colonnade.weights.files import allow_pickle, read_checkpoint
 from colonnade.weights.state_dicts import WeightsError
 
 
@@ -63,7 +63,8 @@ def test_weights_are_safetensors_alone(package: Path, tmp_path: Path) -> None:
     """Also for who trusts: what is called so must be so."""
     marker = write_evil(tmp_path / 'evil.pth', 'zip')
     forge(package, 'model.safetensors', (tmp_path / 'evil.pth').read_bytes())
-    with pytest.raises(PackageError, match='model.safetensors is no safetensors file'), trusting():
+    with pytest.raises(
+            PackageError, match='model.safetensors is no safetensors file'), allow_pickle():
         open_package(package, trust=True)
     assert not marker.exists()
 

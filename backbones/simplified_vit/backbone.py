@@ -14,7 +14,7 @@ from colonnade.common.errors import UserError
 from colonnade.weights.state_dicts import State
 
 from ..position_embedding import LearnedPositions
-from ..registry import register_trunk
+from ..registry import register_backbone
 from ..variants import Settings, Variants
 from .attention import initial_gains
 from .blocks import BLOCKS, EPS
@@ -58,7 +58,7 @@ def check_block(settings: Settings) -> None:
         raise UserError("centring has no effect beside block='plain': leave it out")
 
 
-@register_trunk(*LAYOUTS)
+@register_backbone(*LAYOUTS)
 class SimplifiedViT(LearnedPositions):
     """A vision transformer without class token, of simplified blocks or, to compare, plain ones.
 
@@ -80,12 +80,12 @@ class SimplifiedViT(LearnedPositions):
             numbers: the same in all blocks, as (0.5, 0.5), (1, 0) or (0, 1).
         centring: Subtract ``gamma`` times the mean of all tokens from what attention gives, with a
             learned ``gamma`` per head. The default is False.
-        img_size: Side of the square images whose grid of positions the trunk keeps; ``None`` is the
+        img_size: Side of the square images whose grid of positions the backbone keeps; ``None`` is the
             architecture's. Positions of another grid are resized to it when they are loaded.
     """
 
     variants = Variants(
-        trunk='SimplifiedViT',
+        backbone='SimplifiedViT',
         rows=table(),
         defaults=dict(patch_size=16, **DEFAULTS),
         shown_columns=('embed_dim', 'depth', 'patch_size', 'img_size', 'block', 'centring'),
@@ -124,7 +124,7 @@ class SimplifiedViT(LearnedPositions):
 
     def _vision_transformer(self, img_size: int | tuple[int, int], num_blocks: int,
                             num_classes: int, **options: Any) -> VisionTransformer:
-        trunk = VisionTransformer(
+        backbone = VisionTransformer(
             img_size=img_size,
             patch_size=self.patch_size,
             embed_dim=self.embed_dim,
@@ -139,10 +139,10 @@ class SimplifiedViT(LearnedPositions):
         kind, num_heads = BLOCKS[self.settings['block']], self.settings['num_heads']
         if self.settings['centring']:
             options['centring'] = True
-        trunk.blocks = nn.ModuleList(
+        backbone.blocks = nn.ModuleList(
             kind(self.embed_dim, num_heads, **options) for _ in range(num_blocks))
-        trunk.init_weights(needs_reset=False)  # those of the blocks, too
-        return trunk
+        backbone.init_weights(needs_reset=False)  # those of the blocks, too
+        return backbone
 
     @classmethod
     def infer_arch(cls, state: State) -> dict[str, Any]:

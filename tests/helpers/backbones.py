@@ -1,4 +1,4 @@
-"""Small trunks of every kind that is registered, a toy among them, for tests of their contract."""
+"""Small backbones of every kind that is registered, a toy among them, for tests of their contract."""
 from __future__ import annotations
 
 from functools import partial
@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import timm
 import torch
-from helpers import toy_trunk  # noqa: F401, registers the toy
+from helpers import toy_backbone  # noqa: F401, registers the toy
 from torch import nn
 
-from colonnade.backbones import (TRUNKS, CaiT, ColumnarBackbone, PlainViT, ResMLP, SimplifiedViT,
+from colonnade.backbones import (BACKBONES, CaiT, ColumnarBackbone, PlainViT, ResMLP, SimplifiedViT,
                                  XCiT)
 from colonnade.backbones.kernels.folding import FusibleBlock
 
@@ -21,11 +21,11 @@ ARCHS = {
         column: value
         for column, value in SMALL.items() if column in next(iter(cls.variants.rows.values()))
     }
-    for cls in TRUNKS.values()
+    for cls in BACKBONES.values()
 }
 for quadratic in (CaiT, PlainViT):
     ARCHS[quadratic]['patch_size'] = 16
-FORMS = {  # of trunks with several
+FORMS = {  # of backbones with several
     'XCiT of patch 16': partial(XCiT, ARCHS[XCiT] | dict(patch_size=16)),
     'CaiT by blocks': partial(CaiT, ARCHS[CaiT] | dict(patch_size=8), attn_block_size=17),
     'ResMLP by windows': partial(ResMLP, ARCHS[ResMLP], token_mixing='window'),
@@ -44,14 +44,14 @@ MAKERS = {cls.__name__: partial(cls, arch) for cls, arch in ARCHS.items()} | FOR
 OURS = [cls for cls in ARCHS if cls.__module__.startswith('colonnade.')]
 WITH_KERNELS = [cls for cls in OURS if isinstance(cls(ARCHS[cls]).blocks[0], FusibleBlock)]
 
-every_trunk = pytest.mark.parametrize('make', MAKERS.values(), ids=MAKERS)
+every_backbone = pytest.mark.parametrize('make', MAKERS.values(), ids=MAKERS)
 every_class = pytest.mark.parametrize('cls', ARCHS, ids=lambda cls: cls.__name__)
 every_class_with_kernels = pytest.mark.parametrize(
     'cls', WITH_KERNELS, ids=lambda cls: cls.__name__)
 
 
 def tiny(make: type | partial = XCiT, *args: object, **kwargs: object) -> ColumnarBackbone:
-    """A small trunk with the same weights every time."""
+    """A small backbone with the same weights every time."""
     torch.manual_seed(0)
     if isinstance(make, type):
         args = args or (ARCHS[make], )

@@ -1,4 +1,4 @@
-"""Trunks of ours and timm's with the same weights, and what users do to their layers."""
+"""Backbones of ours and timm's with the same weights, and what users do to their layers."""
 from __future__ import annotations
 
 import copy
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from helpers.trunks import ARCHS, tiny
+from helpers.backbones import ARCHS, tiny
 from torch import Tensor, nn
 
 from colonnade.backbones import ColumnarBackbone
@@ -29,15 +29,15 @@ def pair(cls: type, dtype: torch.dtype = torch.float64) -> tuple[ColumnarBackbon
     return ours, Intermediates(theirs, (0, 1))
 
 
-def of_trunk(model: nn.Module) -> nn.Module:
-    return getattr(model, 'trunk', model)
+def of_backbone(model: nn.Module) -> nn.Module:
+    return getattr(model, 'backbone', model)
 
 
-def shared(trunk: nn.Module, named: Iterable[tuple[str, Any]]) -> list[Any]:
-    """Of a trunk's modules or parameters, those that ours and timm's both have, in one order."""
+def shared(backbone: nn.Module, named: Iterable[tuple[str, Any]]) -> list[Any]:
+    """Of a backbone's modules or parameters, those that ours and timm's both have, in one order."""
     return [
         value for name, value in sorted(named, key=lambda item: item[0])
-        if name.startswith((*trunk.stem_names, 'blocks.'))
+        if name.startswith((*backbone.stem_names, 'blocks.'))
     ]
 
 
@@ -51,8 +51,8 @@ def results(model: nn.Module, *, training: bool, seed: int = 0) -> list[Tensor]:
     if not training:
         return maps
     sum((m * m.detach().cos()).mean() for m in maps).backward()
-    trunk = of_trunk(model)
-    gradients = [p.grad for p in shared(trunk, trunk.named_parameters()) if p.requires_grad]
+    backbone = of_backbone(model)
+    gradients = [p.grad for p in shared(backbone, backbone.named_parameters()) if p.requires_grad]
     return [m.detach() for m in maps] + gradients
 
 
@@ -68,13 +68,13 @@ def original_results(cls: type, training: bool) -> list[Tensor]:
 
 
 def check_equal(cls: type, touch: Callable[[nn.Module], Any]) -> None:
-    """What ``touch`` does to a trunk, it does to ours and timm's alike, and it does something."""
+    """What ``touch`` does to a backbone, it does to ours and timm's alike, and it does something."""
     changed = False
     for training in (False, True):
         ours, theirs = copy.deepcopy(original_pair(cls))
         for model in (ours, theirs):
             torch.manual_seed(1)
-            touch(of_trunk(model.train(training)))
+            touch(of_backbone(model.train(training)))
         found = results(ours, training=training)
         for a, b in zip(found, results(theirs, training=training), strict=True):
             torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-12)
@@ -86,10 +86,10 @@ def check_equal(cls: type, touch: Callable[[nn.Module], Any]) -> None:
 def layers_of(cls: type) -> list[str]:
     """Every module of the stem and a block."""
     with torch.device('meta'):
-        trunk = tiny(cls, ARCHS[cls] | dict(depth=2))
+        backbone = tiny(cls, ARCHS[cls] | dict(depth=2))
     return [
-        name for name, module in trunk.named_modules()
-        if name.startswith((*trunk.stem_names, 'blocks.1'))
+        name for name, module in backbone.named_modules()
+        if name.startswith((*backbone.stem_names, 'blocks.1'))
     ]
 
 
@@ -113,8 +113,8 @@ class LoRA(nn.Module):
         return self.layer(x) + x @ self.down @ self.up * 0.1
 
 
-def replace_layers(trunk: nn.Module, kind: type, make: Callable[[nn.Module], nn.Module]) -> None:
-    for parent in shared(trunk, trunk.named_modules()):
+def replace_layers(backbone: nn.Module, kind: type, make: Callable[[nn.Module], nn.Module]) -> None:
+    for parent in shared(backbone, backbone.named_modules()):
         for name, child in list(parent.named_children()):
             if type(child) is kind:
                 setattr(parent, name, make(child))
