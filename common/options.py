@@ -17,9 +17,9 @@ CONFIG_OR_MODEL = f'{CONFIG}; or a checkpoint of a run, or the folder of a packa
 CHECKPOINT = ('file or URL of the full model; omitted if CONFIG is a checkpoint of a run or a '
               'packaged model')
 TRUST = 'run pickled code in weight files; pass it only if you trust who made them'
-ALLOW_OUTSIDE = 'read files outside the folders of the dataset that its annotations refer to'
+ALLOW_EXTERNAL_FILES = 'read files outside the folders of the dataset that its annotations refer to'
 FUSE = 'fold and merge layers where possible; results are the same up to rounding error'
-HANG_LIMIT = 600.  # seconds
+HANG_TIMEOUT = 600.  # seconds
 
 Amp = bool | str
 
@@ -94,10 +94,10 @@ class LaunchOptions(ConfigOptions):
         'folder or URL of the dataset, for all datasets and evaluators', metavar='DIR')
     launcher: Literal['none', 'pytorch', 'slurm', 'mpi'] = option(
         'what started the processes: pytorch for torchrun (default: %(default)s)', 'none')
-    hang_limit: float = option(
+    hang_timeout: float = option(
         'end a job of several processes if an iteration, once its data are loaded, takes longer '
         'than this (default: %(default)g); 0 for never',
-        HANG_LIMIT,
+        HANG_TIMEOUT,
         metavar='SECONDS')
-    allow_outside: bool = option(ALLOW_OUTSIDE, False)
+    allow_external_files: bool = option(ALLOW_EXTERNAL_FILES, False)
     trust: bool = option(TRUST, False)

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from colonnade.common.options import (ALLOW_OUTSIDE, CONFIG, ConfigOptions, UsageError, argument,
-                                      option)
+from colonnade.common.options import (ALLOW_EXTERNAL_FILES, CONFIG, ConfigOptions, UsageError,
+                                      argument, option)
 
 SPLITS = ('train', 'val', 'test')
 
@@ -82,7 +82,7 @@ class CheckDataOptions(ConfigOptions):
         'where the data set lies: a folder, shards or a URL', metavar='DIR')
     split: Sequence[str] = option('whose files are looked at (all)', SPLITS, choices=SPLITS)
     json: Path | None = option('write the whole report to this file too', metavar='FILE')
-    allow_outside: bool = option(ALLOW_OUTSIDE, False)
+    allow_external_files: bool = option(ALLOW_EXTERNAL_FILES, False)
     convert_again: bool = option(
         'first repeat the conversions of create_config.py that the config reads', False)
     workers: int | None = option('threads that decode (one a core, at most 8)', metavar='N')

@@ -62,14 +62,14 @@ def naming_deep_files(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[Non
                         'no such JSON') from error
 
 
-def image_paths(datasets: Iterable[Any], *, allow_outside: bool = True) -> Iterator[str]:
+def image_paths(datasets: Iterable[Any], *, allow_external_files: bool = True) -> Iterator[str]:
     """Yield the paths of all images of mmengine's datasets, which say them; skip other datasets.
 
     Each entry is looked at once, and none is kept: there may be a million.
 
     Args:
         datasets: Loaded datasets.
-        allow_outside: Whether annotations may name files anywhere. If not, it is in ``data_root``
+        allow_external_files: Whether annotations may name files anywhere. If not, it is in ``data_root``
             and ``data_prefix`` only, unless a dataset has neither. Links are not followed:
             whoever may make them may copy files too.
 
@@ -79,7 +79,7 @@ def image_paths(datasets: Iterable[Any], *, allow_outside: bool = True) -> Itera
     for dataset in datasets:
         if not isinstance(dataset, BaseDataset):
             continue
-        folders = {} if allow_outside else {
+        folders = {} if allow_external_files else {
             'img_path': find_allowed_folders(dataset, IMAGES),
             'seg_map_path': find_allowed_folders(dataset, LABEL_MAPS)
         }
@@ -101,7 +101,7 @@ def describe_outside(dataset: BaseDataset, paths: list[str]) -> Finding:
     number = '1 file' if len(paths) == 1 else f'{len(paths)} files'
     text = f'{dataset.ann_file or "the data set"} names {number} outside of ' \
            f'{dataset.data_root or "its folders"}: {format_names(paths, EXAMPLES)}. If they ' \
-           'are meant, say --allow-outside'
+           'are meant, say --allow-external-files'
     return Finding('outside', text, tuple(paths))
 
 

@@ -45,14 +45,14 @@ class WrappedDataset(Protocol):
     dataset: Any
 
 
-def check_loaded_data(runner: Runner, *, allow_outside: bool = False) -> None:
+def check_loaded_data(runner: Runner, *, allow_external_files: bool = False) -> None:
     """Load the data sets of a training, and look whether it can learn from them.
 
     A warning says if images of validation are trained on too.
 
     Args:
         runner: Of the training.
-        allow_outside: Whether annotations may name files anywhere.
+        allow_external_files: Whether annotations may name files anywhere.
 
     Raises:
         ValueError: If no annotation can be trained on, with the number of those that cannot, or if
@@ -70,11 +70,11 @@ def check_loaded_data(runner: Runner, *, allow_outside: bool = False) -> None:
     if cfg.get('val_dataloader'):
         with naming_deep_files(cfg, ('val_dataloader', )):
             validation = list(iter_datasets(runner.val_dataloader.dataset))
-    do_in_first(lambda: check_entries(cfg, training, validation, allow_outside))
+    do_in_first(lambda: check_entries(cfg, training, validation, allow_external_files))
 
 
 def check_entries(cfg: Config, training: list[Any], validation: list[Any],
-                  allow_outside: bool) -> None:
+                  allow_external_files: bool) -> None:
     """Look at each image that datasets name, once; images are not opened.
 
     Raises:
@@ -82,8 +82,9 @@ def check_entries(cfg: Config, training: list[Any], validation: list[Any],
     """
     if not any(map(has_instances, training)):
         raise UserError(str(nothing_to_learn(cfg)))
-    validated = list(image_paths(validation, allow_outside=allow_outside))
-    warn_of_shared_images(image_paths(training, allow_outside=allow_outside), validated)
+    validated = list(image_paths(validation, allow_external_files=allow_external_files))
+    warn_of_shared_images(
+        image_paths(training, allow_external_files=allow_external_files), validated)
 
 
 def loaded_datasets(runner: Runner) -> dict[str, Dataset]:

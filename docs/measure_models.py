@@ -110,8 +110,9 @@ def backbone_table() -> Iterator[str]:
         head = next(head for head in reversed(HEADS) if leaf(head, backbone).exists())
         model, _ = build(leaf(head, backbone))
         part = next(parts_of(model, 512, 512))
-        yield (f'| `{backbone}` | {part.parameters / 1e6:.1f} | {(part.multiply_adds or 0) / 1e9:.1f} '
-               f'| `{weights}` | {get_pretrained_cfg(weights).license} |')
+        yield (
+            f'| `{backbone}` | {part.parameters / 1e6:.1f} | {(part.multiply_adds or 0) / 1e9:.1f} '
+            f'| `{weights}` | {get_pretrained_cfg(weights).license} |')
 
 
 def head_table(head: str, rows: dict[str, dict[str, float]]) -> Iterator[str]:

@@ -30,11 +30,11 @@ from colonnade.datasets.validation.label_map_files import label_problems
 from colonnade.engine.distributed.fsdp import ShardedRunner
 from colonnade.engine.distributed.process_consistency import (check_same_data, check_same_start,
                                                               check_same_weights)
-from colonnade.engine.runner.hooks import drop_averaging
+from colonnade.engine.runner.hooks import remove_ema_hooks
 from colonnade.engine.runner.launch import build_runner
 from colonnade.engine.runner.strict_runner import StrictRunner
 from colonnade.engine.watchdog import watched
-from colonnade.engine.work_dir.metric_values import Metrics, complete
+from colonnade.engine.work_dir.metric_values import Metrics, fill_missing_metrics
 from colonnade.models.fusion import is_fused, maybe_fuse
 from colonnade.models.half_precision import compute_in, half_type, name_of_type
 from colonnade.settings.dataset_paths import evaluators
@@ -84,7 +84,7 @@ def testing_settings(options: TestOptions) -> Settings:
         raise MissingFileError(f'no checkpoint {options.checkpoint}')
 
     def start(cfg: Config) -> None:
-        drop_averaging(cfg)
+        remove_ema_hooks(cfg)
         cfg.load_from, cfg.resume = options.checkpoint, False
         if cfg.get('runner_type') == ShardedRunner.__name__:  # a config that a run dumped
             cfg.pop('runner_type')  # an evaluation has no states to share out
@@ -112,7 +112,7 @@ def prepared_runner(options: TestOptions) -> Iterator[Runner]:
         check_writable(Path(options.out))
     with allow_pickle(options.trust), ExitStack() as stack:
         runner = build_runner(cfg)
-        stack.enter_context(watched(runner, options.hang_limit))
+        stack.enter_context(watched(runner, options.hang_timeout))
         settings.log_warnings()
         check_same_start(runner)
         if isinstance(runner, StrictRunner):
@@ -125,12 +125,12 @@ def prepared_runner(options: TestOptions) -> Iterator[Runner]:
         elif options.fuse is None:
             runner.logger.info(f'not fused: the runner is a {type(runner).__name__}')
         check_same_weights(options.checkpoint)
-        if get_world_size() > 1 or not options.allow_outside:
-            check_loaded_data(runner, allow_outside=options.allow_outside)
+        if get_world_size() > 1 or not options.allow_external_files:
+            check_loaded_data(runner, allow_external_files=options.allow_external_files)
         yield runner
 
 
-def check_loaded_data(runner: Runner, *, allow_outside: bool) -> None:
+def check_loaded_data(runner: Runner, *, allow_external_files: bool) -> None:
     """Load the data set of a test, and look where its files lie and if all processes have it.
 
     Raises:
@@ -140,9 +140,9 @@ def check_loaded_data(runner: Runner, *, allow_outside: bool) -> None:
         if runner.test_loop is None:
             return
         dataset = runner.test_dataloader.dataset
-    if not allow_outside:
-        do_in_first(
-            lambda: deque(image_paths(iter_datasets(dataset), allow_outside=False), maxlen=0))
+    if not allow_external_files:
+        do_in_first(lambda: deque(
+            image_paths(iter_datasets(dataset), allow_external_files=False), maxlen=0))
     check_same_data(runner.cfg, dict(test_dataloader=dataset))
 
 
@@ -184,7 +184,7 @@ def write_metrics(found: dict[str, Any], runner: Runner, options: TestOptions) -
     Raises:
         OSError: If they cannot be written.
     """
-    metrics = complete(found, runner.test_loop.evaluator.metrics)
+    metrics = fill_missing_metrics(found, runner.test_loop.evaluator.metrics)
     if is_main_process():
         content = dict(
             config=str(options.config),
@@ -219,7 +219,7 @@ def report(found: dict[str, Any], runner: Runner, options: TestOptions) -> None:
     """
     if not is_main_process():
         return
-    for key, value in complete(found, runner.test_loop.evaluator.metrics).items():
+    for key, value in fill_missing_metrics(found, runner.test_loop.evaluator.metrics).items():
         text = f'{value:.4g}' if isinstance(value, float) else str(value)
         print(f'{key:24} {"undefined" if value is None else text}')
     if not write_metrics(found, runner, options):

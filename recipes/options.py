@@ -6,7 +6,7 @@ from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Literal
 
-from colonnade.common.options import ALLOW_OUTSIDE, TRUST, argument, option
+from colonnade.common.options import ALLOW_EXTERNAL_FILES, TRUST, argument, option
 from colonnade.datasets.options import DataOptions
 
 
@@ -18,7 +18,7 @@ class NewConfigOptions(DataOptions):
     gpus: int = option('GPUs, or processes (%(default)s)', 1)
     epochs: int | None = option("passes over the data (the recipe's, or more)")
     out: Path | None = option('file to write (LEAF_own.py, here)')
-    allow_outside: bool = option(ALLOW_OUTSIDE, False)
+    allow_external_files: bool = option(ALLOW_EXTERNAL_FILES, False)
 
 
 @dataclass(kw_only=True)

@@ -159,7 +159,7 @@ OF_DATA = {
     'unknown-sources': Rule('note', 'conversions that were not compared with their sources',
         'convert on this machine if the sources may have changed'),
     'outside': Rule('error', 'files outside of the folders of their data set',
-        'look which they are; if they are meant, say --allow-outside'),
+        'look which they are; if they are meant, say --allow-external-files'),
     'wrong-label-map': Rule('error', 'label maps that cannot be used',
         'save it as PNG of one channel and 8 bits', 'sample'),
     'unknown-label': Rule('error', 'label maps with labels that no class has',

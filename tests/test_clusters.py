@@ -43,7 +43,7 @@ def test_a_killed_process_costs_no_iteration(rank: int, shapes: Path, tmp_path: 
     command = [
         *ELASTIC, '--rdzv-endpoint', endpoint, '--rdzv-id', 'run', 'tools/train.py',
         tmp_path / 'own.py', '--data-root', shapes / 'ade', '--work-dir', tmp_path / 'run',
-        '--launcher', 'pytorch', '--resume', '--total-batch', 4, *SHORT[:1],
+        '--launcher', 'pytorch', '--resume', '--total-batch-size', 4, *SHORT[:1],
         'train_cfg.max_iters=6', 'default_hooks.checkpoint.interval=2',
         'default_hooks.logger.interval=1', 'optim_wrapper.clip_grad=None', *NO_VAL
     ]
@@ -68,7 +68,8 @@ def test_images_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
         assert cfg.train_dataloader.batch_size == share
     monkeypatch.setenv('WORLD_SIZE', '3')
     for total in (16, 0):
-        with pytest.raises(ValueError, match=f'--total-batch {total} cannot be shared .* 3 proc'):
+        with pytest.raises(
+                ValueError, match=f'--total-batch-size {total} cannot be shared .* 3 proc'):
             set_total_batch_size(cfg, total)
     with pytest.raises(ValueError, match='needs train_dataloader.batch_size'):
         set_total_batch_size(Config(dict(launcher='none', train_dataloader={})), 16)
@@ -93,7 +94,7 @@ def test_the_job_of_kubernetes_starts_a_command_that_exists(
     assert (launcher.module, launcher.training_script) == (True, 'colonnade')
     args = parse_options(ArgumentParser(), TrainCommand, words=launcher.training_script_args[1:])
     find_config(args.config)
-    assert (args.resume, args.total_batch, args.data_root) == ('auto', 64, 's3://bucket/coco')
+    assert (args.resume, args.total_batch_size, args.data_root) == ('auto', 64, 's3://bucket/coco')
 
 
 def test_the_example_of_ray_names_options_that_exist() -> None:
@@ -104,7 +105,7 @@ def test_the_example_of_ray_names_options_that_exist() -> None:
              for node in ast.walk(tree) if isinstance(node, ast.Call)}  # yapf: disable
     known = set(TrainOptions.__dataclass_fields__)
     assert calls['dict'] | calls['colonnade.train'] <= known
-    assert {'launcher', 'resume', 'total_batch'} <= calls['dict'] | calls['colonnade.train']
+    assert {'launcher', 'resume', 'total_batch_size'} <= calls['dict'] | calls['colonnade.train']
 
 
 SLURM = dict(SLURM_PROCID='0', SLURM_NTASKS='1', SLURM_LOCALID='0', SLURM_NODELIST='here')

@@ -14,7 +14,7 @@ from mmengine.config import Config, ConfigDict
 from mmengine.registry import MODELS
 from mmseg.evaluation import IoUMetric
 
-from colonnade.engine.training import TrainOptions, training_settings
+from colonnade.engine.training import TrainOptions, load_training_settings
 from colonnade.recipes.config_report import examine
 from colonnade.settings.checks.all_checks import check_config, findings
 from colonnade.settings.config_types import check_types, kind_problems
@@ -389,7 +389,7 @@ def test_sections_of_another_kind(text: str, says: str, shapes: Path, tmp_path: 
     options = TrainOptions(
         tmp_path / 'own.py', data_root=shapes / 'ade', work_dir=tmp_path / 'run', patience=1)
     with pytest.raises(ValueError, match=says):
-        training_settings(options)
+        load_training_settings(options)
     if ' must be ' in says:
         assert re.search(says, str(examine(tmp_path / 'own.py')[0]))
 

@@ -106,7 +106,7 @@ def test_config_checks(name: str, printed: Callable) -> None:
                                             *settings))
 
 
-def data_of(name: str, folder: Path) -> list[object]:
+def compute_data_checksums(name: str, folder: Path) -> list[object]:
     """Draw data of a format; returns the options of ``create_config`` for it."""
     if name == 'coco':
         return draw_instances(folder)
@@ -122,7 +122,7 @@ def test_own_data(name: str, tmp_path: Path, printed: Callable) -> None:
     """What is printed, the config, and the annotations if they are converted."""
     head = 'sem_fpn' if name == 'label_maps' else 'mask_rcnn'
     out = tmp_path / 'own.py'
-    arguments = data_of(name, tmp_path)
+    arguments = compute_data_checksums(name, tmp_path)
     if name.startswith('labelme') or name.startswith('voc'):
         arguments += ['--split', '0.5']
     text = printed('create_config', leaf(head), *arguments, '--out', out)

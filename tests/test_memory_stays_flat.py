@@ -11,7 +11,7 @@ from mmengine.logging import MMLogger
 from mmengine.registry import MODELS, DefaultScope
 
 from colonnade.configs import find_config
-from colonnade.engine.runner.hooks import QuietFilter
+from colonnade.engine.runner.log_filters import QuietFilter
 from colonnade.evaluation.benchmark.measurement import process_memory
 from colonnade.models.complexity import blank_sample
 from colonnade.models.fusion import fuse

@@ -1,4 +1,4 @@
-"""train.py --plan: sizes of images, schedules, memory, and what to change."""
+"""train.py --estimate: sizes of images, schedules, memory, and what to change."""
 from __future__ import annotations
 
 import shutil
@@ -15,17 +15,21 @@ from conftest import config as slim
 from torch import nn
 
 from colonnade.configs import find_config
-from colonnade.engine.resource_estimation.estimate import GIB, Estimate, Parts, on_line, scaled_size
-from colonnade.engine.resource_estimation.images import batch_sizes, count_data, count_images
-from colonnade.engine.resource_estimation.plan import (PlanOptions, Schedule, free_disk,
-                                                       model_sizes, planned_config)
+from colonnade.engine.resource_estimation.images import (compute_batch_sizes, count_data,
+                                                         count_images)
+from colonnade.engine.resource_estimation.step_estimate import (GIB, ModelMemory, StepEstimate,
+                                                                extrapolate, scale_size)
 from colonnade.engine.resource_estimation.table import suggest_changes
-from colonnade.engine.resource_estimation.trial import (LiveMemory, Measured, Setting, Trial,
-                                                        padded_size)
+from colonnade.engine.resource_estimation.training_estimate import (EstimateOptions, Schedule,
+                                                                    compute_model_sizes,
+                                                                    get_free_disk,
+                                                                    load_estimated_config)
+from colonnade.engine.resource_estimation.trial_steps import (LiveMemory, Measurement, Setting,
+                                                              Trial, compute_padded_size)
 from colonnade.engine.training import TrainOptions
 from colonnade.settings.reading import read_config
 
-SMALL = ('--plan', '--plan-size', 64, 64, '--cfg-options', 'train_dataloader.batch_size=2')
+SMALL = ('--estimate', '--image-size', 64, 64, '--cfg-options', 'train_dataloader.batch_size=2')
 
 
 def test_what_lives_is_counted_once() -> None:
@@ -52,7 +56,7 @@ def test_sizes_are_those_of_the_pipeline(leaf: str, largest: tuple[int, int],
     cfg.train_dataloader.dataset.data_root = str(tmp_path)  # nothing is there
     counts = count_data(cfg)
     assert counts.images is None and counts.objects is None and not counts.sizes
-    sizes = model_sizes(cfg, counts, None)
+    sizes = compute_model_sizes(cfg, counts, None)
     assert sorted(sizes.largest) == sorted(largest)
     assert sizes.mean_pixels <= prod(largest)
 
@@ -60,51 +64,52 @@ def test_sizes_are_those_of_the_pipeline(leaf: str, largest: tuple[int, int],
 def test_sizes_of_data(shapes: Path) -> None:
     for head, folder in (('mask_rcnn', 'coco'), ('sem_fpn', 'ade')):
         options = TrainOptions(slim(head), data_root=shapes / folder)
-        cfg = planned_config(options, PlanOptions())
+        cfg = load_estimated_config(options, EstimateOptions())
         counts = count_data(cfg)
         assert counts.images == 12 and counts.sizes == ((64, 64), ) * 12
         assert (counts.objects is None) == (head == 'sem_fpn')
-        assert batch_sizes(cfg, counts.sizes).largest == (64, 64)
+        assert compute_batch_sizes(cfg, counts.sizes).largest == (64, 64)
         wrapped = dict(type='RepeatDataset', times=3, dataset=cfg.train_dataloader.dataset)
         cfg.train_dataloader.dataset = wrapped
         assert count_images(cfg.train_dataloader.dataset) == 36
-    with pytest.raises(ValueError, match='keeps images at their own size.*--plan-size'):
-        batch_sizes(cfg, ())
+    with pytest.raises(ValueError, match='keeps images at their own size.*--image-size'):
+        compute_batch_sizes(cfg, ())
 
 
 def test_batches_are_padded_as_the_model_pads_them() -> None:
     cfg = read_config(find_config('mask_rcnn/xcit_nano_12_p16_3x_coco'))
-    assert padded_size(cfg, (33, 64)) == (64, 64)
+    assert compute_padded_size(cfg, (33, 64)) == (64, 64)
     cfg = read_config(find_config('sem_fpn/xcit_tiny_12_p16_80k_ade20k'))
-    assert padded_size(cfg, (100, 512)) == (512, 512)
+    assert compute_padded_size(cfg, (100, 512)) == (512, 512)
 
 
 def test_schedules() -> None:
-    options = TrainOptions(find_config('mask_rcnn/xcit_nano_12_p16_3x_coco'), accumulate=0)
-    cfg = planned_config(options, PlanOptions(processes=4))
+    options = TrainOptions(find_config('mask_rcnn/xcit_nano_12_p16_3x_coco'), grad_accum=0)
+    cfg = load_estimated_config(options, EstimateOptions(num_processes=4))
     # the fourth checkpoint is written before the first is deleted
-    assert Schedule.of(cfg, 1000, 4) == Schedule(16, 36 * 125, 36 * 63 - 18, 36, 4)
-    assert Schedule.of(cfg, None, 4) == Schedule(16, None, None, 36, 4)
-    cfg = planned_config(replace(options, config=slim('sem_fpn'), accumulate=None), PlanOptions())
-    assert Schedule.of(cfg, 800, 1) == Schedule(8, 500, 500, 5., 2)
-    assert Schedule.of(cfg, None, 1).checkpoints == 2
+    assert Schedule.from_config(cfg, 1000, 4) == Schedule(16, 36 * 125, 36 * 63 - 18, 36, 4)
+    assert Schedule.from_config(cfg, None, 4) == Schedule(16, None, None, 36, 4)
+    cfg = load_estimated_config(
+        replace(options, config=slim('sem_fpn'), grad_accum=None), EstimateOptions())
+    assert Schedule.from_config(cfg, 800, 1) == Schedule(8, 500, 500, 5., 2)
+    assert Schedule.from_config(cfg, None, 1).checkpoints == 2
 
 
 def test_room_is_that_of_the_nearest_folder(tmp_path: Path,
                                             monkeypatch: pytest.MonkeyPatch) -> None:
     room = {tmp_path: SimpleNamespace(free=5)}  # a disk's own may change meanwhile
     monkeypatch.setattr(shutil, 'disk_usage', room.__getitem__)
-    assert free_disk(tmp_path / 'not/yet') == free_disk(tmp_path) == 5
-    assert free_disk('s3://bucket/run') is None
+    assert get_free_disk(tmp_path / 'not/yet') == get_free_disk(tmp_path) == 5
+    assert get_free_disk('s3://bucket/run') is None
 
 
-def estimated(**changes: Any) -> Estimate:
+def estimated(**changes: Any) -> StepEstimate:
     """Of 8 images, whose activations take 8 GiB."""
-    cfg = planned_config(TrainOptions(slim('sem_fpn')), PlanOptions(processes=2))
+    cfg = load_estimated_config(TrainOptions(slim('sem_fpn')), EstimateOptions(num_processes=2))
     setting = Setting(cfg, 'cuda', 'cpu', None, images=8, objects=1, processes=2, fsdp=False)
-    parts = Parts(weights=GIB, gradients=GIB, states=2 * GIB, averaged=0, gathered=GIB / 2)
-    steps = (Measured((512, 512), 1., 12 * GIB), )
-    return Estimate(replace(setting, **changes), (512, 512), 512**2, steps, 8, parts, 5000)
+    parts = ModelMemory(weights=GIB, gradients=GIB, states=2 * GIB, averaged=0, gathered=GIB / 2)
+    steps = (Measurement((512, 512), 1., 12 * GIB), )
+    return StepEstimate(replace(setting, **changes), (512, 512), 512**2, steps, 8, parts, 5000)
 
 
 def test_memory_of_processes() -> None:
@@ -118,41 +123,41 @@ def test_memory_of_processes() -> None:
 
 
 def test_lines_through_what_was_measured() -> None:
-    assert on_line([(100, 1100), (200, 1200)], 400) == 1400
-    assert on_line([(100, 1100)], 400) == on_line([(50, 2000), (100, 1100)], 400) == 4400
-    assert scaled_size((800, 1344), 1 / 4) == (192, 320) and scaled_size((10, 30), 1 / 2) == (5, 15)
+    assert extrapolate([(100, 1100), (200, 1200)], 400) == 1400
+    assert extrapolate([(100, 1100)], 400) == extrapolate([(50, 2000), (100, 1100)], 400) == 4400
+    assert scale_size((800, 1344), 1 / 4) == (192, 320) and scale_size((10, 30), 1 / 2) == (5, 15)
 
 
 @pytest.mark.parametrize('options, message', [
-    (dict(launcher='pytorch'), 'runs in one process: leave out torchrun.*--processes N'),
+    (dict(launcher='pytorch'), 'runs in one process: remove torchrun.*--num-processes N'),
     (dict(cfg_options={'train_dataloader': None}), 'has no train_dataloader'),
 ])
 def test_what_cannot_be_planned(options: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        planned_config(TrainOptions(slim('sem_fpn'), **options), PlanOptions())
+        load_estimated_config(TrainOptions(slim('sem_fpn'), **options), EstimateOptions())
 
 
 @pytest.mark.parametrize('options, message', [
-    (dict(processes=0), '--processes must be at least 1, got 0'),
-    (dict(memory=0.), '--plan-memory must be positive, got 0'),
-    (dict(size=(0, 8)), '--plan-size must be two positive numbers of pixels, got 0 8'),
+    (dict(num_processes=0), '--num-processes must be at least 1, got 0'),
+    (dict(gpu_memory=0.), '--gpu-memory must be positive, got 0'),
+    (dict(image_size=(0, 8)), '--image-size must be two positive numbers of pixels, got 0 8'),
 ])
 def test_wrong_options(options: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        PlanOptions(**options)
+        EstimateOptions(**options)
 
 
 def test_advice_keeps_the_images_of_a_step() -> None:
     """16 images of two processes, in batches that the head's norms allow."""
-    batch = '--total-batch 8 --accumulate 2'
+    batch = '--total-batch-size 8 --grad-accum 2'
     assert list(suggest_changes(estimated())) == [
-        '--amp', '--cfg-options model.backbone.with_cp=True', batch, '--fsdp --processes N',
-        '--plan-size HEIGHT WIDTH, and a train pipeline of smaller images', 'a smaller backbone'
+        '--amp', '--cfg-options model.backbone.with_cp=True', batch, '--fsdp --num-processes N',
+        '--image-size HEIGHT WIDTH, and a train pipeline of smaller images', 'a smaller backbone'
     ]
-    cfg = planned_config(TrainOptions(slim('sem_fpn')), PlanOptions())
+    cfg = load_estimated_config(TrainOptions(slim('sem_fpn')), EstimateOptions())
     cfg.model.backbone.with_cp = True
     left = suggest_changes(estimated(cfg=cfg, fsdp=True, half=torch.float16, images=1))
-    assert [text.split()[0] for text in left] == ['--plan-size', 'a']
+    assert [text.split()[0] for text in left] == ['--image-size', 'a']
 
 
 def test_a_training_that_fits(run_tool: Callable[..., None], tmp_path: Path,
@@ -168,14 +173,14 @@ def test_a_training_that_fits(run_tool: Callable[..., None], tmp_path: Path,
 def test_a_training_that_does_not_fit(run_tool: Callable[..., None], tmp_path: Path,
                                       capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        run_tool('train', slim('mask_rcnn'), '--work-dir', tmp_path / 'run', '--plan-memory', 0.63,
+        run_tool('train', slim('mask_rcnn'), '--work-dir', tmp_path / 'run', '--gpu-memory', 0.63,
                  *SMALL)
     lines = capsys.readouterr().out.splitlines()
     assert ended.value.code == 3 and lines[-1] == 'does not fit into memory'
     first = next(index for index, line in enumerate(lines) if line.startswith('to make it fit'))
     advised = [line.split()[0] for line in lines[first + 1:]]
     assert advised[:2] == ['--amp', '--cfg-options']
-    assert 'time: not measured, because that GPU is not here' in lines
+    assert 'time: not measured, because that GPU is not present' in lines
 
 
 def test_a_gpu_that_is_not_here_stores_what_gpus_store() -> None:

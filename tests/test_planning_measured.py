@@ -50,13 +50,14 @@ OPTIONS = {
 
 def planned(config: Path, data: Path, smaller: bool) -> tuple[float, float]:
     """Bytes above those of imports, and seconds of an iteration."""
-    from colonnade.engine.resource_estimation import estimate
-    from colonnade.engine.resource_estimation.plan import PlanOptions, plan_training
+    from colonnade.engine.resource_estimation import step_estimate
+    from colonnade.engine.resource_estimation.training_estimate import (EstimateOptions,
+                                                                        estimate_training)
     from colonnade.engine.training import TrainOptions
     if smaller:
-        estimate.measure_sizes = at_smaller_sizes
-    found = plan_training(TrainOptions(config, cfg_options=OPTIONS, data_root=data),
-                          PlanOptions()).estimate
+        step_estimate.measure_sizes = at_smaller_sizes
+    found = estimate_training(
+        TrainOptions(config, cfg_options=OPTIONS, data_root=data), EstimateOptions()).step
     return found.memory.total - found.imports, found.seconds
 
 
@@ -70,9 +71,9 @@ def at_smaller_sizes(trial: Any, size: tuple[int, int], _: float,
 def trained(config: Path, data: Path, work_dir: Path) -> tuple[float, float]:
     """As ``planned``, of a training without waiting for data."""
     from colonnade import train
-    from colonnade.engine.resource_estimation.estimate import peak_of_imports, peak_of_process
+    from colonnade.engine.resource_estimation.step_estimate import get_peak_memory, measure_imports
     from colonnade.settings.reading import read_config
-    imports = peak_of_imports(read_config(config).default_scope)
+    imports = measure_imports(read_config(config).default_scope)
     with redirect_stdout(StringIO()):
         train(config, cfg_options=OPTIONS, data_root=data, work_dir=work_dir)
     log = next(work_dir.glob('*/*.log')).read_text()
@@ -80,7 +81,7 @@ def trained(config: Path, data: Path, work_dir: Path) -> tuple[float, float]:
         float(whole) - float(waiting)
         for whole, waiting in re.findall(r' time: ([\d.]+)  data_time: ([\d.]+)', log)
     ]
-    return peak_of_process() - imports, median(spent[WARM:])
+    return get_peak_memory() - imports, median(spent[WARM:])
 
 
 def in_a_process(function: partial[tuple[float, float]]) -> tuple[float, float]:

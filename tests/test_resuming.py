@@ -17,8 +17,8 @@ from mmengine.registry import MODELS
 from test_weight_tools import published_state
 
 from colonnade.common.locking import locked
-from colonnade.engine.runner.hooks import (BATCH, BatchSizeHook, averages_weights, drop_averaging,
-                                           hooks_of)
+from colonnade.engine.runner.hooks import (BATCH, BatchSizeHook, is_ema_hook, iter_hook_configs,
+                                           remove_ema_hooks)
 from colonnade.settings.reading import read_config
 from colonnade.weights.layouts import published_model
 
@@ -31,7 +31,7 @@ def averaging(tmp_path: Path) -> Path:
     """A short recipe that averages weights, as the ``_ema`` leaves do."""
     leaf = ROOT / 'configs/sem_fpn/xcit_small_12_p16_80k_ade20k_ema.py'
     hooks = Config.fromfile(leaf).custom_hooks
-    assert [averages_weights(hook) for hook in hooks] == [True]
+    assert [is_ema_hook(hook) for hook in hooks] == [True]
     (tmp_path / 'ema.py').write_text(f'_base_ = {str(config(HEAD))!r}\ncustom_hooks = {hooks}\n')
     return tmp_path / 'ema.py'
 
@@ -102,13 +102,13 @@ def test_hooks_that_average_are_told_by_their_class() -> None:
             default_hooks=dict(a=dict(type='EMAHook'), logger=dict(type='LoggerHook'), b=None),
             custom_hooks=[dict(type='EMAHook'),
                           dict(type='NumClassCheckHook')]))
-    assert [averages_weights(hook) for hook in hooks_of(cfg)] == [True, False, True, False]
-    drop_averaging(cfg)
-    assert [hook['type'] for hook in hooks_of(cfg)] == ['LoggerHook', 'NumClassCheckHook']
-    assert list(hooks_of(Config(dict(custom_hooks=None, default_hooks=None)))) == []
+    assert [is_ema_hook(hook) for hook in iter_hook_configs(cfg)] == [True, False, True, False]
+    remove_ema_hooks(cfg)
+    assert [hook['type'] for hook in iter_hook_configs(cfg)] == ['LoggerHook', 'NumClassCheckHook']
+    assert list(iter_hook_configs(Config(dict(custom_hooks=None, default_hooks=None)))) == []
     for wrong in ('EMAHook', dict(momentum=1)):
         with pytest.raises(ValueError, match='a hook of a config must be a dict with a type'):
-            list(hooks_of(Config(dict(custom_hooks=[wrong]))))
+            list(iter_hook_configs(Config(dict(custom_hooks=[wrong]))))
 
 
 @slowly
@@ -129,7 +129,7 @@ def test_settings_of_the_data_do_not_hinder_going_on(train: Callable, tmp_path: 
     assert type(meta['source']) is dict and meta['source']['parts'] == [dict(a=1)]
 
 
-@pytest.mark.parametrize('options', [pytest.param([], marks=slowly), ['--accumulate', '2']])
+@pytest.mark.parametrize('options', [pytest.param([], marks=slowly), ['--grad-accum', '2']])
 def test_configs_without_some_hooks(options: list[str], train: Callable, tmp_path: Path) -> None:
     (tmp_path / 'own.py').write_text(f'_base_ = {str(config(HEAD))!r}\ncustom_hooks = None\n'
                                      'default_hooks = dict(visualization=None)\n')
@@ -142,7 +142,7 @@ def test_another_batch_does_not_go_on(train: Callable, trained: Path) -> None:
         images_per_iteration=2, iterations_per_step=1)
     four_images = [*LONGER[:-1], 'train_dataloader.batch_size=4']
     for arguments, options, says in (
-        (['--accumulate', '2'], LONGER, '2 images an iteration, 2 iterations a step: .* no --acc'),
+        (['--grad-accum', '2'], LONGER, '2 images an iteration, 2 iterations a step: .* no --acc'),
         ([], four_images, '2 images an iteration, 1 iteration a step, this run has 4 images'),
     ):  # yapf: disable
         with pytest.raises(SystemExit, match=f'train: .*{says}.*--load-from'):
@@ -153,7 +153,7 @@ def test_another_batch_does_not_go_on(train: Callable, trained: Path) -> None:
 
 @pytest.mark.parametrize('then, processes, images, says', [
     ((16, 1), 4, 2, '--cfg-options train_dataloader.batch_size=4'),
-    ((16, 2), 8, 2, '--accumulate 2, or'),
+    ((16, 2), 8, 2, '--grad-accum 2, or'),
     ((16, 1), 3, 2, 'a number of processes that divides 16, or'),
 ])
 def test_the_error_says_how_to_go_on(then: tuple[int, int], processes: int, images: int, says: str,

@@ -32,14 +32,13 @@ from mmengine.registry import HOOKS, METRICS
 from mmengine.runner import Runner
 
 from colonnade.common.console_logging import WithoutSteps
-from colonnade.engine.options import TRACKERS as OFFERED
-from colonnade.engine.work_dir import settle
+from colonnade.engine.work_dir import configure_run
 from colonnade.engine.work_dir.best_checkpoint import BestCheckpoint
-from colonnade.engine.work_dir.best_metric import best_metric, keep_best
-from colonnade.engine.work_dir.last_checkpoint import saving_hook, take_over_saving
-from colonnade.engine.work_dir.metric_values import complete, is_lowest
+from colonnade.engine.work_dir.best_metric import find_best_metric, save_best_checkpoint
+from colonnade.engine.work_dir.last_checkpoint import find_checkpoint_hook, replace_checkpoint_hook
+from colonnade.engine.work_dir.metric_values import fill_missing_metrics, is_lowest
 from colonnade.engine.work_dir.metrics_table import MetricsTable
-from colonnade.engine.work_dir.trackers import TRACKERS, same_wandb_run
+from colonnade.engine.work_dir.trackers import resume_wandb_run
 from colonnade.settings.reading import read_config
 from colonnade.weights.checksums import SUMS
 
@@ -200,9 +199,9 @@ def test_a_row_that_was_cut_off_is_no_row(tmp_path: Path) -> None:
 def test_the_metric_that_matters(evaluator: Any, expected: str | None) -> None:
     cfg = read_config(config('mask_rcnn'))
     cfg.val_evaluator = evaluator
-    assert best_metric(cfg) == expected
+    assert find_best_metric(cfg) == expected
     cfg.default_hooks = None  # mmengine adds them
-    keep_best(cfg)
+    save_best_checkpoint(cfg)
     assert cfg.default_hooks.checkpoint.get('save_best') == expected
 
 
@@ -210,38 +209,38 @@ def test_what_a_config_says_of_its_checkpoints_stays() -> None:
     cfg = read_config(config('sem_fpn'))
     for hook in (dict(type='CheckpointHook', save_best=None), None):
         cfg.default_hooks.checkpoint = hook
-        keep_best(cfg)
+        save_best_checkpoint(cfg)
         assert cfg.default_hooks.checkpoint == hook
     for number, expected in ((['mDice', 'mIoU'], 'mIoU'), (['mFscore'], 'mFscore')):
         cfg.val_evaluator.iou_metrics = number
-        assert best_metric(cfg) == expected
+        assert find_best_metric(cfg) == expected
     cfg.merge_from_dict(dict(option.split('=') for option in NO_VAL))
     cfg.val_cfg = None
     cfg.default_hooks.checkpoint = dict(type='CheckpointHook')
-    keep_best(cfg)
+    save_best_checkpoint(cfg)
     assert cfg.default_hooks.checkpoint == dict(type='CheckpointHook')
 
 
 def test_a_loop_may_give_metrics_other_names(capsys: pytest.CaptureFixture[str]) -> None:
     cfg = read_config(config('mask_rcnn'))
-    assert best_metric(cfg) == 'coco/segm_mAP'
+    assert find_best_metric(cfg) == 'coco/segm_mAP'
     cfg.val_cfg.type = 'TeacherStudentValLoop'
-    assert best_metric(cfg) is None
-    keep_best(cfg)
+    assert find_best_metric(cfg) is None
+    save_best_checkpoint(cfg)
     assert 'no best checkpoint will be saved' in capsys.readouterr().out
     with pytest.raises(
             ValueError, match='which metric of val_evaluator matters, say --cfg-options'):
-        settle(cfg, 1, None, ())
+        configure_run(cfg, 1, None, ())
     found = {'teacher/coco/bbox_mAP': 0.5}
-    assert complete(found, [CocoMetric(metric='bbox')]) == found
+    assert fill_missing_metrics(found, [CocoMetric(metric='bbox')]) == found
 
 
 def test_one_metric_stops_and_chooses() -> None:
     cfg = read_config(config('sem_fpn'))
     cfg.default_hooks.checkpoint.save_best = 'auto'  # the first: aAcc
-    settle(cfg, None, None, ())
+    configure_run(cfg, None, None, ())
     assert cfg.default_hooks.checkpoint.save_best == 'auto'
-    settle(cfg, 1, None, ())
+    configure_run(cfg, 1, None, ())
     assert cfg.default_hooks.checkpoint.save_best == 'mIoU'
     assert cfg.default_hooks.checkpoint.rule == 'greater'
 
@@ -348,13 +347,13 @@ def test_the_best_of_a_run_that_was_moved(metrics: list[str], tmp_path: Path) ->
     hook, was = BestCheckpoint(save_best=metrics, rule='greater'), []
     for name in metrics:
         was.append(f'/gone/best_{name}_iter_2.pth')
-        hub.update_info(hook.key_of(name), was[-1])
+        hub.update_info(hook.get_key(name), was[-1])
     (tmp_path / 'best_mIoU_iter_2.pth').touch()
     hook.before_train(
         SimpleNamespace(message_hub=hub, work_dir=str(tmp_path), logger=logging.getLogger()))
     own = str(tmp_path / 'best_mIoU_iter_2.pth')
     assert hook.paths == [own, *was[1:]]
-    assert hub.get_info(hook.key_of('mIoU')) == own == (tmp_path / 'best_checkpoint').read_text()
+    assert hub.get_info(hook.get_key('mIoU')) == own == (tmp_path / 'best_checkpoint').read_text()
 
 
 def test_a_hook_of_another_library_saves_in_its_own_way() -> None:
@@ -365,11 +364,11 @@ def test_a_hook_of_another_library_saves_in_its_own_way() -> None:
         def _save_checkpoint_with_step(self, runner: Any, step: int, meta: dict) -> None:
             self.last_ckpt = f'{self.interval}_{step}'
 
-    for kind, is_plain in ((CheckpointHook, True), (Own, False)):
+    for kind, is_stock in ((CheckpointHook, True), (Own, False)):
         runner: Any = SimpleNamespace(hooks=[kind(interval=3, save_best='auto')])
-        saving = take_over_saving(runner)
-        assert saving is runner.hooks[0] is saving_hook(runner)
-        assert isinstance(saving, kind) and saving.is_plain == is_plain
+        saving = replace_checkpoint_hook(runner)
+        assert saving is runner.hooks[0] is find_checkpoint_hook(runner)
+        assert isinstance(saving, kind) and saving.is_stock == is_stock
     saving.file_backend = MagicMock()
     saving.write(runner, 6, dict(iter=6))
     assert saving.last_ckpt == '3_6' and saving.saved_at == 6
@@ -530,10 +529,10 @@ def test_a_patience_that_stops_nothing_is_warned_of(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr('colonnade.engine.work_dir.configuration.print_log',
                         lambda text, **_: said.append(text))
     cfg = read_config(config('sem_fpn'))
-    settle(cfg, 1, None, ())
+    configure_run(cfg, 1, None, ())
     assert '--patience 1 will stop nothing, with 1 evaluations in all' in said[0]
     cfg.train_cfg.val_interval = 250
-    settle(cfg, 1, None, ())
+    configure_run(cfg, 1, None, ())
     assert len(said) == 1
 
 
@@ -543,10 +542,6 @@ def test_two_hooks_do_not_stop_a_training(evaluated: Callable) -> None:
                   '--patience',
                   '1',
                   own='custom_hooks = [dict(type="EarlyStoppingHook", monitor="score")]')
-
-
-def test_the_command_line_knows_the_trackers() -> None:
-    assert tuple(TRACKERS) == OFFERED
 
 
 def test_weights_and_biases_continues_its_run(tmp_path: Path,
@@ -559,7 +554,7 @@ def test_weights_and_biases_continues_its_run(tmp_path: Path,
 
     def run_id(resume: bool, trackers: Sequence[str] = ('wandb', )) -> str | None:
         cfg.resume = resume
-        with same_wandb_run(cfg, trackers):
+        with resume_wandb_run(cfg, trackers):
             if found := os.environ.get('WANDB_RUN_ID'):
                 assert os.environ['WANDB_RESUME'] == 'allow'
         assert 'WANDB_RUN_ID' not in os.environ and 'WANDB_RESUME' not in os.environ
@@ -572,7 +567,7 @@ def test_weights_and_biases_continues_its_run(tmp_path: Path,
     cfg.visualizer = dict(vis_backends=backends)
     assert run_id(True, []) == (tmp_path / 'wandb_run_id').read_text()
     monkeypatch.setenv('WANDB_RUN_ID', 'of_a_sweep')
-    with same_wandb_run(cfg, ['wandb']):
+    with resume_wandb_run(cfg, ['wandb']):
         assert os.environ['WANDB_RUN_ID'] == 'of_a_sweep'
 
 
@@ -652,10 +647,10 @@ def test_a_hook_of_another_library_keeps_its_attributes() -> None:
     hooks: list[CheckpointHook] = [Named()]
     warned: list[str] = []
     runner: Any = SimpleNamespace(hooks=hooks, logger=SimpleNamespace(warning=warned.append))
-    assert take_over_saving(runner) is None and hooks[0].names == ['a']
+    assert replace_checkpoint_hook(runner) is None and hooks[0].names == ['a']
     assert 'Named saves checkpoints in its own way, because it has attributes named names' in \
         warned[0]
     runner.hooks = [Plain()]
-    ours = take_over_saving(runner)
+    ours = replace_checkpoint_hook(runner)
     assert isinstance(ours, Plain) and runner.hooks == [ours] and len(warned) == 1
     assert ours.rule_map['equal'] is max and ours.rule_map['greater'] is operator.ge

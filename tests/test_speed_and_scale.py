@@ -62,7 +62,7 @@ def test_mixed_precision(head: str, amp: list[str], shapes: Path, tmp_path: Path
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize('options', [[], ['--amp'], ['--fsdp'], ['--accumulate', '2']])
+@pytest.mark.parametrize('options', [[], ['--amp'], ['--fsdp'], ['--grad-accum', '2']])
 def test_synchronised_norms_on_a_gpu(options: list[str], shapes: Path, tmp_path: Path) -> None:
     """As the recipes train on several GPUs, with NCCL and checkpointed blocks; one will do."""
     data = ['--data-root', shapes / 'ade', '--work-dir', tmp_path, '--launcher', 'pytorch']
@@ -98,7 +98,7 @@ def test_maps_of_a_gpu(cls: type, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize('head, options', [
     ('sem_fpn', []),
     pytest.param('mask_rcnn', [], marks=pytest.mark.slow),
-    pytest.param('upernet', ['--fsdp', '--checkpoints', 'sharded'], marks=pytest.mark.slow),
+    pytest.param('upernet', ['--fsdp', '--checkpoint-format', 'sharded'], marks=pytest.mark.slow),
 ])
 def test_two_processes(head: str, options: list[str], shapes: Path, tmp_path: Path,
                        run_tool: Callable) -> None:

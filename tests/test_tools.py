@@ -187,8 +187,8 @@ def test_a_checkpoint_of_another_model_is_refused(shapes: Path, tmp_path: Path,
     ('train', ['{config}', '--data-root', '{data}', '--work-dir', '{config}/run'
                ], 'Not a directory'),
     ('train', ['{config}', '--data-root', '{data}', '--fsdp'], '--fsdp needs a launcher'),
-    ('train', ['{config}', '--data-root', '{data}', '--checkpoints', 'sharded'
-               ], '--checkpoints sharded needs --fsdp'),
+    ('train', ['{config}', '--data-root', '{data}', '--checkpoint-format', 'sharded'
+               ], '--checkpoint-format sharded needs --fsdp'),
     ('make_shapes', ['{data}'], '{data} exists: name another folder'),
     ('make_shapes', ['{data}/new', '--num-val', '0'], 'at least one image in each set'),
 ])

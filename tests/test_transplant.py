@@ -14,7 +14,7 @@ from mmengine.logging import MMLogger
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import DATASETS
 
-from colonnade.engine.runner.hooks import QuietFilter
+from colonnade.engine.runner.log_filters import QuietFilter
 from colonnade.models.trial_step import trial_loss, trial_model
 from colonnade.recipes.backbone_swap.config_diff import difference
 from colonnade.recipes.backbone_swap.notes import Notes

@@ -33,7 +33,7 @@ def main(options: NewConfigOptions) -> None:
     found = f'{len(data.classes)} classes: {", ".join(data.classes)}'
     print('\n'.join(map(one_line, (found, *data.reasons))))
     train = config_creation.train_command(out, options.gpus)
-    print(f'written: {out}\ntrain with: {train}' + ' --allow-outside' * bool(data.outside))
+    print(f'written: {out}\ntrain with: {train}' + ' --allow-external-files' * bool(data.outside))
 
 
 if __name__ == '__main__':

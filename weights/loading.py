@@ -38,7 +38,7 @@ class Loadable(Protocol):
         """Those tensors of a file that must be resized to fit, after resizing."""
 
     def describe(self, state: State | None = None) -> str:
-        """The backbone's architecture, or that of a state dict of any module, for messages."""
+        """The backbone's architecture, or that of a state dict of any backbone, for messages."""
 
 
 @dataclass(frozen=True)
@@ -98,28 +98,28 @@ def plan_loading(module: nn.Module,
     layout, state = remap(original, source)
     if adapt is not None:
         state = adapt(state)
-    module: Loadable | None
+    loadable: Loadable | None
     if isinstance(module, Loadable):
-        module, prefix = module, ''
+        loadable, prefix = module, ''
         if any(key.startswith('backbone.') for key in state):
             prefix = 'backbone.'
     else:
         backbone, prefix = getattr(module, 'backbone', None), 'backbone.'
-        module = backbone if isinstance(backbone, Loadable) else None
+        loadable = backbone if isinstance(backbone, Loadable) else None
         if not any(key.startswith(prefix) for key in state):
             raise WeightsError(
                 f'{source} ({layout.name}) holds a backbone alone, and a whole model was to be loaded:'
                 " name it in model.backbone.init_cfg=dict(type='Pretrained', checkpoint=...)")
 
-    if module is not None:
-        module.check_loadable()
+    if loadable is not None:
+        loadable.check_loadable()
     of_backbone = without_prefix(state, prefix)
-    dropped = [key for key in state if module is backbone and not key.startswith(prefix)]
-    if module is not None:
+    dropped = [key for key in state if module is loadable and not key.startswith(prefix)]
+    if loadable is not None:
         others = {key: value for key, value in state.items() if not key.startswith(prefix)}
-        of_backbone = module.renamed(of_backbone)
+        of_backbone = loadable.renamed(of_backbone)
         state = with_prefix(of_backbone, prefix) | others
-    if module is module:
+    if module is loadable:
         state, prefix = of_backbone, ''
     required = {key: value.shape for key, value in module.state_dict().items()}
     state = {
@@ -128,15 +128,15 @@ def plan_loading(module: nn.Module,
     }  # a number in a dimension of its own is the same number
     unused: list[Shapes] = []
     resized: State = {}
-    if module is not None:
+    if loadable is not None:
         unused = [
-            with_prefix(group, prefix) for group in module.unused_shapes(of_backbone)
-            if module is backbone or all(key.startswith('blocks.') for key in group)
+            with_prefix(group, prefix) for group in loadable.unused_shapes(of_backbone)
+            if module is loadable or all(key.startswith('blocks.') for key in group)
         ]
-        resized = with_prefix(module.resized(of_backbone), prefix)
+        resized = with_prefix(loadable.resized(of_backbone), prefix)
         state = {**state, **resized}
     if problems := mismatches(state, required, unused):
-        cause = reason_for(problems, module, prefix, of_backbone, adapted=adapt is not None)
+        cause = reason_for(problems, loadable, prefix, of_backbone, adapted=adapt is not None)
         classes = trained_classes(checkpoint)
         if list(problems) == [OTHER_SHAPE] and classes:
             shapes = {key: required[key] for key in problems[OTHER_SHAPE]}
@@ -156,20 +156,20 @@ def plan_loading(module: nn.Module,
         dropped=tuple([key for key in state if key not in required] + dropped))
 
 
-def reason_for(problems: Problems, module: Loadable | None, prefix: str, of_backbone: State, *,
+def reason_for(problems: Problems, loadable: Loadable | None, prefix: str, of_backbone: State, *,
                adapted: bool) -> str:
     """Why weights do not fit, in a sentence.
 
     Args:
         problems: What :func:`mismatches` found.
-        module: The model's backbone.
+        loadable: The model's backbone.
         prefix: What stands before its keys.
         of_backbone: Its part of the file.
         adapted: Whether the file's tensors were adapted to other classes.
     """
     keys = [key for keys in problems.values() for key in keys]
-    if module is not None and any(key.startswith(prefix) for key in keys):
-        file, model = module.describe(of_backbone), module.describe()
+    if loadable is not None and any(key.startswith(prefix) for key in keys):
+        file, model = loadable.describe(of_backbone), loadable.describe()
         if file != model:
             return f'the file holds {file}, the model {model}.'
     parts = ', '.join(dict.fromkeys(key.split('.')[0] for key in keys))
@@ -183,9 +183,9 @@ def reason_for(problems: Problems, module: Loadable | None, prefix: str, of_back
     return f'it differs from the model in {parts}.{classes}'
 
 
-def resize_tensors(module: Loadable, state_dict: State, prefix: str) -> None:
+def resize_tensors(loadable: Loadable, state_dict: State, prefix: str) -> None:
     """Resize what a backbone has in another size; ``state_dict`` is changed, and the log lists it."""
-    resized = with_prefix(module.resized(without_prefix(state_dict, prefix)), prefix)
+    resized = with_prefix(loadable.resized(without_prefix(state_dict, prefix)), prefix)
     for key, value in resized.items():
         print_log(
             f'{key}: {tuple(state_dict[key].shape)} resized to {tuple(value.shape)}',

@@ -24,7 +24,7 @@ from .validation_report import SHOWN_OF_A_KIND
 
 CONSEQUENCES = {
     'loading': 'training stops',
-    'sample': 'training stops at them, or skips them (--on-bad-data skip)',
+    'sample': 'training stops at them, or skips them (--on-bad-sample skip)',
     'meaning': 'training goes on with other data than meant',
     'none': 'training goes on',
 }
@@ -54,7 +54,7 @@ def check_data_sets(options: CheckDataOptions) -> list[Source]:
     cv2.setLogLevel(0)  # of each damaged image
     known: set[Path] = set()
     for source in sources:
-        depth = Depth(True, workers, True, allow_outside=options.allow_outside)
+        depth = Depth(True, workers, True, allow_external_files=options.allow_external_files)
         print(f'{source.name}: reading annotations and all files ...', flush=True)
         check_source(cfg, source, depth)
         report_changes(source.dataset, options.config, known, source.report)

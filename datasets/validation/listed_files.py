@@ -35,13 +35,13 @@ class Depth:
         workers: Threads that decode.
         shows_progress: Whether a line of progress is printed.
         seen: Takes the files and folders that were looked at; none if all files were decoded.
-        allow_outside: Whether annotations may name files anywhere.
+        allow_external_files: Whether annotations may name files anywhere.
     """
     whole: bool = False
     workers: int = 2
     shows_progress: bool = False
     seen: set[str] = field(default_factory=set)
-    allow_outside: bool = True
+    allow_external_files: bool = True
 
 
 @dataclass(frozen=True)

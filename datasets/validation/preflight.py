@@ -65,7 +65,7 @@ def run_preflight_checks(cfg: Config, *, skip: bool) -> None:
     for found_line, to_do in warn:
         print_log(f'{found_line}. {to_do}', logger='current', level=logging.WARNING)
     if stop:
-        hint = '; --on-bad-data skip trains without samples that break' if skippable else ''
+        hint = '; --on-bad-sample skip trains without samples that break' if skippable else ''
         lines = [f'  {found_line}\n    {to_do}' for found_line, to_do in stop]
         raise BadDataError('\n'.join(['training would stop at its data:', *lines, ADVICE + hint]))
     if warn:

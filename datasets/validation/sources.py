@@ -173,7 +173,7 @@ def add_outside(source: Source, infos: Sequence[dict[str, Any]], depth: Depth) -
         infos: With ``img_path``, ``seg_map_path`` and the ``id`` of images; by default their place.
         depth: How closely to look.
     """
-    if depth.allow_outside:
+    if depth.allow_external_files:
         return
     dataset = build_unread(source.dataset)
     for key, prefixes in (('img_path', IMAGES), ('seg_map_path', LABEL_MAPS)):
@@ -230,7 +230,7 @@ def check_coco(source: Source, depth: Depth) -> None:
     source.num_images, source.num_annotations = len(content['images']), len(content['annotations'])
     used = used_images(content, source)
     folder = image_folder(dataset)
-    if not depth.allow_outside:
+    if not depth.allow_external_files:
         add_outside(source, [
             dict(img_path=os.path.join(folder, entry['file_name']), id=entry.get('id'))
             for entry in content['images']

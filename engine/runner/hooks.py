@@ -114,9 +114,9 @@ class BatchSizeHook(Hook):
         if saved is None or saved == current:
             return
         images, count = saved['images_per_iteration'], saved['iterations_per_step']
-        options = [f'--accumulate {count}'] if count > 1 else []
+        options = [f'--grad-accum {count}'] if count > 1 else []
         if count == 1 < current['iterations_per_step']:
-            options = ['no --accumulate']
+            options = ['no --grad-accum']
         images_per_process, rest = divmod(images, get_world_size())
         if rest or not images_per_process:
             options = [f'a number of processes that divides {images}', *options]

@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader
 from colonnade.common.distributed import raise_on_all_ranks
 
 from ..distributed.sharded_tensors import keep_shards
-from ..work_dir.checkpoint_hook import get_checkpoint_hook
+from ..work_dir.last_checkpoint import find_checkpoint_hook
 from ..work_dir.run import Run
 from .hooks import is_between_steps, is_ema_hook
 from .loops import SeededEpochLoop, SeededIterationLoop
@@ -115,7 +115,7 @@ class StopOnSignal(Hook):
         loaders |= {loop.endless for loop in loops if isinstance(loop, SeededIterationLoop)}
         for loader in loaders:
             ignore_signals_in_workers(loader)
-        self.saves = get_checkpoint_hook(runner) is not None
+        self.saves = find_checkpoint_hook(runner) is not None
         for number in SIGNALS:
             if signal.getsignal(number) not in (signal.SIG_IGN, None):
                 self.handlers[number] = signal.signal(number, self.receive)
@@ -190,7 +190,7 @@ class StopOnSignal(Hook):
         Raises:
             FileError: If it cannot be written, in all processes.
         """
-        hook = get_checkpoint_hook(runner)
+        hook = find_checkpoint_hook(runner)
         if hook is None or not can_resume_mid_epoch(runner):
             return None
         if runner.iter == hook.saved_at and hook.save_optimizer:

@@ -136,7 +136,7 @@ class Watch:
         if not reason and self.own.rank == 0:
             reason = find_stuck(reports, self.limit)
         return reason and (f'the run hangs: {reason}. {self.stacks.parent} has the stacks of the '
-                           f'processes; --hang-limit is {self.limit:g} s')
+                           f'processes; --hang-timeout is {self.limit:g} s')
 
     def end(self, reason: str) -> None:
         """End this process unless it exits soon, and send the reason to the others."""
@@ -268,7 +268,7 @@ def watched(runner: Runner, limit: float) -> Iterator[None]:
         UserError: If the limit is negative or NaN.
     """
     if not limit >= 0:
-        raise UserError(f'--hang-limit must be 0 or more, got {limit:g}')
+        raise UserError(f'--hang-timeout must be 0 or more, got {limit:g}')
     store = _connect() if get_world_size() > 1 else None
     if store is None:
         if get_world_size() > 1:

@@ -8,7 +8,7 @@ from typing import Any
 
 from mmengine.config import Config
 
-from colonnade.engine.runner.hooks import averages_weights, hooks_of
+from colonnade.engine.runner.hooks import is_ema_hook, iter_hook_configs
 from colonnade.models.random_weights import without_pretrained
 from colonnade.settings.backbone_config import settle_backbone
 from colonnade.settings.config_values import plain
@@ -146,7 +146,7 @@ def training_of(cfg: Config, progress: Mapping[str, int]) -> dict[str, Any]:
               or {}).get('checkpoint')
     if isinstance(source, str):  # a URL or a name is public, a path is not
         found['backbone_from'] = source if '://' in source else Path(source).name
-    if any(averages_weights(hook) for hook in hooks_of(cfg)):
+    if any(is_ema_hook(hook) for hook in iter_hook_configs(cfg)):
         found['averaged_weights'] = True
     return found
 

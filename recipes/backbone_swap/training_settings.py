@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from copy import deepcopy
 from typing import Any
 
-from colonnade.engine.optim.batch_size import scale_final_rates, schedulers_of
+from colonnade.engine.optim.batch_size import scale_final_rates, get_schedulers
 
 from .notes import Notes
 
@@ -40,7 +40,7 @@ def new_training(cfg: dict[str, Any], names: Iterable[str], notes: Notes) -> dic
         if 'auto_scale_lr' not in cfg:
             new['auto_scale_lr'] = dict(enable=False, base_batch_size=IMAGES)
             notes.reason('auto_scale_lr', 'The images a step that the rate is for.')
-        if rate and scale_final_rates(schedulers_of(new), wrapper['optimizer']['lr'] / rate):
+        if rate and scale_final_rates(get_schedulers(new), wrapper['optimizer']['lr'] / rate):
             notes.reason('param_scheduler', 'eta_min keeps its proportion to the rate; all else is '
                          'as it was.')
     elif kind != 'AdamW':

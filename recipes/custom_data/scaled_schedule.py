@@ -6,7 +6,7 @@ from typing import Any
 from mmengine.config import Config
 
 from colonnade.common.errors import UserError
-from colonnade.engine.optim.batch_size import (APPLIED, COUNTS_OF_SCHEDULERS, base_batch_size,
+from colonnade.engine.optim.batch_size import (APPLIED, SCHEDULER_COUNTS, get_base_batch_size,
                                                scale_final_rates)
 
 RECIPE_IMAGES = {'CocoDataset': 117266, 'ADE20KDataset': 20210}  # with objects
@@ -46,9 +46,9 @@ def schedule(cfg: Config,
     """
     if (accumulated := cfg.get(APPLIED, {}).get('accumulate', 1)) > 1:
         raise UserError(
-            f'the config was written by a run with --accumulate {accumulated}, which is '
+            f'the config was written by a run with --grad-accum {accumulated}, which is '
             'in its iterations: use the config that this run was started with')
-    stated, own = base_batch_size(cfg), cfg.train_dataloader.batch_size
+    stated, own = get_base_batch_size(cfg), cfg.train_dataloader.batch_size
     is_own_base = stated >= own
     base = stated if is_own_base else own * num_gpus
     least_steps = LEAST_STEPS if is_own_base else 1
@@ -113,7 +113,7 @@ def _stretched_scheduler(scheduler: dict[str, Any], factor: float,
     if scheduler.get('type') == 'LinearLR' and 'end' in scheduler:
         # of its steps, the last one is at the full rate
         return dict(scheduler, end=max(2, min(scheduler['end'], iterations // 10)))
-    stretched = dict(scheduler, **_stretched_counts(scheduler, COUNTS_OF_SCHEDULERS, factor))
+    stretched = dict(scheduler, **_stretched_counts(scheduler, SCHEDULER_COUNTS, factor))
     if stretched.get('begin') and stretched['begin'] >= stretched.get('end', float('inf')):
         stretched['begin'] = stretched['end'] - 1
     return stretched

@@ -20,14 +20,13 @@ from mmengine.dataset import BaseDataset
 from mmengine.registry import DATASETS
 from PIL import Image
 
-from colonnade.common.console_logging import Printable, WithoutStart
 from colonnade.datasets.bad_samples import SampleError, name_samples, of_storage
 from colonnade.datasets.validation.image_files import reading_fault
 from colonnade.datasets.validation.label_map_files import label_map_fault
 from colonnade.datasets.validation.listed_files import Depth
 from colonnade.datasets.validation.preflight import BadDataError, run_preflight_checks
 from colonnade.datasets.validation.sources import Source, check_source, find_sources
-from colonnade.engine.runner.hooks import QuietFilter
+from colonnade.engine.runner.log_filters import Printable, QuietFilter, WithoutStart
 from colonnade.runtime.sanitize import printable
 from colonnade.settings.checks.all_checks import check_config
 from colonnade.settings.dataset_paths import redirect_data_root
@@ -264,7 +263,7 @@ def test_training_refuses_missing_images(train: Callable, data: Path) -> None:
     assert says.startswith('train: training would stop at its data:\n  train_dataloader.dataset: '
                            'files that are not there (1): ')
     assert says.count(str(gone)) == 1 and '\n    To do: restore the file' in says
-    assert '--on-bad-data skip' in says
+    assert '--on-bad-sample skip' in says
 
 
 def test_images_that_training_leaves_out_may_be_missing(data: Path) -> None:
@@ -421,7 +420,7 @@ def test_a_sample_that_breaks_names_itself(workers: int, train: Callable, data: 
     assert says == (f'train: sample {path} with {data}/ade/annotations/training/{path.stem}.png '
                     '(index 3, BaseSegDataset) cannot be loaded: AssertionError: failed to load '
                     f'image: {path}. colonnade check_dataset CONFIG lists all that break; '
-                    '--on-bad-data skip takes others in their place')  # yapf: disable
+                    '--on-bad-sample skip takes others in their place')  # yapf: disable
     assert 'Traceback' not in capfd.readouterr().err
 
 
@@ -429,7 +428,7 @@ def test_a_sample_that_breaks_names_itself(workers: int, train: Callable, data: 
 @pytest.mark.parametrize('workers', [0, 2])
 def test_a_sample_that_breaks_is_skipped(workers: int, train: Callable, data: Path,
                                          tmp_path: Path) -> None:
-    log = cut_late(train, data, '--on-bad-data', 'skip', more=(
+    log = cut_late(train, data, '--on-bad-sample', 'skip', more=(
         *EVERY, f'train_dataloader.num_workers={workers}'))  # yapf: disable
     path = images_of(data, 'ade')[3]
     assert f'skipped: sample {path}' in log and '1 samples were skipped, ' in log
@@ -443,7 +442,7 @@ def test_label_maps_of_another_size_are_skipped(train: Callable, data: Path) -> 
     maps = sorted((data / 'ade/annotations/training').iterdir())
     turn(maps[2])
     save_rgb(maps[5])
-    log = train('sem_fpn', '--on-bad-data', 'skip', more=EVERY)
+    log = train('sem_fpn', '--on-bad-sample', 'skip', more=EVERY)
     assert '2 samples were skipped, ' in log
 
 
@@ -524,7 +523,7 @@ def test_a_malformed_line_of_the_log_ends_nothing(capsys: pytest.CaptureFixture)
 def test_samples_of_validation_are_never_skipped(train: Callable, data: Path) -> None:
     path = min((data / 'ade/images/validation').iterdir())
     cut(path)
-    says = train('sem_fpn', '--on-bad-data', 'skip')
+    says = train('sem_fpn', '--on-bad-sample', 'skip')
     assert says.startswith(f'train: sample {path} with') and 'failed to load image' in says
 
 

@@ -19,10 +19,12 @@ from mmengine.registry import MODELS
 from torch.distributed import TCPStore
 
 from colonnade.common.errors import UserCodeError
-from colonnade.engine.distributed.process_consistency import deciding_settings, differences
+from colonnade.engine.distributed.process_consistency import (format_differences,
+                                                              get_relevant_settings)
 from colonnade.engine.watchdog import monitor
-from colonnade.engine.watchdog.phases import (BUSY, DATA, GATHERS, LEFT, STEP, Phases, Report,
-                                              find_silent, find_slow_data, find_stuck)
+from colonnade.engine.watchdog.hang_detection import (BUSY, DATA, GATHERS, LEFT, STEP, Phases,
+                                                      Report, find_silent, find_slow_data,
+                                                      find_stuck)
 from colonnade.settings.reading import read_config
 
 LIMIT = 6  # seconds; the default is 600
@@ -56,7 +58,7 @@ def run_two_of(path: Path,
                timeout: float = 100) -> list[Ended]:
     """Train in two processes that nothing but we stop."""
     command = train(path, '--data-root', shapes / 'ade', '--work-dir', tmp_path / 'run',
-                    '--hang-limit', LIMIT, '--no-report', *OPTIONS, *options)  # yapf: disable
+                    '--hang-timeout', LIMIT, '--no-report', *OPTIONS, *options)  # yapf: disable
     return run_independently(command, command, out=tmp_path, timeout=timeout)
 
 
@@ -198,7 +200,7 @@ def evaluation(path: Path, shapes: Path, tmp_path: Path, weights: str = 'model.p
     model = MODELS.build(read_config(path).model)
     torch.save(model.state_dict(), tmp_path / weights)
     return [ROOT / 'tools/test.py', path, tmp_path / weights, '--launcher', 'pytorch',
-            '--data-root', shapes / 'ade', '--work-dir', tmp_path / 'run', '--hang-limit', LIMIT,
+            '--data-root', shapes / 'ade', '--work-dir', tmp_path / 'run', '--hang-timeout', LIMIT,
             '--cfg-options', 'test_dataloader.num_workers=0',
             'test_dataloader.persistent_workers=False']  # yapf: disable
 
@@ -378,9 +380,9 @@ def test_the_first_traceback_is_kept(port: int, tmp_path: Path,
 @pytest.mark.parametrize('limit', ['-1', 'nan'])
 def test_limits_are_numbers_from_0_on(limit: str, shapes: Path, tmp_path: Path,
                                       run_tool: Callable) -> None:
-    with pytest.raises(SystemExit, match=f'train: --hang-limit must be 0 or more, got {limit}'):
+    with pytest.raises(SystemExit, match=f'train: --hang-timeout must be 0 or more, got {limit}'):
         run_tool('train', config('sem_fpn'), '--data-root', shapes / 'ade', '--work-dir', tmp_path,
-                 '--hang-limit', limit)  # yapf: disable
+                 '--hang-timeout', limit)  # yapf: disable
 
 
 def test_what_two_processes_compare(tmp_path: Path) -> None:
@@ -432,15 +434,16 @@ def test_a_process_with_another_config_or_data_is_refused(option: str, expected:
 
 def test_paths_may_differ_between_machines() -> None:
     first = dict(data_root="'/data/coco'", lr='0.1', url="'s3://a/b'")
-    assert differences(dict(data_root="'/scratch/7/coco'", lr='0.1', url="'/b'"), first) == ''
-    assert differences(dict(first, lr='0.2', more='1'),
-                       first) == ('lr is 0.2 there, not 0.1, more is 1 there, not not set')
-    assert differences({}, dict(commit='a'), missing=False) == ''
+    assert format_differences(dict(data_root="'/scratch/7/coco'", lr='0.1', url="'/b'"),
+                              first) == ''
+    assert format_differences(dict(first, lr='0.2', more='1'),
+                              first) == ('lr is 0.2 there, not 0.1, more is 1 there, not not set')
+    assert format_differences({}, dict(commit='a'), missing=False) == ''
 
 
 def test_what_does_not_decide_a_training_may_differ() -> None:
     cfg = read_config(config('sem_fpn'))
-    first = deciding_settings(cfg)
+    first = get_relevant_settings(cfg)
     cfg.merge_from_dict({
         'stamp': '20260101_120000',  # a variable of the config
         'work_dir': 'runs/gpu07_20260101_120000',
@@ -451,14 +454,14 @@ def test_what_does_not_decide_a_training_may_differ() -> None:
         'default_hooks.logger.out_dir': 'runs/gpu07',
         'val_evaluator.output_dir': 'runs/gpu07/maps',
     })
-    assert differences(deciding_settings(cfg), first) == ''
+    assert format_differences(get_relevant_settings(cfg), first) == ''
     cfg.merge_from_dict({
         'default_hooks.checkpoint.interval': 7,
         'optim_wrapper.optimizer.lr': 7.,
         'test_dataloader.batch_size': 7,
         'model.backbone.drop_path_rate': 0.7,
     })
-    found = differences(deciding_settings(cfg), first)
+    found = format_differences(get_relevant_settings(cfg), first)
     assert re.findall(r'(\S+) is ', found) == [
         'default_hooks.checkpoint.interval', 'model.backbone.drop_path_rate',
         'optim_wrapper.optimizer.lr', 'test_dataloader.batch_size'

@@ -17,7 +17,7 @@ from mmengine.runner import Runner
 from test_run_folder import EVERY, TINY, Written
 
 from colonnade.common.hashing import sha256_of
-from colonnade.engine.work_dir.trackers import PatientLog
+from colonnade.engine.work_dir.trackers import TolerantLogFile
 from colonnade.weights.checksums import SUMS, read_checksums
 
 MEGABYTES = 24  # of the disk: of five checkpoints of the model below
@@ -123,7 +123,7 @@ def test_a_disk_that_is_full_for_a_while(train: Callable,
 
 def test_the_log_is_open_before_its_first_line(tmp_path: Path) -> None:
     """mmengine writes how weights were initialized to its stream, without a record."""
-    handler = PatientLog(logging.FileHandler(tmp_path / 'log.txt'))
+    handler = TolerantLogFile(logging.FileHandler(tmp_path / 'log.txt'))
     handler.stream.write('initialized\n')
     handler.close()
     assert (tmp_path / 'log.txt').read_text() == 'initialized\n'

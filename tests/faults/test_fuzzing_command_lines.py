@@ -16,7 +16,7 @@ SEGMENTER = 'sem_fpn/xcit_nano_12_p16_slim_shapes'
 DETECTOR = 'mask_rcnn/xcit_nano_12_p16_slim_shapes'
 #: a command of each tool that reads files, which would be right if its files were there
 COMMANDS = {
-    'train': f'{SEGMENTER} --data-root nowhere --work-dir run --resume --accumulate 2 --tracker '
+    'train': f'{SEGMENTER} --data-root nowhere --work-dir run --resume --grad-accum 2 --tracker '
              'tensorboard --patience 3 --min-delta 0.1 --cfg-options train_cfg.max_iters=1 '
              'train_dataloader.batch_size=2',
     'test': f'{SEGMENTER} missing.pth --data-root nowhere --work-dir run --out m.json --tta',
@@ -38,9 +38,9 @@ COMMANDS = {
 WORDS = ('', ' ', '-', '--', '-1', '0', '1e400', 'nan', '9' * 400, 'x', '--x', '=', 'a=b', 'a=',
          'model.x=1', 'model=1', 'train_cfg=', 'train_cfg.max_iters=x', 'model.backbone.arch=tiny',
          'train_dataloader=None', '[', '(((', '{}', 'ü', '\udcff', 'a\nb', '\x1b[31mred', 'None',
-         '--trust', '--resume', '--load-from', '--amp', '--fsdp', '--launcher', '--plan', '--fuse',
-         '--device', 'cpu', 'cuda:99', '--data', '--masks', '--split', '0.2', '--out', 'folder',
-         'file.json', 'file.pth', SEGMENTER, DETECTOR, 'sem_fpn', '--cfg-options')
+         '--trust', '--resume', '--load-from', '--amp', '--fsdp', '--launcher', '--estimate',
+         '--fuse', '--device', 'cpu', 'cuda:99', '--data', '--masks', '--split', '0.2', '--out',
+         'folder', 'file.json', 'file.pth', SEGMENTER, DETECTOR, 'sem_fpn', '--cfg-options')
 
 
 @st.composite

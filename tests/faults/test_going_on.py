@@ -135,7 +135,7 @@ def printed_by_a_failure(*command: Any, out: Path) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('options', [(), ('--fsdp', '--checkpoints', 'sharded')])
+@pytest.mark.parametrize('options', [(), ('--fsdp', '--checkpoint-format', 'sharded')])
 @pytest.mark.parametrize('evaluating', [False, True])
 def test_two_processes_stop_together(options: tuple[str, ...], evaluating: bool, runs: Runs,
                                      tmp_path: Path) -> None:

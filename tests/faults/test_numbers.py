@@ -26,11 +26,11 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from colonnade.engine.distributed.sharded_tensors import whole
+from colonnade.engine.distributed.sharded_tensors import gather_tensor
 from colonnade.engine.nan_guard import NanGuard, register_nan_guard
-from colonnade.engine.nan_guard.finite import not_finite, tensors_in
+from colonnade.engine.nan_guard.diagnosis import find_non_finite, iter_tensors
 from colonnade.engine.runner.loops import SeededIterationLoop
-from colonnade.engine.work_dir.last_checkpoint import take_over_saving
+from colonnade.engine.work_dir.last_checkpoint import replace_checkpoint_hook
 from colonnade.settings.reading import read_config
 from colonnade.visualization.run_report.record_folder import read_run
 from colonnade.visualization.run_report.report_page import describe_run
@@ -149,7 +149,7 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_layout: None,
     """
     monkeypatch.setattr('mmengine.runner.runner.collect_env', dict)
 
-    def run(iters: int, *, bad: Sequence[int] = (), max_bad_steps: int = 5, hooks: Sequence[dict] =
+    def run(iters: int, *, bad: Sequence[int] = (), max_skipped_steps: int = 5, hooks: Sequence[dict] =
             (), train: bool = True, lr: float = 0.1, **wrapper: Any) -> Runner:  # yapf: disable
         torch.manual_seed(0)
         loader = DataLoader(Images(bad), batch_size=2, collate_fn=pseudo_collate)
@@ -162,8 +162,8 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_layout: None,
                 logger=dict(type='LoggerHook', interval=1)),
             custom_hooks=list(hooks), log_processor=dict(by_epoch=False),
             experiment_name=f'{time.time_ns()}')  # yapf: disable
-        register_nan_guard(runner, max_bad_steps)
-        take_over_saving(runner)
+        register_nan_guard(runner, max_skipped_steps)
+        replace_checkpoint_hook(runner)
         if train:
             runner.train()
         return runner
@@ -212,7 +212,7 @@ def states(work_dir: Path) -> list[dict[str, Any]]:
 
 
 def not_finite_of(checkpoint: dict[str, Any]) -> list[str]:
-    return not_finite(tensors_in({key: value for key, value in checkpoint.items()
+    return find_non_finite(iter_tensors({key: value for key, value in checkpoint.items()
                                   if key != 'message_hub'}))  # yapf: disable
 
 
@@ -272,7 +272,7 @@ def test_too_many_in_a_row_stop(small: Callable, tmp_path: Path) -> None:
     """A good step in between starts the count anew."""
     bad = [*range(4, 8), *range(10, 64)]
     with pytest.raises(FloatingPointError) as error:
-        small(20, bad=bad, max_bad_steps=3)
+        small(20, bad=bad, max_skipped_steps=3)
     text = str(error.value)
     assert text.startswith('training stops at iteration 8 of 20: 3 steps in a row')
     assert 'in the batch: the image of 14.jpg, the image of 15.jpg' in text
@@ -340,7 +340,7 @@ def test_a_gradient_alone_is_not_finite(small: Callable, log: Callable,
                                         monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Model, 'backward_is_nan', True)
     with pytest.raises(FloatingPointError) as error:
-        small(9, max_bad_steps=2)
+        small(9, max_skipped_steps=2)
     assert 'the forward pass is finite, not so the gradient of parameters up to conv' in \
         str(error.value)
 
@@ -374,7 +374,7 @@ def test_a_bad_part_drops_an_accumulated_step(small: Callable, log: Callable) ->
         assert torch.equal(value, before[name]), name
     assert 'iteration 4: the step is skipped' in log(runner)
     assert 'images: 4.jpg, 5.jpg' in log(runner)
-    assert not not_finite(runner.model.named_buffers())
+    assert not find_non_finite(runner.model.named_buffers())
 
 
 def test_wrappers_with_an_update_of_their_own_are_guarded(small: Callable, log: Callable) -> None:
@@ -382,7 +382,7 @@ def test_wrappers_with_an_update_of_their_own_are_guarded(small: Callable, log: 
     assert runner.optim_wrapper.num_updates == 4
     assert 'CountingOptimWrapper has an update_params of its own' in log(runner)
     assert 'iteration 3: the step is skipped' in log(runner)
-    assert not not_finite(runner.model.named_parameters())
+    assert not find_non_finite(runner.model.named_parameters())
 
 
 def test_overflows_of_a_scaler_are_its_own(small: Callable, log: Callable,
@@ -403,7 +403,7 @@ def test_overflows_of_a_scaler_are_its_own(small: Callable, log: Callable,
 def test_an_overflow_that_no_scaler_mends(small: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Model, 'backward_is_nan', True)
     with pytest.raises(FloatingPointError, match='2 steps in a row'):
-        small(20, type='ScaledOptimWrapper', init_scale=2.**4, max_bad_steps=2)
+        small(20, type='ScaledOptimWrapper', init_scale=2.**4, max_skipped_steps=2)
 
 
 def test_the_hook_of_mmdet_does_not_end_training(small: Callable, log: Callable) -> None:
@@ -430,7 +430,7 @@ def test_a_bad_image_of_a_segmenter(train: Callable, shapes: Path, tmp_path: Pat
 def test_a_weight_of_a_segmenter_ends_with_a_message(train: Callable, tmp_path: Path,
                                                      capsys: pytest.CaptureFixture) -> None:
     with pytest.raises(SystemExit) as error:
-        train('--max-bad-steps', '2', iters=9, custom_hooks=[
+        train('--max-skipped-steps', '2', iters=9, custom_hooks=[
             dict(type='SpoilWeight', at=2, priority='LOWEST')])  # yapf: disable
     text = str(error.value.code)
     assert text.startswith('train: training stops at iteration 4 of 9: 2 steps in a row')
@@ -440,8 +440,8 @@ def test_a_weight_of_a_segmenter_ends_with_a_message(train: Callable, tmp_path: 
 
 
 def test_max_bad_steps_is_at_least_one(train: Callable) -> None:
-    with pytest.raises(SystemExit, match='--max-bad-steps must be at least 1, got 0'):
-        train('--max-bad-steps', '0')
+    with pytest.raises(SystemExit, match='--max-skipped-steps must be at least 1, got 0'):
+        train('--max-skipped-steps', '0')
 
 
 @pytest.mark.slow
@@ -470,7 +470,9 @@ class SameWeights(Hook):
 
     def after_train(self, runner: Runner) -> None:
         """Compare them."""
-        sums = [sum(whole(p, True).double().sum().item() for p in runner.model.parameters())]
+        sums = [
+            sum(gather_tensor(p, True).double().sum().item() for p in runner.model.parameters())
+        ]
         skipped = [h.num_skipped for h in runner.hooks if isinstance(h, NanGuard)]
         found = all_gather_object((sums, skipped))
         runner.logger.info(f'same weights: {all(each == found[0] for each in found)}, {found}')
@@ -493,7 +495,7 @@ def train_two(train: Callable, tmp_path: Path, shapes: Path) -> Callable[..., st
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('options', [[], ['--accumulate', '2'], ['--fsdp']],
+@pytest.mark.parametrize('options', [[], ['--grad-accum', '2'], ['--fsdp']],
                          ids=['ddp', 'accumulated', 'fsdp'])  # yapf: disable
 def test_processes_skip_the_same_steps(train_two: Callable, options: list[str],
                                        tmp_path: Path) -> None:
@@ -508,7 +510,7 @@ def test_processes_skip_the_same_steps(train_two: Callable, options: list[str],
 @pytest.mark.parametrize('options', [[], ['--fsdp']], ids=['ddp', 'fsdp'])
 def test_processes_stop_together(train_two: Callable, options: list[str]) -> None:
     """All images of the second process are NaN; both name one of them."""
-    log = train_two('--max-bad-steps', '2', *options, spoil=list(range(99)), rank=1, iters=8)
+    log = train_two('--max-skipped-steps', '2', *options, spoil=list(range(99)), rank=1, iters=8)
     said = log.split('\ntrain: training stops at iteration 2 of 8: 2 steps in a row were ')[1:]
     assert len(said) == 2
     for each in said:

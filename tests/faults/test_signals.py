@@ -32,7 +32,7 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, Sampler
 import colonnade
 from colonnade.engine.runner import seeding
 from colonnade.engine.runner.loops import SeededIterationLoop
-from colonnade.engine.runner.seeding import MODEL, Seed, SeededBatches, endless_loader
+from colonnade.engine.runner.seeding import MODEL, Seed, SeededBatches, build_endless_loader
 from colonnade.engine.runner.signal_handling import (SIGNALS, StopOnSignal, handle_signals,
                                                      start_worker)
 from colonnade.tools.command_line import handle_ctrl_c
@@ -105,7 +105,7 @@ def test_workers_of_an_iteration_loop_outlive_signals() -> None:
     runner.train_loop, runner.val_loop = SeededIterationLoop(runner, loader, max_iters=9), None
     hook = StopOnSignal()
     hook.before_train(runner)
-    hook.give_back()
+    hook.restore_handlers()
     runner.train_loop.batches.start(7, 0, skip=0)
     batches = runner.train_loop.dataloader_iterator
     worker = int(next(batches))
@@ -272,7 +272,7 @@ def test_a_hook_may_read_the_data_of_an_endless_loader(sampler: type, kind: type
     def drawn(hook: bool) -> list[tuple[int, ...]]:
         data = Sized(range(11))
         loader = DataLoader(data, batch_sampler=kind(sampler(data, seed=4), 2, drop_last=False))
-        endless, batches = endless_loader(loader)
+        endless, batches = build_endless_loader(loader)
         assert batches is not None and len(endless) == len(loader) == 6
         batches.start(7, 0, skip=0)
         found, own = [], iter(endless)

@@ -81,7 +81,8 @@ def test_files_elsewhere_are_not_trained_on(file_name: str, tmp_path: Path,
                                             run_tool: Callable) -> None:
     arguments = instances(tmp_path, run_tool, file_name.format(tmp_path))
     with pytest.raises(
-            SystemExit, match='train.json names 1 file outside of .*secret.jpg.* --allow-outside'):
+            SystemExit,
+            match='train.json names 1 file outside of .*secret.jpg.* --allow-external-files'):
         run_tool('train', *arguments, *ONE_STEP)
 
 
@@ -91,7 +92,7 @@ def test_files_elsewhere_are_found_without_training(tmp_path: Path, run_tool: Ca
     with pytest.raises(SystemExit, match='1 finding stops'):
         run_tool('check_dataset', own, '--split', 'train')
     assert 'files outside of the folders of their data set (1)' in capsys.readouterr().out
-    run_tool('check_dataset', own, '--split', 'train', '--allow-outside')
+    run_tool('check_dataset', own, '--split', 'train', '--allow-external-files')
     assert 'nothing stops training' in capsys.readouterr().out
 
 
@@ -107,19 +108,20 @@ def test_files_elsewhere_get_no_config(file_name: str, tmp_path: Path, run_tool:
         run_tool(*command)
     assert f'secret.jpg is outside of {tmp_path}/data' in capsys.readouterr().err
     assert not (tmp_path / 'own.py').exists()
-    run_tool(*command, '--allow-outside')
-    assert capsys.readouterr().out.endswith('own.py --allow-outside\n')
+    run_tool(*command, '--allow-external-files')
+    assert capsys.readouterr().out.endswith('own.py --allow-external-files\n')
 
 
 @pytest.mark.slow
 def test_files_elsewhere_are_allowed(tmp_path: Path, run_tool: Callable) -> None:
     """Within the folder of the data set they always are."""
     arguments = instances(tmp_path, run_tool, '../../secret.jpg')
-    run_tool('train', *arguments, '--allow-outside', *ONE_STEP)
+    run_tool('train', *arguments, '--allow-external-files', *ONE_STEP)
     change(tmp_path / 'data/train.json', 'images', 0, file_name='../val/100.jpg')
     run_tool('train', *arguments[:1], '--work-dir', tmp_path / 'second', *ONE_STEP)
     change(tmp_path / 'data/val.json', 'images', 0, file_name='../../secret.jpg')
-    with pytest.raises(SystemExit, match='val.json names 1 file outside of .* --allow-outside'):
+    with pytest.raises(
+            SystemExit, match='val.json names 1 file outside of .* --allow-external-files'):
         run_tool('test', *arguments[:1], tmp_path / 'run/iter_1.pth', '--work-dir',
                  tmp_path / 'out')
 

@@ -27,9 +27,9 @@ from colonnade.common import atomic_files, locking
 from colonnade.common.errors import UserError
 from colonnade.common.hashing import sha256_of
 from colonnade.common.locking import locked
-from colonnade.engine.distributed.fsdp import shared_folder
+from colonnade.engine.distributed.fsdp import create_shared_folder
 from colonnade.engine.runner.launch import lock_work_dir
-from colonnade.engine.work_dir.run import Run, go_on
+from colonnade.engine.work_dir.run import Run, select_resume_checkpoint
 from colonnade.weights import checksums
 from colonnade.weights.checkpoint_files import NAME, keep_sums
 from colonnade.weights.checksums import SUMS, read_checksums, verify_checksum
@@ -99,15 +99,15 @@ def test_a_torn_file_falls_back(tear: Callable, has_sums: bool, tmp_path: Path,
     if not has_sums:  # of an earlier version, or of mmengine's runner
         (tmp_path / SUMS).unlink()
     cfg = settings(tmp_path)
-    assert Run.of(cfg).find_newest() == second and not said
+    assert Run.from_config(cfg).find_latest_intact() == second and not said
     tear(second)
-    assert Run.of(cfg).find_newest() == first
+    assert Run.from_config(cfg).find_latest_intact() == first
     assert re.search(rf'{second} is .*Training goes on from the one before, {first}', said[0])
     with pytest.raises(DamagedError, match='iter_10.pth'):
         read_checkpoint(second)
     tear(first)
     with pytest.raises(DamagedError) as raised:
-        Run.of(cfg).find_newest()
+        Run.from_config(cfg).find_latest_intact()
     text = str(raised.value)
     assert re.search('no checkpoint is whole: .*iter_10.pth.*iter_2.pth', text)
     assert text.count('delete its line') == has_sums
@@ -123,7 +123,7 @@ def test_what_to_do_where_no_checkpoint_is_whole(best: str | None, tmp_path: Pat
         cut(path)
     cut(save(tmp_path, 4))
     with pytest.raises(DamagedError) as raised:
-        Run.of(settings(tmp_path)).find_newest()
+        Run.from_config(settings(tmp_path)).find_latest_intact()
     advice = 'Train anew in another --work-dir'
     start = f', from the best checkpoint: --load-from {path}'
     assert str(raised.value).endswith(f'there. {advice}{start if best == "whole" else ""}')
@@ -140,7 +140,7 @@ def test_the_best_of_an_earlier_start_is_kept(tmp_path: Path,
     for step in range(3):
         path.write_text(f'of start {step}')
         (tmp_path / 'best_checkpoint').write_text(str(path))
-        go_on(runner)
+        select_resume_checkpoint(runner)
         name = f'earlier{step or ""}_best_mIoU_iter_2.pth'
         assert (tmp_path / name).read_text() == f'of start {step}'
         assert not path.exists() and not (tmp_path / 'best_checkpoint').exists()
@@ -148,7 +148,7 @@ def test_the_best_of_an_earlier_start_is_kept(tmp_path: Path,
     runner._resume = True
     save(tmp_path, 4)
     path.write_text('of this start')
-    go_on(runner)
+    select_resume_checkpoint(runner)
     assert path.read_text() == 'of this start'
 
 
@@ -163,7 +163,7 @@ def test_the_best_that_the_run_noted_is_named(note: str | None, tmp_path: Path) 
         (tmp_path / 'best_checkpoint').write_text(note)
     cut(save(tmp_path, 4))
     with pytest.raises(DamagedError, match=f'best_{"mAP" if note else "mIoU"}_iter_2.pth$'):
-        Run.of(settings(tmp_path)).find_newest()
+        Run.from_config(settings(tmp_path)).find_latest_intact()
 
 
 def test_another_checkpoint_in_its_place_is_not_gone_on_from(tmp_path: Path) -> None:
@@ -171,10 +171,10 @@ def test_another_checkpoint_in_its_place_is_not_gone_on_from(tmp_path: Path) -> 
     shutil.copy(first, second)
     with pytest.raises(DamagedError, match='altered: its SHA-256 is not .* delete its line there'):
         read_checkpoint(second)
-    assert Run.of(settings(tmp_path)).find_newest() == first
+    assert Run.from_config(settings(tmp_path)).find_latest_intact() == first
     lines = (tmp_path / SUMS).read_text().splitlines(keepends=True)
     (tmp_path / SUMS).write_text(lines[0])
-    assert Run.of(settings(tmp_path)).find_newest() == second
+    assert Run.from_config(settings(tmp_path)).find_latest_intact() == second
 
 
 @pytest.mark.parametrize('text', ['', '/gone/run/iter_4.pth', '/gone/iter_', 'iter_4.pth\n', None])
@@ -184,7 +184,7 @@ def test_the_name_of_the_last_may_be_lost(text: str | None, tmp_path: Path) -> N
         path = save(tmp_path, step)
     note = tmp_path / 'last_checkpoint'
     note.unlink() if text is None else note.write_text(text)
-    assert Run.of(settings(tmp_path)).find_newest() == path
+    assert Run.from_config(settings(tmp_path)).find_latest_intact() == path
 
 
 def test_a_copied_run_goes_on_from_its_own_checkpoint(tmp_path: Path,
@@ -197,10 +197,11 @@ def test_a_copied_run_goes_on_from_its_own_checkpoint(tmp_path: Path,
     save(first, 2)
     shutil.copytree(first, copied)
     assert (copied / 'last_checkpoint').read_text() == str(first / 'iter_2.pth')
-    assert Run.of(settings(copied)).checkpoints() == [copied / 'iter_2.pth']
-    assert Run.of(settings(copied)).find_newest() == copied / 'iter_2.pth' and not said
+    assert Run.from_config(settings(copied)).checkpoints() == [copied / 'iter_2.pth']
+    assert Run.from_config(
+        settings(copied)).find_latest_intact() == copied / 'iter_2.pth' and not said
     (copied / 'iter_2.pth').unlink()
-    assert Run.of(settings(copied)).find_newest() == first / 'iter_2.pth'
+    assert Run.from_config(settings(copied)).find_latest_intact() == first / 'iter_2.pth'
     assert f'goes on from {first}/iter_2.pth: {copied}/last_checkpoint names a' in said[0]
 
 
@@ -209,9 +210,11 @@ def test_the_newest_is_the_one_that_was_saved_last(tmp_path: Path) -> None:
     for step in (2, 4, 3):
         save(tmp_path, step)
     save(tmp_path, 5, note=False).rename(tmp_path / 'best_mIoU_iter_5.pth')
-    assert [path.name[5] for path in Run.of(settings(tmp_path)).checkpoints()] == list('342')
+    assert [path.name[5]
+            for path in Run.from_config(settings(tmp_path)).checkpoints()] == list('342')
     (tmp_path / SUMS).unlink()
-    assert [path.name[5] for path in Run.of(settings(tmp_path)).checkpoints()] == list('342')
+    assert [path.name[5]
+            for path in Run.from_config(settings(tmp_path)).checkpoints()] == list('342')
 
 
 def test_checkpoints_in_a_folder_of_their_own(tmp_path: Path) -> None:
@@ -219,10 +222,10 @@ def test_checkpoints_in_a_folder_of_their_own(tmp_path: Path) -> None:
     (tmp_path / 'out/run').mkdir(parents=True)
     path = save(tmp_path / 'out/run', 2)
     cfg = settings(tmp_path / 'run', out_dir=str(tmp_path / 'out'))
-    assert Run.of(cfg).find_newest() == path
+    assert Run.from_config(cfg).find_latest_intact() == path
     shutil.move(tmp_path / 'out/run/last_checkpoint', tmp_path / 'run')
-    assert Run.of(settings(tmp_path / 'run')).find_newest() == path
-    assert Run.of(settings(tmp_path)).find_newest() is None
+    assert Run.from_config(settings(tmp_path / 'run')).find_latest_intact() == path
+    assert Run.from_config(settings(tmp_path)).find_latest_intact() is None
 
 
 def killed_at(event: int, work: Callable[[], object]) -> bool:
@@ -278,7 +281,7 @@ def test_killed_at_any_step_of_saving(tmp_path: Path) -> None:
 
         is_killed = killed_at(at, work)
         runner = SimpleNamespace(cfg=settings(folder), _resume=True, _load_from=None)
-        go_on(runner)
+        select_resume_checkpoint(runner)
         state_dict = read_checkpoint(runner._load_from)['state_dict']
         found.add((Path(runner._load_from).name, state_dict['weight'][0, 0].item()))
         assert not list(folder.glob('.*.pth'))
@@ -288,7 +291,7 @@ def test_killed_at_any_step_of_saving(tmp_path: Path) -> None:
 
 def write_folder(path: Path, step: int) -> None:
     """A folder of shards, as one process writes it."""
-    with shared_folder(path) as scratch:
+    with create_shared_folder(path) as scratch:
         (scratch / 'shard-00001-model-00001-of-00001.safetensors').write_bytes(
             safetensors_bytes(dict(weight=torch.full((8, ), float(step)))))
         torch.save(state(step), scratch / 'rest')
@@ -305,7 +308,8 @@ def test_killed_at_any_step_of_saving_shards(tmp_path: Path) -> None:
         folder.mkdir()
         write_folder(folder / 'iter_2.pth', 2)
         is_killed = killed_at(at, lambda folder=folder: write_folder(folder / 'iter_2.pth', 3))
-        go_on(SimpleNamespace(cfg=settings(folder), _resume=False, _load_from=None))
+        select_resume_checkpoint(
+            SimpleNamespace(cfg=settings(folder), _resume=False, _load_from=None))
         content = read_checkpoint(folder / 'iter_2.pth/rest.pth')
         found.add(content['meta']['iter'])
         for name, digest in read_checksums(folder / 'iter_2.pth'):
@@ -332,7 +336,7 @@ def test_shards_that_are_altered_or_missing(is_altered: bool, tmp_path: Path) ->
         match = f'{shard.name} is missing'
     with pytest.raises(DamagedError, match=match):
         checksums_of_folder(tmp_path / 'iter_4.pth')
-    assert Run.of(settings(tmp_path)).checkpoints()[0].name == 'iter_4.pth'
+    assert Run.from_config(settings(tmp_path)).checkpoints()[0].name == 'iter_4.pth'
 
 
 def checksums_of_folder(folder: Path) -> None:
@@ -405,7 +409,7 @@ def test_a_sum_is_computed_once_for_each_version(tmp_path: Path,
 def test_a_list_that_is_no_list_costs_nothing(tmp_path: Path) -> None:
     path = save(tmp_path, 2)
     (tmp_path / SUMS).write_bytes(b'\xff\x00 garbage\n' + b'0' * 63 + b'  iter_2.pth\n')
-    assert Run.of(settings(tmp_path)).find_newest() == path
+    assert Run.from_config(settings(tmp_path)).find_latest_intact() == path
     keep_sums(tmp_path, {path.name: sha256_of(path)})
     assert read_checksums(tmp_path) == [('iter_2.pth', sha256_of(path))]
 

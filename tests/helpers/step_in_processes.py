@@ -16,7 +16,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 
 from colonnade.backbones import XCiT
-from colonnade.engine.distributed.sharded_tensors import keep_shards, keep_whole, shard_model, whole
+from colonnade.engine.distributed.sharded_tensors import (gather_tensor, keep_shards, keep_whole,
+                                                          shard_model)
 
 
 def images() -> Tensor:
@@ -43,7 +44,7 @@ def backbone(cls: type) -> nn.Module:
 
 
 def state_of(model: nn.Module) -> dict[str, Tensor]:
-    return {name: whole(p.detach(), True) for name, p in model.named_parameters()}
+    return {name: gather_tensor(p.detach(), True) for name, p in model.named_parameters()}
 
 
 def evaluate(model: nn.Module, times: int) -> None:

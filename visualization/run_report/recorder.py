@@ -22,8 +22,8 @@ from mmengine.structures import BaseDataElement
 
 from colonnade.common.atomic_files import write_json, write_text
 from colonnade.common.errors import UserError
-from colonnade.engine.distributed.fingerprints import machine, versions
-from colonnade.engine.work_dir.metric_values import complete
+from colonnade.engine.distributed.fingerprints import describe_machine, get_versions
+from colonnade.engine.work_dir.metric_values import fill_missing_metrics
 from colonnade.inference.data_samples import kind_of
 from colonnade.inference.ground_truth import label_map
 from colonnade.runtime.colors import distinct_colors
@@ -100,7 +100,7 @@ class RunRecord(Hook):
         with self.guard('what the run is made with'):
             self.about = describe_start(runner, before)
         with self.guard('versions and machine'):
-            self.about |= dict(versions=versions(), machine=machine())
+            self.about |= dict(versions=get_versions(), machine=describe_machine())
         with self.guard('the hashes of the data'):
             self.about['data'] = describe_data(runner, self.digests)
             self.about['starts'][-1]['other_data'] = find_changed_data(before, self.about)
@@ -190,7 +190,7 @@ class RunRecord(Hook):
             iteration=runner.iter,
             metrics={
                 key: value
-                for key, value in complete(metrics, evaluators).items()
+                for key, value in fill_missing_metrics(metrics, evaluators).items()
                 if value is None or isinstance(value, float)
             },
             images=len(dataset),

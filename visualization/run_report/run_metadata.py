@@ -14,7 +14,7 @@ from mmengine.hooks import CheckpointHook
 from mmengine.model import is_model_wrapper
 from mmengine.runner import Runner
 
-from colonnade.engine.distributed.fingerprints import data_of
+from colonnade.engine.distributed.fingerprints import compute_data_checksums
 from colonnade.settings.config_values import flat, plain
 
 SPLITS = dict(training='train_dataloader', validation='val_dataloader')
@@ -63,7 +63,8 @@ def describe_data(runner: Runner, known: Mapping[str, str]) -> dict[str, dict[st
     if runner.val_loop is not None:
         sets['validation'] = runner.val_loop.dataloader.dataset
     return {
-        split: dict(images=len(dataset), files=data_of(runner.cfg, SPLITS[split], known))
+        split:
+        dict(images=len(dataset), files=compute_data_checksums(runner.cfg, SPLITS[split], known))
         for split, dataset in sets.items()
     }
 
