@@ -53,7 +53,6 @@ class WithoutSteps(io.TextIOBase):
         return len(text)
 
     def flush(self) -> None:
-        """Flush the stream."""
         self.stream.flush()
 
     def __getattr__(self, name: str) -> Any:

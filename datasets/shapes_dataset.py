@@ -154,7 +154,7 @@ def make_shapes(out: Path, *, num_train: int, num_val: int, size: int, seed: int
         raise UserError('size must be at least 32 and there must be at least one image in each '
                         f'set, got size {size}, {num_train} and {num_val} images')
     if out.exists():
-        raise UserError(f'{out} exists: name another folder, or remove it first')
+        raise UserError(f'{out} already exists: choose another folder, or remove it first')
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=f'.{out.name}-') as scratch:
         whole = Path(scratch) / 'whole'

@@ -17,12 +17,10 @@ class Tracker(NamedTuple):
     """An experiment tracker.
 
     Attributes:
-        backend: Class of mmengine.
-        packages: Packages that it needs.
         get_settings: Function that returns the settings of the backend for a work dir.
     """
-    backend: str
-    packages: tuple[str, ...]
+    backend: str  # class of mmengine
+    packages: tuple[str, ...]  # packages that it needs
     get_settings: Callable[[Path], dict[str, Any]]
 
 

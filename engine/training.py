@@ -18,8 +18,8 @@ from mmengine.runner import LogProcessor, Runner
 from colonnade.common.atomic_files import check_writable
 from colonnade.common.console_logging import without_steps
 from colonnade.common.errors import MissingFileError, UserError, file_errors
-from colonnade.common.gc_control import pause_gc
 from colonnade.datasets.bad_samples import SkippedSamples
+from colonnade.datasets.gc_control import pause_gc
 from colonnade.datasets.path_checks import check_pickles
 from colonnade.datasets.training_checks import check_loaded_data, loaded_datasets
 from colonnade.datasets.validation.preflight import run_preflight_checks

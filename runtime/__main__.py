@@ -63,7 +63,7 @@ def find_images(given: Sequence[Path], out: Path) -> dict[str, Path]:
         taken = [out / f'{name}{suffix}' for suffix in ('.png', '.json', '.npz')]
         for path in taken:
             if path.exists():
-                raise FileExistsError(f'{path} exists: name another folder')
+                raise FileExistsError(f'{path} already exists: choose another folder')
     return found
 
 

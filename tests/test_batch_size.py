@@ -67,7 +67,7 @@ def test_a_dumped_config_is_not_changed_twice(tmp_path: Path) -> None:
     assert set_grad_accumulation(dumped, 4) == 4
     assert dumped.train_cfg.max_iters == cfg.train_cfg.max_iters == 320000
     assert dumped.param_scheduler == cfg.param_scheduler
-    with pytest.raises(UserError, match='--grad-accum 2 does not fit .* Pass --grad-accum 4, or'):
+    with pytest.raises(UserError, match='--grad-accum 2 does not fit .* pass --grad-accum 4, or'):
         set_grad_accumulation(dumped, 2)
     with pytest.raises(UserError, match='written by a run with --grad-accum 4'):
         schedule(dumped, 100)
@@ -155,7 +155,7 @@ def test_two_accumulated_images_are_a_batch_of_two(cls: type) -> None:
 
 
 @pytest.mark.parametrize('option, expected', [
-    (['--grad-accum', '2'], 'a step of the optimizer every 2 iterations of 2 images'),
+    (['--grad-accum', '2'], 'an optimizer step every 2 iterations of 2 images'),
     (['--auto-scale-lr'], 'Scaling the original LR by 0.25'),
 ])
 def test_in_training(option: list[str], expected: str, shapes: Path, tmp_path: Path,

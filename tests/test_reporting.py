@@ -11,7 +11,7 @@ import pytest
 from conftest import LAYOUTS, config
 from PIL import Image
 
-from colonnade.common.plots import escape_math, new_figure, render_figure
+from colonnade.evaluation.plots import escape_math, new_figure, render_figure
 from colonnade.inference import Instances, LabelMap, Model, load
 from colonnade.inference.ground_truth import truth_of
 from colonnade.visualization import dataset_browser

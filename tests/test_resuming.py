@@ -115,7 +115,7 @@ def test_hooks_that_average_are_told_by_their_class() -> None:
 def test_an_average_that_is_not_averaged_on(averaging: Path, train: Callable) -> None:
     work_dir = train(averaging)
     train(config(HEAD), '--resume', options=LONGER)
-    assert 'holds averaged weights and this run has no EMAHook' in latest_log(work_dir)
+    assert 'holds EMA weights and this run has no EMAHook' in latest_log(work_dir)
 
 
 @slowly
@@ -142,8 +142,8 @@ def test_another_batch_does_not_go_on(train: Callable, trained: Path) -> None:
         images_per_iteration=2, iterations_per_step=1)
     four_images = [*LONGER[:-1], 'train_dataloader.batch_size=4']
     for arguments, options, says in (
-        (['--grad-accum', '2'], LONGER, '2 images an iteration, 2 iterations a step: .* no --acc'),
-        ([], four_images, '2 images an iteration, 1 iteration a step, this run has 4 images'),
+        (['--grad-accum', '2'], LONGER, '2 images per iteration and 2 iterations per step, .* no --grad'),
+        ([], four_images, '2 images per iteration and 1 iteration per step, this run has 4 images'),
     ):  # yapf: disable
         with pytest.raises(SystemExit, match=f'train: .*{says}.*--load-from'):
             train(config(HEAD), '--resume', *arguments, options=options)
@@ -160,7 +160,7 @@ def test_the_error_says_how_to_go_on(then: tuple[int, int], processes: int, imag
                                      monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr('colonnade.engine.runner.hooks.get_world_size', lambda: processes)
     before = dict(zip(('images_per_iteration', 'iterations_per_step'), then, strict=True))
-    with pytest.raises(ValueError, match=f'Go on with {says}'):
+    with pytest.raises(ValueError, match=f'resume with {says}'):
         BatchSizeHook(images, 1).compare(dict(meta={BATCH: before}))
 
 
@@ -185,7 +185,7 @@ def test_weights_alone_do_not_go_on(keep: tuple[str, ...], train: Callable, trai
     torch.save({key: checkpoint[key] for key in keep}, tmp_path / 'converted.pth')
     with pytest.raises(
             SystemExit,
-            match='converted.pth holds weights, but no state of training '
+            match='converted.pth holds weights, but no training state '
             r'\(no optimizer, message_hub.*--load-from'):
         train(config(HEAD), '--resume', tmp_path / 'converted.pth')
 
@@ -220,4 +220,4 @@ def test_a_worker_that_outlives_its_run_locks_nothing(tmp_path: Path) -> None:
 def test_the_log_has_no_line_for_every_parameter(trained: Path) -> None:
     log = latest_log(trained)
     assert 'paramwise_options' not in log
-    assert '2 groups of parameters of different learning rate or weight decay' in log
+    assert '2 parameter groups of different learning rate or weight decay' in log

@@ -156,11 +156,11 @@ def test_a_table_is_whole_at_any_moment(tmp_path: Path) -> None:
     assert table.keep_until(0) == 3 and not (tmp_path / 'm.csv').exists()
 
     (tmp_path / 'folder').mkdir()
-    with pytest.raises(ValueError, match='folder is no table of a training'):
+    with pytest.raises(ValueError, match='folder is not a table of a training'):
         MetricsTable(tmp_path / 'folder')
     for text in ('name,price\n1,2\n', 'iter\none\n'):
         (tmp_path / 'm.csv').write_text(text)
-        with pytest.raises(ValueError, match='m.csv is no table of a training: move it elsewhere'):
+        with pytest.raises(ValueError, match='m.csv is not a table of a training: move it elsewhere'):
             MetricsTable(tmp_path / 'm.csv')
 
 
@@ -229,7 +229,7 @@ def test_a_loop_may_give_metrics_other_names(capsys: pytest.CaptureFixture[str])
     save_best_checkpoint(cfg)
     assert 'no best checkpoint will be saved' in capsys.readouterr().out
     with pytest.raises(
-            ValueError, match='which metric of val_evaluator matters, say --cfg-options'):
+            ValueError, match='main metric of val_evaluator is not known: pass --cfg-options'):
         configure_run(cfg, 1, None, ())
     found = {'teacher/coco/bbox_mAP': 0.5}
     assert fill_missing_metrics(found, [CocoMetric(metric='bbox')]) == found
@@ -252,8 +252,8 @@ def test_the_first_real_number_is_the_best(evaluated: Callable) -> None:
     assert (work_dir / 'best_checkpoint').read_text() == str(best)
     assert {path.name for path in work_dir.glob('*.pth')} == {best.name, 'iter_4.pth'}
     log = latest_log(work_dir)
-    assert 'the evaluation gave no number for score; it gave: none' in log
-    assert 'the evaluation gave no number for score; it gave: score, parts, shares' in log
+    assert 'the evaluation has no number for score; it has: none' in log
+    assert 'the evaluation has no number for score; it has: score, parts, shares' in log
     assert f'the best score is 0.5: {best}' in log
     assert f'colonnade test {work_dir}/own.py {best}' in log
     found = rows(work_dir)
@@ -310,7 +310,7 @@ def test_going_on_knows_best_counter_and_rows(evaluated: Callable) -> None:
     seconds = float(rows(work_dir)[-1]['time'])
     MetricsTable(work_dir / 'metrics.csv').append(dict(iter=9, score=1.))  # behind the checkpoint
     evaluated([0.5, 0.25, 0.25, 0.25], '--patience', '3', '--resume', own=SMOOTHED, iterations=9)
-    assert 'got no better than 0.5 in 3 evaluations (--patience 3)' in latest_log(work_dir)
+    assert 'did not exceed 0.5 in 3 evaluations (--patience 3)' in latest_log(work_dir)
     assert 'training stops at iteration 4 of 9' in latest_log(work_dir)
     found = rows(work_dir)
     assert [row['iter'] for row in found] == list('11223344')
@@ -384,7 +384,7 @@ def test_the_last_checkpoint_stays_until_the_next_is_saved(
     last = tmp_path / 'run/iter_1.pth'
     assert stop.value.code == 130
     said = capsys.readouterr().err
-    assert f'train: stopped, nothing was saved since {last}; go on with: ' in said
+    assert f'train: stopped, nothing was saved since {last}; resume with: ' in said
     assert said.endswith(' --resume\n')
     assert (tmp_path / 'run/last_checkpoint').read_text() == str(last) and last.is_file()
 
@@ -397,7 +397,7 @@ def test_a_best_that_was_not_saved_is_evaluated_again(evaluated: Callable, tmp_p
         tmp_path / 'run/iter_2.pth',
         weights_only=False)['message_hub']['runtime_info']['best_score'] == 0.5
     work_dir = evaluated([0.5, 0.75, 0.75], '--resume', iterations=2)
-    assert 'the evaluation of iteration 2 is missing, and made' in latest_log(work_dir)
+    assert 'running the evaluation of iteration 2, which the' in latest_log(work_dir)
     assert [row['iter'] for row in rows(work_dir)] == list('1122')
     infos = torch.load(work_dir / 'iter_2.pth', weights_only=False)['message_hub']['runtime_info']
     assert infos['best_score'] == 0.75
@@ -501,7 +501,7 @@ def test_the_best_holds_averaged_weights(evaluated: Callable) -> None:
         assert torch.equal(value, last['state_dict'][key]), key
     assert any(not torch.equal(value, best['ema_state_dict'][f'module.{key}'])
                for key, value in best['state_dict'].items())  # yapf: disable
-    with pytest.raises(SystemExit, match='or is the best of a run, whose last checkpoint goes on'):
+    with pytest.raises(SystemExit, match='or is the best checkpoint of a run. Resume from the last'):
         evaluated([1.], '--resume', path, own=AVERAGED)
 
 
@@ -511,7 +511,7 @@ def test_the_best_holds_averaged_weights(evaluated: Callable) -> None:
     (['--patience', '0'], '--patience must be at least 1, got 0'),
     (['--patience', '1', '--min-delta', '-1'], '--min-delta must not be negative, got -1.0'),
     (['--patience', '1', '--cfg-options', 'default_hooks.checkpoint.save_best=auto',
-      'val_evaluator.type=Written'], 'it is not known which metric'),
+      'val_evaluator.type=Written'], 'the main metric of val_evaluator is not known'),
     pytest.param(['--tracker', 'tensorboard', 'wandb'], 'needs a package that is not installed: '
                  'pip install wandb', marks=pytest.mark.skipif(
                      bool(find_spec('wandb')), reason='it is there')),
@@ -530,14 +530,14 @@ def test_a_patience_that_stops_nothing_is_warned_of(monkeypatch: pytest.MonkeyPa
                         lambda text, **_: said.append(text))
     cfg = read_config(config('sem_fpn'))
     configure_run(cfg, 1, None, ())
-    assert '--patience 1 will stop nothing, with 1 evaluations in all' in said[0]
+    assert '--patience 1 has no effect, because training has 1 evaluations' in said[0]
     cfg.train_cfg.val_interval = 250
     configure_run(cfg, 1, None, ())
     assert len(said) == 1
 
 
 def test_two_hooks_do_not_stop_a_training(evaluated: Callable) -> None:
-    with pytest.raises(SystemExit, match='the config has an EarlyStoppingHook'):
+    with pytest.raises(SystemExit, match='the EarlyStoppingHook of the config cannot'):
         evaluated([1.],
                   '--patience',
                   '1',

@@ -17,9 +17,9 @@ from mmengine.registry import DATASETS, METRICS, DefaultScope
 from mmengine.structures import InstanceData, PixelData
 
 from colonnade.common.locking import locked
-from colonnade.common.plots import render_figure
 from colonnade.engine.distributed.fingerprints import (compute_data_checksums,
                                                        compute_listing_checksum)
+from colonnade.evaluation.plots import render_figure
 from colonnade.settings.reading import import_without_warnings
 from colonnade.visualization.html_pages import build_sections
 from colonnade.visualization.run_report import detections, pixel_counts, run_plots

@@ -215,7 +215,7 @@ def test_errors_of_the_command_line(checkpoints: dict[str, Path], tmp_path: Path
     shutil.copy(checkpoints['sem_fpn'], tmp_path / 'a.pth')
     make = ('make', config('sem_fpn'), tmp_path / 'a.pth', '--out')
     for arguments, message in (
-        ((*make, tmp_path / 'there'), 'package: .*there exists: name another folder'),
+        ((*make, tmp_path / 'there'), 'package: .*there already exists: choose another folder'),
         ((*make, tmp_path / 'new', '--metrics', tmp_path / 'no.json'),
          'package: --metrics .*no.json: there is no such file'),
         ((*make, tmp_path / 'new', '--notes', tmp_path / 'no.md'),

@@ -94,7 +94,7 @@ def test_pulls_that_fail(repository: str, message: str, tool: Callable, hub: Hub
         tool('pull', repository, '--out', tmp_path / 'out', token='')
     assert {path.name for path in tmp_path.iterdir()} <= {'token'}, 'nothing is left behind'
     (tmp_path / 'out').mkdir()
-    with pytest.raises(SystemExit, match='^package: .*out exists: name another folder'):
+    with pytest.raises(SystemExit, match='^package: .*out already exists: choose another folder'):
         tool('pull', repository, '--out', tmp_path / 'out', token='')
 
 

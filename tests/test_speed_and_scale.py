@@ -69,7 +69,7 @@ def test_synchronised_norms_on_a_gpu(options: list[str], shapes: Path, tmp_path:
     launch = [*LAUNCH[:-1], 1]
     log = run_python(*launch, 'tools/train.py', config('sem_fpn'), *data, *options, *SHORT,
                      'sync_bn=torch', 'model.backbone.with_cp=True')
-    assert 'batch normalisation: synchronised over 1 processes' in log
+    assert 'batch norms are synchronized over 1 processes' in log
     assert re.search(r'Iter\(train\) \[(2/2|4/4)\]', log)
     run_python(*launch, 'tools/test.py', config('sem_fpn'),
                (tmp_path / 'last_checkpoint').read_text(), *data)
@@ -133,7 +133,7 @@ def test_two_processes(head: str, options: list[str], shapes: Path, tmp_path: Pa
         tmp_path / 'm.json',
         out=tmp_path)
 
-    assert 'batch normalisation: each process by itself' in log
+    assert 'batch norms are not synchronized between processes' in log
     assert re.search(r'Iter\(val\) \[2/2\]', log)  # four images
     metrics = json.loads((tmp_path / 'm.json').read_text())['metrics']
     assert set(METRICS[head]) <= set(metrics)
@@ -142,7 +142,7 @@ def test_two_processes(head: str, options: list[str], shapes: Path, tmp_path: Pa
     resumed = ['train', config(head), *data, '--resume', *SHORT[:1], 'train_cfg.max_iters=3']
     with pytest.raises(SystemExit) as stopped:
         run_tool(*resumed, 'train_dataloader.batch_size=2', *NO_WORKERS)
-    assert 'trained with 4 images an iteration' in str(stopped.value)
+    assert 'trained with 4 images per iteration' in str(stopped.value)
     assert 'Go on with --cfg-options train_dataloader.batch_size=4' in str(stopped.value)
     run_tool(*resumed, *SHORT[2:-1], 'train_dataloader.batch_size=4', *NO_WORKERS)
     assert 'Iter(train) [3/3]' in latest_log(tmp_path)

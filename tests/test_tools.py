@@ -86,7 +86,7 @@ def test_an_earlier_run_is_not_trained_over(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=f'{tmp_path} has checkpoints of an earlier run'):
         set_resume(cfg, None)
     with pytest.raises(
-            FileNotFoundError, match='last_checkpoint names .*/iter_2.pth, which is not'):
+            FileNotFoundError, match='last_checkpoint names .*/iter_2.pth, which does not'):
         set_resume(cfg, 'auto')
     (tmp_path / 'iter_2.pth').touch()
     set_resume(cfg, 'auto')
@@ -189,7 +189,7 @@ def test_a_checkpoint_of_another_model_is_refused(shapes: Path, tmp_path: Path,
     ('train', ['{config}', '--data-root', '{data}', '--fsdp'], '--fsdp needs a launcher'),
     ('train', ['{config}', '--data-root', '{data}', '--checkpoint-format', 'sharded'
                ], '--checkpoint-format sharded needs --fsdp'),
-    ('make_shapes', ['{data}'], '{data} exists: name another folder'),
+    ('make_shapes', ['{data}'], '{data} already exists: choose another folder'),
     ('make_shapes', ['{data}/new', '--num-val', '0'], 'at least one image in each set'),
 ])
 def test_wrong_input_is_named(tool: str, arguments: list[str], message: str, shapes: Path,

@@ -31,7 +31,7 @@ def main(options: ExportCommand) -> None:
     """Export, verify and say how much results deviate."""
     check_model_arguments(options.config, options.checkpoint)
     if options.out.exists():
-        raise UserError(f'{options.out} exists: name another folder')
+        raise UserError(f'{options.out} already exists: choose another folder')
     from colonnade.settings.reading import import_without_warnings
     import_without_warnings('colonnade.export.exporter')  # takes seconds
     from colonnade.export.exporter import RUNTIME, export

@@ -81,10 +81,7 @@ def cache_folder() -> Path:
 
 
 def _cache_file(url: str, version: str, fetch: Callable[[str], object]) -> Path:
-    """Return the local copy of a remote file, fetched if this version is not in the cache.
-
-    Processes that fetch it at once write a file each, and the last one replaces the others.
-    """
+    """Return the local copy of a remote file, fetched if this version is not in the cache."""
     digest = hashlib.sha256(f'{url}\n{version}'.encode()).hexdigest()[:32]
     path = cache_folder() / 'files' / digest / PurePosixPath(url).name
     if path.is_file():
@@ -145,35 +142,28 @@ class FsspecBackend(BaseStorageBackend):
             return files.open(path, 'rb')
 
     def get_text(self, filepath: Any, encoding: str = 'utf-8') -> str:
-        """Return the content of a text file."""
         return self.get(filepath).decode(encoding)
 
     def put(self, obj: bytes, filepath: Any) -> None:
-        """Write a file."""
         files, path = self.find(str(filepath))
         with naming(str(filepath)):
             files.pipe_file(path, obj)
 
     def put_text(self, obj: str, filepath: Any, encoding: str = 'utf-8') -> None:
-        """Write a text file."""
         self.put(obj.encode(encoding), filepath)
 
     def remove(self, filepath: Any) -> None:
-        """Delete a file."""
         files, path = self.find(str(filepath))
         with naming(str(filepath)):
             files.rm_file(path)
 
     def exists(self, filepath: Any) -> bool:
-        """Return True if a file or folder exists."""
         return self._get_type(filepath) is not None
 
     def isfile(self, filepath: Any) -> bool:
-        """Return True if a file exists."""
         return self._get_type(filepath) == 'file'
 
     def isdir(self, filepath: Any) -> bool:
-        """Return True if a folder exists."""
         return self._get_type(filepath) == 'directory'
 
     def _get_type(self, filepath: Any) -> str | None:
@@ -186,7 +176,6 @@ class FsspecBackend(BaseStorageBackend):
             return None
 
     def join_path(self, filepath: Any, *filepaths: Any) -> str:
-        """Return a path below another."""
         return join_url(str(filepath), *map(str, filepaths))
 
     @contextmanager
@@ -228,10 +217,7 @@ def join_url(path: str, *others: str) -> str:
 
 
 def _register_fsspec() -> None:
-    """Register fsspec for all protocols without another backend.
-
-    ``s3://`` has mmengine's backend for Petrel, which is replaced if its package is not installed.
-    """
+    """Register fsspec for all protocols without another backend."""
     known = prefix_to_backends.copy()
     if find_spec('petrel_client') is None and known.get('s3') is PetrelBackend:
         del known['s3']

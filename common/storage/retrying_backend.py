@@ -32,7 +32,6 @@ class PatientBackend(LocalBackend):
         return patiently(super().get, filepath)
 
     def get_text(self, filepath: str | PathLike[str], encoding: str = 'utf-8') -> str:
-        """Return the content of a text file; see :func:`patiently`."""
         return patiently(lambda path: LocalBackend.get_text(self, path, encoding), filepath)
 
 

@@ -26,18 +26,11 @@ SHARD, OFFSET, LENGTH, CHECKSUM = range(4)  # columns of places
 
 @dataclass(frozen=True)
 class Place:
-    """Location of a file.
-
-    Attributes:
-        shard: Name of the shard.
-        offset: Offset of the first byte.
-        length: Number of bytes.
-        checksum: CRC-32 of the content.
-    """
-    shard: str
-    offset: int
-    length: int
-    checksum: int
+    """Location of a file."""
+    shard: str  # name of the shard
+    offset: int  # offset of the first byte
+    length: int  # number of bytes
+    checksum: int  # CRC-32 of the content
 
 
 class ShardIndex:

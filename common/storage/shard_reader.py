@@ -92,27 +92,22 @@ class ShardsBackend(BaseStorageBackend):
         return read_place(index.folder, place, name, self.options)
 
     def get_text(self, filepath: Any, encoding: str = 'utf-8') -> str:
-        """Return the content of a text file."""
         return self.get(filepath).decode(encoding)
 
     def exists(self, filepath: Any) -> bool:
-        """Return True if a file or folder exists."""
         return self.isfile(filepath) or self.isdir(filepath)
 
     def isfile(self, filepath: Any) -> bool:
-        """Return True if a file exists."""
         path = unsharded(str(filepath))
         index, name = self.index_of(path)
         return index.find(name) is not None or backend_of(path, self.options).isfile(path)
 
     def isdir(self, filepath: Any) -> bool:
-        """Return True if a folder exists."""
         path = unsharded(str(filepath))
         index, name = self.index_of(path)
         return any(index.below(name)) or backend_of(path, self.options).isdir(path)
 
     def join_path(self, filepath: Any, *filepaths: Any) -> str:
-        """Return a path below another."""
         return join_url(str(filepath), *map(str, filepaths))
 
     @contextmanager

@@ -43,9 +43,6 @@ def compute_data_checksums(cfg: Config, dataloader: str, known: Mapping[str,
     Args:
         dataloader: Key of the config, such as ``train_dataloader``.
         known: Checksums that were computed before, by path.
-
-    Raises:
-        OSError: If something cannot be read.
     """
     return {
         path: known.get(path) or compute_path_checksum(path, dataset.get('backend_args'))
@@ -59,9 +56,6 @@ def compute_path_checksum(path: str, settings: Settings = None) -> str:
 
     Args:
         settings: ``backend_args`` that the path is read with.
-
-    Raises:
-        OSError: If it cannot be read.
     """
     if not is_here(path, settings):
         return ELSEWHERE
@@ -89,14 +83,11 @@ def compute_listing_checksum(folder: str) -> str:
 
 
 def _iter_files(folder: str, parents: tuple[str, ...] = ()) -> Iterator[str]:
-    """Yield the path of each file in a folder and below.
-
-    Links to one of the ``parents`` are not followed. Links with a suffix count as files, because
-    following a million of them takes minutes on a network.
-    """
+    """Yield the path of each file in a folder and below."""
     parents = (*parents, os.path.realpath(folder))
     with os.scandir(folder) as entries:
         for entry in entries:
+            # Links with a suffix count as files: following a million of them takes minutes.
             is_link = entry.is_symlink()
             is_file = is_link and (os.path.splitext(entry.name)[1]
                                    or not os.path.exists(entry.path))

@@ -52,9 +52,6 @@ def enable_fsdp(cfg: Config, sharded_checkpoints: bool = False) -> None:
     Args:
         cfg: Config, changed in place.
         sharded_checkpoints: Whether each process writes its shards, into one folder.
-
-    Raises:
-        UserError: If shards would be written to object storage.
     """
     cfg.runner_type = ShardedRunner.__name__
     cfg.sharded_checkpoints = sharded_checkpoints
@@ -81,11 +78,7 @@ class ShardedRunner(StrictRunner):
         super().__init__(*args, **kwargs)
 
     def wrap_model(self, model_wrapper_cfg: dict | None, model: nn.Module) -> nn.Module:
-        """Return the model itself, with synchronized batch norms if ``sync_bn`` is set.
-
-        Raises:
-            UserError: If there is no process group, or this torch version lacks a feature.
-        """
+        """Return the model itself, with synchronized batch norms if ``sync_bn`` is set."""
         if not self.distributed:
             raise UserError('--fsdp needs a launcher: start one or more processes with torchrun, '
                             'and pass --launcher pytorch')
@@ -98,7 +91,6 @@ class ShardedRunner(StrictRunner):
         return convert_sync_batchnorm(model, sync_bn) if sync_bn else model
 
     def train(self) -> nn.Module:
-        """Train; weights are initialized before they are sharded."""
         super()._init_model_weights()
         self.scalars = reshape_scalars(self.model)
         shard_model(self.model, init_device_mesh(get_device(), (get_world_size(), )))
@@ -188,11 +180,7 @@ class ShardedRunner(StrictRunner):
                         *args: Any,
                         save_optimizer: bool = True,
                         **kwargs: Any) -> None:
-        """Save a checkpoint in all processes; it is full if it has no training state.
-
-        Raises:
-            CheckpointError: If it cannot be written, in all processes.
-        """
+        """Save a checkpoint in all processes; it is full if it has no training state."""
         kwargs['save_optimizer'] = save_optimizer
         path = join_path(out_dir, filename)
         if not self.cfg.get('sharded_checkpoints') or not save_optimizer:

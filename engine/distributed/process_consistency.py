@@ -38,9 +38,6 @@ def check_same_start(runner: Runner) -> None:
     Hosts with work dirs of their own may resume from different checkpoints, because only the first
     process writes them. Paths in configs may differ, and so may settings that do not affect the
     training.
-
-    Raises:
-        UserError: In all processes, if one differs from the first.
     """
     if get_world_size() == 1:
         return
@@ -113,9 +110,6 @@ def check_same_data(cfg: Config, datasets: Mapping[str, Dataset]) -> dict[str, s
 
     Returns:
         SHA-256 of the files and folders, by path; empty for a single process.
-
-    Raises:
-        UserError: In all processes, if one has other data.
     """
     if get_world_size() == 1:
         return {}
@@ -144,9 +138,6 @@ def check_same_weights(checkpoint: str) -> None:
 
     Args:
         checkpoint: File or folder of shards, whose contents are compared, or URL.
-
-    Raises:
-        UserError: In all processes, if one has other weights.
     """
     if get_world_size() == 1:
         return
@@ -164,11 +155,7 @@ def check_same_weights(checkpoint: str) -> None:
 
 
 def _gather_checksums(paths: Sequence[tuple[str, bool]]) -> list[list[tuple[str, str]]]:
-    """Return the paths of each process with their checksums; one process per host reads a file.
-
-    Args:
-        paths: Paths of this process, and whether each is local.
-    """
+    """Return the paths of each process with their checksums; one process per host reads a file."""
     host, rank = socket.gethostname(), get_rank()
     all_paths = all_gather_object((host, paths))
     known = {path for other, theirs in all_paths[:rank] if other == host for path, _ in theirs}

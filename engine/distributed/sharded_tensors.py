@@ -66,14 +66,7 @@ def _replace_in_copy(memo: dict[int, Any], key: Tensor, value: Tensor, like: Ten
 
 
 def _copy_shards(model: nn.Module, template: nn.Module, memo: dict[int, Any]) -> nn.Module:
-    """Return a copy of a sharded model with the same shards, which cannot compute.
-
-    EMA hooks use it: each process averages its shards.
-
-    Args:
-        template: Copy of the model before sharding, on the meta device.
-        memo: Argument of ``__deepcopy__``.
-    """
+    """Return a copy of a sharded model with the same shards, which cannot compute."""
     for empty, tensor in zip(_iter_tensors(template), _iter_tensors(model), strict=True):
         _replace_in_copy(memo, empty, tensor.detach().clone(), tensor)
     return copy.deepcopy(template, memo)

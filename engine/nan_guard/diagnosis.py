@@ -89,14 +89,11 @@ class Diagnosis:
     """What is not finite in one process.
 
     Attributes:
-        images: Paths of the images of the batch.
-        batch: Parts of the batch that are not finite.
-        weights: Names of parameters and statistics of norms that are not finite.
         origin: Sentence on the first module, the losses or the gradient. Empty if not examined.
     """
-    images: list[str]
-    batch: list[str]
-    weights: list[str]
+    images: list[str]  # paths of the images of the batch
+    batch: list[str]  # parts of the batch that are not finite
+    weights: list[str]  # names of parameters and statistics of norms that are not finite
     origin: str = ''
 
     def __str__(self) -> str:

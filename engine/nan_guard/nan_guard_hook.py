@@ -66,21 +66,15 @@ class GoodCheckpoints(Hook):
         self.infinite: tuple[str, ...] = ()  # buffers with Inf on purpose, as attention masks
 
     def before_train(self, runner: Runner) -> None:
-        """Find buffers with Inf, and the checkpoint that training starts with."""
         self.infinite = tuple(find_non_finite(unwrap_model(runner.model).named_buffers()))
         self.saving = find_checkpoint_hook(runner)
         self.path = self.latest = Run(runner.work_dir).last if self.saving else ''
 
     def before_train_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None) -> None:
-        """Keep the path of the latest checkpoint."""
         self.latest = self.saving and self.saving.last_ckpt or self.latest
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
-        """Check weights, EMA weights and the optimizer's state.
-
-        Raises:
-            NonFiniteError: If any of them is not finite.
-        """
+        """Check weights, EMA weights and the optimizer's state."""
         states = {key: checkpoint[key] for key in STATES if key in checkpoint}
         tensors = {name: value for name, value in iter_tensors(states)
                    if not (self.infinite and name.endswith(self.infinite))}  # yapf: disable
@@ -134,11 +128,7 @@ class NanGuard(Hook):
         self.cause: Exception | None = None  # error of the latest forward pass that failed
 
     def before_train(self, runner: Runner) -> None:
-        """Guard the optimizers.
-
-        Raises:
-            NonFiniteError: If weights are not finite.
-        """
+        """Guard the optimizers."""
         model = unwrap_model(runner.model)
         bad_weights = all_gather_object(find_non_finite(iter_weights(model)))
         if names := next(filter(None, bad_weights), None):
@@ -155,7 +145,6 @@ class NanGuard(Hook):
             runner.train_loop.guard = self.try_step
 
     def after_train(self, runner: Runner) -> None:
-        """Restore the runner's optimizers, and log the number of skipped steps."""
         runner.optim_wrapper = self.unguarded
         if isinstance(runner.train_loop, GuardedLoop):
             runner.train_loop.guard = None
@@ -172,7 +161,6 @@ class NanGuard(Hook):
                 f'most frequent images: {", ".join(most)}')
 
     def before_train_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None) -> None:
-        """Check the boxes, because a loss may ignore those that are NaN."""
         if not self.guards:
             return
         for guard in self.guards:
@@ -193,9 +181,6 @@ class NanGuard(Hook):
         """Return the finite outputs of the model's step; skip it after an error caused by NaN.
 
         Several processes cannot skip a forward pass that fails in one of them.
-
-        Raises:
-            NonFiniteError: In one of several processes.
         """
         try:
             outputs = step()
@@ -230,11 +215,7 @@ class NanGuard(Hook):
                          batch_idx: int,
                          data_batch: Any = None,
                          outputs: dict | None = None) -> None:
-        """Count skipped steps, restore buffers, and stop after too many.
-
-        Raises:
-            NonFiniteError: To stop.
-        """
+        """Count skipped steps, restore buffers, and stop after too many."""
         is_good = self._has_finite_losses()
         if not is_good:
             self._set_bad_batch(data_batch)

@@ -32,11 +32,7 @@ def get_batch_size(cfg: Config) -> int:
 
 
 def set_total_batch_size(cfg: Config, total: int) -> None:
-    """Split the images of an iteration between the processes, whatever their number.
-
-    Raises:
-        UserError: If they cannot be split evenly, or the config has no batch size.
-    """
+    """Split the images of an iteration between the processes, whatever their number."""
     num_processes = count_processes(cfg)
     share, rest = divmod(total, num_processes)
     if rest or share < 1:
@@ -48,11 +44,7 @@ def set_total_batch_size(cfg: Config, total: int) -> None:
 
 
 def get_base_batch_size(cfg: Config) -> int:
-    """Return the images of one optimizer step that the learning rate of a config is for.
-
-    Raises:
-        UserError: If the config has no ``auto_scale_lr.base_batch_size``.
-    """
+    """Return the images of one optimizer step that the learning rate of a config is for."""
     base = (cfg.get('auto_scale_lr') or {}).get('base_batch_size')
     if not base:
         raise UserError('the config has no auto_scale_lr.base_batch_size, the batch size of its '
@@ -61,11 +53,7 @@ def get_base_batch_size(cfg: Config) -> int:
 
 
 def enable_auto_scale_lr(cfg: Config) -> None:
-    """Make the runner scale all learning rates by the batch size relative to the config's.
-
-    Raises:
-        UserError: If the config has no ``auto_scale_lr.base_batch_size``.
-    """
+    """Make the runner scale all learning rates by the batch size relative to the config's."""
     applied = cfg.get(APPLIED, {})
     factor = get_batch_size(cfg) / get_base_batch_size(cfg)
     scale_final_rates(get_schedulers(cfg), factor / applied.get('final_rates', 1))
@@ -97,10 +85,6 @@ def set_grad_accumulation(cfg: Config, count: int | None = None) -> int:
 
     Returns:
         The count.
-
-    Raises:
-        UserError: If no integer number of iterations makes up that batch size, or if the config was
-            written by a run with another count.
     """
     if not cfg.get('train_cfg') or not cfg.get('optim_wrapper'):
         raise UserError('--grad-accum needs a config that trains, with train_cfg and optim_wrapper')

@@ -22,9 +22,6 @@ def find_parameter_groups(config: Path, options: dict[str, Any]) -> tuple[Groups
     Args:
         config: Config file of a detector or segmenter.
         options: Settings that override it.
-
-    Raises:
-        UserError: If the file does not exist, is not such a config, or nothing reads an option.
     """
     MMLogger.get_current_instance().addFilter(QuietFilter())
     cfg = read_config(config)

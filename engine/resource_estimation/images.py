@@ -118,9 +118,6 @@ def compute_batch_sizes(cfg: Config, sources: Sequence[Size]) -> BatchSizes:
 
     Args:
         sources: Sizes of images of the dataset; those of photographs if empty.
-
-    Raises:
-        UserError: If the sizes do not follow from the config.
     """
     advice = 'pass --image-size HEIGHT WIDTH'
     random.seed(0)

@@ -36,24 +36,14 @@ CGROUPS = ('/sys/fs/cgroup/memory.max', '/sys/fs/cgroup/memory/memory.limit_in_b
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes of one process at the peak of a step.
-
-    Attributes:
-        weights: Parameters and buffers.
-        gradients: Gradients of trained parameters.
-        states: Optimizer states.
-        averaged: EMA weights.
-        activations: All other tensors.
-        shared: Buffers for communication between processes.
-        outside: Memory outside of tensors.
-    """
-    weights: float
-    gradients: float
+    """Bytes of one process at the peak of a step."""
+    weights: float  # parameters and buffers
+    gradients: float  # of trained parameters
     states: float
-    averaged: float
-    activations: float
-    shared: float = 0.
-    outside: float = 0.
+    averaged: float  # EMA weights
+    activations: float  # all other tensors
+    shared: float = 0.  # buffers for communication between processes
+    outside: float = 0.  # memory outside of tensors
 
     @property
     def total(self) -> float:
@@ -96,24 +86,14 @@ class ModelMemory:
 
 @dataclass(frozen=True)
 class StepEstimate:
-    """Memory of a process for its largest images, and time of an iteration for mean images.
-
-    Attributes:
-        setting: What is computed.
-        size: Size of the largest images.
-        mean_pixels: Mean number of pixels per image.
-        steps: Measurements, by increasing number of pixels.
-        measured_images: Images per measured iteration.
-        model: Memory that does not depend on images.
-        imports: Bytes of the host before any model was built.
-    """
+    """Memory of a process for its largest images, and time of an iteration for mean images."""
     setting: Setting
-    size: Size
-    mean_pixels: float
-    steps: tuple[Measurement, ...]
-    measured_images: int
-    model: ModelMemory
-    imports: int
+    size: Size  # of the largest images
+    mean_pixels: float  # per image
+    steps: tuple[Measurement, ...]  # measurements, by increasing number of pixels
+    measured_images: int  # images per measured iteration
+    model: ModelMemory  # memory that does not depend on images
+    imports: int  # bytes of the host before any model was built
 
     @property
     def memory(self) -> Memory:
@@ -150,11 +130,7 @@ class StepEstimate:
 
 def estimate_step(setting: Setting, size: Size, mean_pixels: float, imports: int, *,
                   num_timed: int) -> StepEstimate:
-    """Take steps on random images, as large as this host can compute, and extrapolate.
-
-    Raises:
-        UserError: If this host cannot take a step.
-    """
+    """Take steps on random images, as large as this host can compute, and extrapolate."""
     weights = _count_bytes(build_on_meta(setting.cfg.model))
     if setting.here == 'cuda':
         room = TRIAL_FRACTION * torch.cuda.mem_get_info()[0]
@@ -178,9 +154,6 @@ def measure_sizes(trial: Trial, size: Size, room: float, num_timed: int) -> tupl
         size: Size of the largest images.
         room: Bytes that tensors may take.
         num_timed: Number of timed steps at each size.
-
-    Raises:
-        UserError: If no step can be taken.
     """
     steps: list[Measurement] = []
     error: Exception | None = None

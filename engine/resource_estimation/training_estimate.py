@@ -37,12 +37,10 @@ class EstimateOptions:
     """Hardware and images that a training is estimated for.
 
     Attributes:
-        num_processes: Number of processes, each on its own GPU if there are GPUs.
-        gpu_memory: Memory in GiB of a GPU that need not be present.
         image_size: Height and width of the largest images. Defaults to what the pipeline makes.
     """
-    num_processes: int = 1
-    gpu_memory: float | None = None
+    num_processes: int = 1  # number of processes, each on its own GPU if there are GPUs
+    gpu_memory: float | None = None  # memory in GiB of a GPU that need not be present
     image_size: Size | None = None
 
     def __post_init__(self) -> None:
@@ -76,20 +74,12 @@ class EstimateOptions:
 
 @dataclass(frozen=True)
 class Schedule:
-    """Length of a training; None where it depends on an unknown number of images.
-
-    Attributes:
-        images: Images of all processes in an optimizer step.
-        iterations: Number of iterations.
-        steps: Number of optimizer steps.
-        epochs: Number of epochs.
-        checkpoints: Maximum number of full checkpoints on the disk.
-    """
-    images: int
+    """Length of a training; None where it depends on an unknown number of images."""
+    images: int  # images of all processes in an optimizer step
     iterations: int | None
     steps: int | None
     epochs: float | None
-    checkpoints: int | None
+    checkpoints: int | None  # maximum number of full checkpoints on the disk
 
     @classmethod
     def from_config(cls, cfg: Config, num_images: int | None, num_processes: int) -> Schedule:
@@ -120,18 +110,10 @@ def _count_checkpoints(cfg: Config, iterations: int | None) -> int | None:
 
 @dataclass(frozen=True)
 class TrainingEstimate:
-    """Estimate of a training.
-
-    Attributes:
-        cfg: Config with its final batch size.
-        options: What it is estimated for.
-        num_images: Number of training images, or None if not known.
-        schedule: Length of the training.
-        step: Memory and time of a step.
-    """
-    cfg: Config
+    """Estimate of a training."""
+    cfg: Config  # with its final batch size
     options: EstimateOptions
-    num_images: int | None
+    num_images: int | None  # number of training images, or None if not known
     schedule: Schedule
     step: StepEstimate
 
@@ -168,10 +150,6 @@ def estimate_training(train: TrainOptions, options: EstimateOptions) -> Training
     Args:
         train: Options of the training.
         options: What it is estimated for.
-
-    Raises:
-        MissingFileError: If a file does not exist.
-        UserError: If config and options do not fit each other, or sizes do not follow from them.
     """
     cfg = load_estimated_config(train, options)
     imports = measure_imports(cfg.default_scope)
@@ -199,12 +177,7 @@ def estimate_training(train: TrainOptions, options: EstimateOptions) -> Training
 
 
 def load_estimated_config(train: TrainOptions, options: EstimateOptions) -> Config:
-    """Return the config that a training would have; its data need not exist.
-
-    Raises:
-        MissingFileError: If a file does not exist.
-        UserError: If config and options do not fit each other.
-    """
+    """Return the config that a training would have; its data need not exist."""
     if train.launcher != 'none' or 'TORCHELASTIC_RUN_ID' in os.environ:
         raise UserError('--estimate runs in one process: remove torchrun and --launcher, and pass '
                         'the number of processes with --num-processes N')

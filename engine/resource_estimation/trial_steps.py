@@ -41,24 +41,18 @@ class Setting:
     """What a process computes.
 
     Attributes:
-        cfg: Config of a detector or segmenter, with its final batch size.
-        device: Type of the device that trains.
         here: Type of the device that measures. A CPU that measures for a GPU computes as a GPU
             would, which stores more for the gradients.
         half: Type of mixed precision, if any. A CPU uses bfloat16, which has as many bytes.
-        images: Number of images of an iteration.
-        objects: Number of objects per image.
-        processes: Number of processes of the training.
-        fsdp: Whether they shard the weights.
     """
-    cfg: Config
-    device: str
+    cfg: Config  # with its final batch size
+    device: str  # type of the device that trains
     here: str
     half: torch.dtype | None
-    images: int
-    objects: int
+    images: int  # per iteration
+    objects: int  # per image
     processes: int
-    fsdp: bool
+    fsdp: bool  # whether they shard the weights
 
 
 @dataclass(frozen=True)
@@ -198,14 +192,11 @@ class LiveMemory(TorchDispatchMode):
 
 
 def _build_model(cfg: Config) -> nn.Module:
-    """Return the model of a config in training, with random weights.
-
-    RoI heads get as many positive boxes as they may, as they do late in training: random weights
-    find few. The masks of positives are cut from whole images, which takes much memory.
-    """
+    """Return the model of a config in training, with random weights."""
     settings: ConfigDict = copy.deepcopy(cfg.model)
     if settings.get('data_preprocessor'):
         settings.data_preprocessor.pop('batch_augments', None)  # sizes already include them
+    # RoI heads get as many positive boxes as late in training: random weights find few.
     stages = (settings.get('train_cfg') or {}).get('rcnn') or []
     for stage in stages if isinstance(stages, list) else [stages]:
         if (stage.get('assigner') or {}).get('type') == 'MaxIoUAssigner':

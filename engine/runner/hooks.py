@@ -27,11 +27,7 @@ MMENGINE_HOOKS = ('runtime_info', 'timer', 'sampler_seed', 'logger', 'param_sche
 
 
 def iter_hook_configs(cfg: Config) -> Iterator[dict[str, Any]]:
-    """Yield the hooks that a config describes, without those that are None or already built.
-
-    Raises:
-        UserError: If one is not a dict with a type.
-    """
+    """Yield the hooks that a config describes, without those that are None or already built."""
     default, custom = cfg.get('default_hooks') or {}, cfg.get('custom_hooks') or []
     for hook in filter(None, [*default.values(), *custom]):
         if isinstance(hook, Hook):
@@ -96,20 +92,14 @@ class BatchSizeHook(Hook):
         return dict(images_per_iteration=images, iterations_per_step=self.accumulate)
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
-        """Record the batch size of this run."""
         checkpoint['meta'] = {**plain(checkpoint['meta']), BATCH: self.batch}
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
-        """Check the batch size of a checkpoint that training resumes from."""
         if is_resuming(runner):
             self.compare(checkpoint)
 
     def compare(self, checkpoint: dict) -> None:
-        """Check the batch size of a checkpoint, if it records one.
-
-        Raises:
-            WeightsError: If it differs from that of this run.
-        """
+        """Check the batch size of a checkpoint, if it records one."""
         saved, current = checkpoint.get('meta', {}).get(BATCH), self.batch
         if saved is None or saved == current:
             return
@@ -128,7 +118,6 @@ class BatchSizeHook(Hook):
             f'{" and ".join(options)}, or start a new schedule from its weights with --load-from')
 
     def before_train(self, runner: Runner) -> None:
-        """Warn if the training is already complete."""
         if runner.iter >= runner.max_iters:
             print_log(
                 f'nothing is left to train: the checkpoint is at iteration {runner.iter} of '
@@ -153,11 +142,9 @@ class BroadcastBuffers(Hook):
     priority = 'VERY_HIGH'  # before EMA weights are swapped in
 
     def before_train(self, runner: Runner) -> None:
-        """Broadcast buffers of the model and of EMA models."""
         self.before_val_epoch(runner)
 
     def before_val_epoch(self, runner: Runner) -> None:
-        """Broadcast buffers of the model and of EMA models."""
         ema_models = [hook.ema_model for hook in runner.hooks if is_ema_hook(hook)]
         for model in (runner.model, *ema_models):
             for buffer in model.buffers():
@@ -174,7 +161,6 @@ class HistoryLimit(Hook):
     priority = 'LOWEST'  # after the hooks that log
 
     def before_train(self, runner: Runner) -> None:
-        """Determine how many numbers are needed, and limit what a checkpoint has restored."""
         self.windows = {mode: _find_log_window(runner, mode) for mode in ('train', 'val')}
         self.unbounded = {
             each['data_src']
@@ -184,11 +170,9 @@ class HistoryLimit(Hook):
         self.limit(runner)
 
     def after_train_iter(self, runner: Runner, *_: Any, **__: Any) -> None:
-        """Limit numbers that were logged for the first time."""
         self.limit(runner)
 
     def after_val_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
-        """Limit numbers that were logged for the first time."""
         self.limit(runner)
 
     def limit(self, runner: Runner) -> None:

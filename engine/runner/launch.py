@@ -30,11 +30,7 @@ TIMEOUT = 1800  # seconds that processes wait for each other
 
 
 def build_runner(cfg: Config) -> Runner:
-    """Return the runner of a config, also for several processes without GPUs.
-
-    Raises:
-        UserError: If the launcher requires GPUs, or a component of the config cannot be built.
-    """
+    """Return the runner of a config, also for several processes without GPUs."""
     check_launcher(cfg.launcher)
     set_timeout(cfg)
     if cfg.launcher != 'none' and get_device() == 'cpu':
@@ -67,11 +63,7 @@ def set_timeout(cfg: Config) -> None:
 
 @contextmanager
 def lock_work_dir(cfg: Config, *others: Path) -> Iterator[None]:
-    """Context manager that locks the work dir of a run, and other folders that it writes to.
-
-    Raises:
-        UserError: If another run has locked one of them.
-    """
+    """Context manager that locks the work dir of a run, and other folders that it writes to."""
     rank = VARIABLES.get(cfg.launcher, ('', ))[0]
     if int(os.environ.get(rank, 0)):  # the first process locks for all
         yield

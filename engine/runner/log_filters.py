@@ -24,7 +24,6 @@ class QuietFilter(logging.Filter):
         self.has_frozen = False
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return True if a record is logged."""
         text = record.getMessage()
         if text.startswith(('paramwise_options -- ', *MMENGINE_WARNINGS)):
             return False
@@ -44,7 +43,6 @@ class Printable(logging.Filter):
     """Escapes control characters, which file names may contain, and repairs bad format strings."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Change the record; all records are logged."""
         try:
             text = record.getMessage()
         except Exception:  # an argument's __str__ may raise anything, and must not end a training
@@ -60,7 +58,6 @@ class WithoutStart(logging.Filter):
     """Drops the environment, the config and the list of hooks."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return True if a record is logged."""
         return record.funcName != Runner._log_env.__name__ and \
             not str(record.msg).startswith('Hooks will be executed')
 
@@ -69,7 +66,6 @@ class WithoutIterations(logging.Filter):
     """Drops lines about iterations, except warnings."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return True if a record is logged."""
         return record.levelno > logging.INFO or record.funcName not in ITERATION_LOGGERS
 
 

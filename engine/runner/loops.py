@@ -70,7 +70,6 @@ class SeededIterationLoop(GuardedLoop, IterBasedTrainLoop):
             self.dataloader_iterator = EndlessBatches(self.endless)
 
     def run(self) -> nn.Module:
-        """Train; batches of iterations that are done are skipped without loading them."""
         if self.batches is not None:
             skip = 0 if self.fast_forward_on_resume else self._iter
             self.batches.start(self.runner.seed, self._iter, skip=skip)
@@ -78,7 +77,6 @@ class SeededIterationLoop(GuardedLoop, IterBasedTrainLoop):
         return super().run()
 
     def run_iter(self, data_batch: Sequence[dict]) -> None:
-        """Run an iteration."""
         self.take_step(self._iter, data_batch)
 
 
@@ -91,7 +89,6 @@ class SeededEpochLoop(GuardedLoop, EpochBasedTrainLoop):
         self.done = 0  # iterations of the epoch that training starts in
 
     def run(self) -> nn.Module:
-        """Train."""
         hub, length = self.runner.message_hub, len(self.dataloader)
         if self.batches is not None and hub.get_info(LENGTH) == length:
             self.done = min(max(self._iter - self._epoch * length, 0), length)
@@ -112,7 +109,6 @@ class SeededEpochLoop(GuardedLoop, EpochBasedTrainLoop):
         self._epoch += 1
 
     def run_iter(self, idx: int, data_batch: Sequence[dict]) -> None:
-        """Run an iteration."""
         self.take_step(idx, data_batch)
 
 

@@ -107,7 +107,6 @@ class StopOnSignal(Hook):
         self.handlers.clear()
 
     def before_train(self, runner: Runner) -> None:
-        """Handle signals, except those that are ignored, as SIGHUP is under nohup."""
         if threading.current_thread() is not threading.main_thread():
             return
         loops = [loop for loop in (runner.train_loop, runner.val_loop) if loop is not None]
@@ -121,16 +120,13 @@ class StopOnSignal(Hook):
                 self.handlers[number] = signal.signal(number, self.receive)
 
     def after_train(self, runner: Runner) -> None:
-        """Record that training has ended."""
         self.has_ended = True
 
     def before_train_iter(self, runner: Runner, *_: Any, **__: Any) -> None:
-        """Stop after a signal, if no accumulated gradients wait for a step."""
         if is_between_steps(runner) and self.should_stop():
             self.stop(runner)
 
     def before_val_epoch(self, runner: Runner) -> None:
-        """Find out whether all processes have a batch to stop after."""
         num_batches = torch.tensor([len(runner.val_loop.dataloader)])
         all_reduce(num_batches, 'min')
         self.have_batches = bool(num_batches > 0)

@@ -58,19 +58,13 @@ class StrictRunner(Runner):
             self.logger.info('batch norms are not synchronized between processes')
 
     def build_logger(self, *args: Any, **kwargs: Any) -> MMLogger:
-        """Return mmengine's logger with filters."""
         logger = super().build_logger(*args, **kwargs)
         logger.addFilter(Printable())
         shorten_start(logger, logger.log_file)
         return logger
 
     def check_weights(self) -> None:
-        """Load pretrained weights and check the checkpoint to load, before datasets are built.
-
-        Raises:
-            MissingFileError: If a file does not exist.
-            WeightsError: If weights cannot be fetched or read, or do not fit the model or this run.
-        """
+        """Load pretrained weights and check the checkpoint to load, before datasets are built."""
         source = self._load_from
         if self._resume and source is None:
             source = find_latest_checkpoint(self.work_dir)
@@ -150,7 +144,6 @@ class StrictRunner(Runner):
         return self._bare_model().state_dict()
 
     def build_train_loop(self, loop: Any) -> BaseLoop:
-        """Return a training loop; mmengine's two are replaced by seeded ones."""
         return super().build_train_loop(use_seeded_loop(loop))
 
     def build_dataloader(self, dataloader: Any, *args: Any, **kwargs: Any) -> DataLoader:
@@ -163,25 +156,21 @@ class StrictRunner(Runner):
         return built
 
     def train(self) -> nn.Module:
-        """Train, then end the workers of the data loaders."""
         model = super().train()
         end_workers(self._train_loop, self._val_loop)
         return model
 
     def val(self) -> dict[str, Any]:
-        """Validate, then end the workers of the data loader."""
         metrics = super().val()
         end_workers(self._val_loop)
         return metrics
 
     def test(self) -> dict[str, Any]:
-        """Test, then end the workers of the data loader."""
         metrics = super().test()
         end_workers(self._test_loop)
         return metrics
 
     def build_evaluator(self, evaluator: Any) -> Evaluator:
-        """Return an evaluator; COCO metrics get masks that are encoded fast."""
         built = super().build_evaluator(evaluator)
         for metric in built.metrics:
             if type(metric).__name__ in ('CocoMetric', 'FasterCocoMetric'):
@@ -200,7 +189,6 @@ class StrictRunner(Runner):
         return built
 
     def load_or_resume(self) -> None:
-        """Load weights or resume, then call ``prepare`` with the model."""
         super().load_or_resume()
         self.prepare(self._bare_model())
 
@@ -208,10 +196,6 @@ class StrictRunner(Runner):
         """Load a path, a URL or ``timm://NAME`` into the model, and return the content of the file.
 
         Hooks get the weights under Colonnade's names, and may exchange them, as EMAHook does.
-
-        Raises:
-            MissingFileError: If the file does not exist.
-            WeightsError: If it cannot be fetched or read, or does not fit the model or this run.
         """
         checkpoint = self.read(filename)
         self._check_state(checkpoint, str(filename))

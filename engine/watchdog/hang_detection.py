@@ -18,28 +18,16 @@ LEFT = 'left'  # has ended without an error
 
 @dataclass
 class Report:
-    """State of a process.
-
-    Attributes:
-        rank: Rank.
-        host: Host name.
-        pid: Process ID on the host.
-        phase: One of the phases above.
-        iteration: Iteration that it runs or waits for.
-        since: Start of the phase, by the monotonic clock of the process.
-        seconds: Time in the phase when the report was made.
-        beat: Number of the report.
-        silence: Seconds since the last report, by the clock of the reader.
-    """
+    """State of a process."""
     rank: int
     host: str
-    pid: int
-    phase: str = BUSY
-    iteration: int = 0
-    since: float = 0.
-    seconds: float = 0.
-    beat: int = 0
-    silence: float = 0.
+    pid: int  # process ID on the host
+    phase: str = BUSY  # one of the phases above
+    iteration: int = 0  # iteration that it runs or waits for
+    since: float = 0.  # start of the phase, by the monotonic clock of the process
+    seconds: float = 0.  # time in the phase when the report was made
+    beat: int = 0  # number of reports so far
+    silence: float = 0.  # seconds since the last report, by the clock of the reader
 
     def __str__(self) -> str:
         return f'process {self.rank} (pid {self.pid} on {self.host})'
@@ -87,12 +75,10 @@ class Phases(Hook):
             self.enter(BUSY)
 
     def after_val(self, runner: Runner) -> None:
-        """Start the phase in which training continues."""
         if not self.is_first:
             self.enter(DATA, runner.iter + 1)
 
     def after_train(self, runner: Runner) -> None:
-        """Start the phase of the work after training."""
         if self.is_first:
             self.enter(BUSY)
 

@@ -178,9 +178,6 @@ class Watch:
 
         Args:
             error: Error that ends this process.
-
-        Raises:
-            ProcessLost: If the error follows from the end of another process.
         """
         has_failed = (isinstance(error, Exception) and not isinstance(error, Interrupted)) or \
             (isinstance(error, SystemExit) and isinstance(error.code, str))
@@ -235,10 +232,7 @@ def format_details(error: BaseException | None) -> str:
 
 
 def _connect() -> Store | None:
-    """Return torch's store on a connection of its own, or None if some process gets none.
-
-    The store that torch uses waits for keys, which would block reports.
-    """
+    """Return torch's store on a connection of its own, or None if some process gets none."""
     name = [secrets.token_hex(4)]
     broadcast_object_list(name)
     own = Report(get_rank(), socket.gethostname(), os.getpid(), beat=1)
@@ -262,10 +256,6 @@ def watched(runner: Runner, limit: float) -> Iterator[None]:
     Args:
         runner: Runner of this process.
         limit: Seconds that an iteration, or the silence of a process, may take. 0 means no limit.
-
-    Raises:
-        ProcessLost: If this process fails because another one did.
-        UserError: If the limit is negative or NaN.
     """
     if not limit >= 0:
         raise UserError(f'--hang-timeout must be 0 or more, got {limit:g}')

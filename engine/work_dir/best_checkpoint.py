@@ -64,7 +64,6 @@ class BestCheckpoint(CheckpointHook):
             self.best_ckpt_path_dict = dict(zip(self.names, paths, strict=True))
 
     def before_train(self, runner: Runner) -> None:
-        """Find the best checkpoints, of a run that was moved or copied in its new folder."""
         super().before_train(runner)
         moved = [path and os.path.join(self.out_dir, os.path.basename(path)) for path in self.paths]
         paths = [new if new and is_checkpoint(new) else path
@@ -83,11 +82,7 @@ class BestCheckpoint(CheckpointHook):
         return f'best_{item}' if len(self.names) == 1 else f'best_{item}_{name}'
 
     def _save_best_checkpoint(self, runner: Runner, metrics: dict[str, float]) -> None:
-        """Save the best checkpoint; one that cannot be written does not count.
-
-        Then the last checkpoint is saved again, with the records of the best, and earlier best ones
-        in this folder are deleted.
-        """
+        """Save the best checkpoint; one that cannot be written does not count."""
         if not self.save_best:
             return
         compared = {
@@ -120,7 +115,6 @@ class BestCheckpoint(CheckpointHook):
                     self.file_backend.remove(path)
 
     def after_train(self, runner: Runner) -> None:
-        """Log which checkpoint is the best, and how to test it."""
         super().after_train(runner)
         if not is_main_process():
             return

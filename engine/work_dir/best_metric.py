@@ -101,9 +101,6 @@ def get_stopping_metric(cfg: Config) -> tuple[str, str | None]:
     """Return the metric for early stopping, and whether ``'greater'`` or ``'less'`` is better.
 
     It is the metric of the best checkpoint.
-
-    Raises:
-        UserError: If there is none.
     """
     if not is_validated(cfg):
         raise UserError('--patience needs an evaluation during training, and the config has no '

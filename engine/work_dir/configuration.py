@@ -33,9 +33,6 @@ def configure_run(cfg: Config, patience: int | None, min_delta: float | None,
         patience: Number of evaluations without improvement after which training stops, or None.
         min_delta: Minimum improvement of the metric. Defaults to 0.
         trackers: Names of trackers.
-
-    Raises:
-        UserError: If an option has no effect, or the config does not support it.
     """
     check_trackers(trackers)
     save_best_checkpoint(cfg)

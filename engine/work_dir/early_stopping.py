@@ -37,7 +37,6 @@ class EarlyStopping(EarlyStoppingHook):
         self.should_stop = False
 
     def before_train(self, runner: Runner) -> None:
-        """Count the evaluations of a resumed run."""
         for score in self.table.values(self.monitor) if runner.iter else []:
             self.count(score)
         counts = [(self.best_score, self.wait_count)]
@@ -47,19 +46,16 @@ class EarlyStopping(EarlyStoppingHook):
             self.stop(runner, runner.iter)
 
     def after_val_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
-        """Count an evaluation, and stop if patience has run out."""
         score = (metrics or {}).get(self.monitor)
         self.count(float('nan') if score is None else score)
         self.should_stop = self.should_stop or self.wait_count >= self.patience
         self.stop_between_steps(runner, runner.epoch, runner.iter)
 
     def after_train_iter(self, runner: Runner, *_: Any, **__: Any) -> None:
-        """Stop if that was deferred."""
         if not isinstance(runner.train_loop, EpochBasedTrainLoop):
             self.stop_between_steps(runner, runner.epoch, runner.iter + 1)
 
     def after_train_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
-        """Stop if that was deferred."""
         if isinstance(runner.train_loop, EpochBasedTrainLoop):
             self.stop_between_steps(runner, runner.epoch + 1, runner.iter)
 

@@ -46,13 +46,11 @@ class RunCheckpoints(BestCheckpoint):
     saved_at = -1
 
     def before_run(self, runner: Runner) -> None:
-        """Use the file backend that writes complete files, also with third-party runners."""
         super().before_run(runner)
         if is_local(self.out_dir or runner.work_dir, self.file_client_args, self.backend_args):
             self.backend_args = dict(backend=NAME)
 
     def before_train(self, runner: Runner) -> None:
-        """Use the checkpoint that training resumes from as the last one."""
         super().before_train(runner)
         if runner.iter:
             self.last_ckpt = get_start(runner)
@@ -89,11 +87,7 @@ class RunCheckpoints(BestCheckpoint):
             self.is_missing = False
 
     def write(self, runner: Runner, step: int, meta: dict[str, Any]) -> None:
-        """Save a checkpoint, then delete those that are too many; all processes call it.
-
-        Raises:
-            FileError: If it cannot be written, in all processes. Nothing has changed then.
-        """
+        """Save a checkpoint, then delete those that are too many; all processes call it."""
         if self.is_stock:
             self._write_stock(runner, step, meta)
         else:
@@ -147,7 +141,6 @@ class RunCheckpoints(BestCheckpoint):
                          batch_idx: int,
                          data_batch: Any = None,
                          outputs: dict | None = None) -> None:
-        """Save a checkpoint that is due or waits."""
         super().after_train_iter(runner, batch_idx, data_batch, outputs)
         done = runner.iter + 1
         if self.waiting is not None and self.may_save(runner, done):
@@ -155,11 +148,7 @@ class RunCheckpoints(BestCheckpoint):
             self._save_checkpoint_with_step(runner, step, dict(epoch=runner.epoch, iter=done))
 
     def after_train(self, runner: Runner) -> None:
-        """Save a checkpoint that still waits because a hook ended training, or that is missing.
-
-        Raises:
-            CheckpointError: If it cannot be written.
-        """
+        """Save a checkpoint that still waits because a hook ended training, or that is missing."""
         step = runner.epoch if self.by_epoch else runner.iter
         meta = dict(epoch=runner.epoch, iter=runner.iter)
         if self.waiting is not None:

@@ -31,7 +31,6 @@ class CompleteMetrics(Hook):
         self.names = names
 
     def after_val_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
-        """Complete ``metrics`` in place."""
         if metrics is None:
             return
         for key, value in fill_missing_metrics(metrics, runner.val_loop.evaluator.metrics).items():
@@ -59,7 +58,6 @@ class Recorder(Hook):
         self.has_warned = False
 
     def before_train(self, runner: Runner) -> None:
-        """Remove rows after the iteration that training starts at."""
         self.started = time.monotonic()
         if not is_main_process():
             return
@@ -70,7 +68,6 @@ class Recorder(Hook):
         self.started -= self.table.last('time')
 
     def after_val_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
-        """Write an evaluation."""
         if is_main_process() and metrics:
             self.write(runner, runner.iter, metrics)
 
@@ -101,7 +98,6 @@ class LoggedSteps(BaseVisBackend):
 
     @property
     def experiment(self) -> MetricsTable:
-        """The table."""
         return self.recorder.table
 
     def _init_env(self) -> None:
@@ -148,7 +144,6 @@ class PendingEvaluation(Hook):
         self.table = table
 
     def before_train(self, runner: Runner) -> None:
-        """Evaluate if that is due and missing."""
         if not runner.iter or not _is_evaluation_due(runner):
             return
         is_missing = [bool(self.table.rows()) and not self.table.is_evaluated(runner.iter)]

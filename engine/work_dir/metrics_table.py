@@ -48,11 +48,7 @@ class MetricsTable:
         return list(csv.DictReader(io.StringIO(text[:text.rfind('\n') + 1])))
 
     def append(self, row: Mapping[str, Value]) -> None:
-        """Append a row; floats have six significant digits.
-
-        Raises:
-            OSError: If it cannot be written.
-        """
+        """Append a row; floats have six significant digits."""
         new = [key for key in row if key not in self.columns]
         texts = {key: str(value) if isinstance(value, int) else f'{value:.6g}'
                  for key, value in row.items()}  # yapf: disable
@@ -86,11 +82,7 @@ class MetricsTable:
         return next(reversed(self.values(column)), 0.)
 
     def values(self, column: str) -> list[float]:
-        """Return the values of a column, without missing ones.
-
-        Raises:
-            UserError: If one is not a number.
-        """
+        """Return the values of a column, without missing ones."""
         texts = [row[column] for row in self.rows() if row.get(column)]
         try:
             return list(map(float, texts))

@@ -34,7 +34,6 @@ class ProgressLine(Hook):
         self.evaluated, self.updated_at = '', 0.
 
     def after_train_iter(self, runner: Runner, batch_idx: int, *_: object, **__: object) -> None:
-        """Show the iteration that is done."""
         done, hub = runner.iter + 1, runner.message_hub
         if not self._is_due(done == runner.max_iters):
             return
@@ -46,19 +45,16 @@ class ProgressLine(Hook):
         self._show(parts)
 
     def after_val_iter(self, runner: Runner, batch_idx: int, *_: object, **__: object) -> None:
-        """Show the progress of an evaluation."""
         total = len(runner.val_dataloader)
         if self._is_due(batch_idx + 1 == total):
             self._show([f'iteration {runner.iter} of {runner.max_iters}',
                         f'evaluation: batch {batch_idx + 1} of {total}'])  # yapf: disable
 
     def after_val_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
-        """Keep the metric to show."""
         if metrics and self.metric in metrics:
             self.evaluated = f'{self.metric} {metrics[self.metric]:.4g}'
 
     def after_train(self, runner: Runner) -> None:
-        """Show where training ended."""
         self._show([f'iteration {runner.iter} of {runner.max_iters}'])
 
     def _is_due(self, is_last: bool) -> bool:

@@ -82,11 +82,7 @@ class Run:
         return file.read_text(encoding='utf-8', errors='replace').strip() if file.is_file() else ''
 
     def write(self, name: str, text: str) -> None:
-        """Write a file of one line, unless it has that content.
-
-        Raises:
-            FileError: If it cannot be written.
-        """
+        """Write a file of one line, unless it has that content."""
         if self.read(name) != text:
             write_text(self.work_dir / name, text, synced=True)
 
@@ -138,10 +134,6 @@ class Run:
         """Return the latest intact checkpoint, or None if there are no checkpoints.
 
         Warnings name damaged ones, and the one that is used instead.
-
-        Raises:
-            OSError: If one cannot be read.
-            WeightsError: If all are damaged, or the latest contains pickled code.
         """
         damaged: list[str] = []
         for path in self.checkpoints():
@@ -214,12 +206,7 @@ def _parse_step(path: Path) -> int:
 
 
 def _check_resumable(path: Path) -> None:
-    """Check that training can resume from a checkpoint; one without SHA-256 is read for that.
-
-    Raises:
-        DamagedError: If it is damaged, or has no training state.
-        WeightsError: If it contains pickled code and is not trusted.
-    """
+    """Check that training can resume from a checkpoint; one without SHA-256 is read for that."""
     if is_sharded(path):
         check_folder(path)
     elif has_sum(path):
@@ -233,9 +220,6 @@ def select_resume_checkpoint(runner: Runner) -> None:
     """Make a runner that resumes without a named checkpoint use the latest intact one.
 
     The first process searches, and all use what it finds.
-
-    Raises:
-        UserError: As :meth:`Run.find_latest_intact`, or if not all processes see the checkpoint.
     """
     result: list[Path | Exception | None] = [None]
     if is_main_process():

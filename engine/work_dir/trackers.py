@@ -26,11 +26,7 @@ from .run import Run
 
 
 def check_trackers(names: Sequence[str]) -> None:
-    """Check that trackers are known and their packages installed.
-
-    Raises:
-        UserError: If one is not.
-    """
+    """Check that trackers are known and their packages installed."""
     for name in names:
         if name not in TRACKERS:
             raise UserError(f'--tracker must be one of {", ".join(TRACKERS)}, got {name!r}')
@@ -117,7 +113,6 @@ class TolerantLogFile(logging.FileHandler):
         self.has_warned = False
 
     def handleError(self, record: logging.LogRecord) -> None:
-        """Print that the log lacks lines, the first time."""
         error = sys.exc_info()[1]
         if not isinstance(error, OSError):
             super().handleError(record)

@@ -13,7 +13,7 @@ from matplotlib.ticker import ScalarFormatter
 from matplotlib.transforms import Bbox
 
 from colonnade.common.atomic_files import replacing
-from colonnade.common.plots import BLUE, GRAY, ORANGE, new_figure, render_figure
+from colonnade.evaluation.plots import BLUE, GRAY, ORANGE, new_figure, render_figure
 
 from .ranking import Row
 

@@ -25,7 +25,7 @@ def make(args: MakeOptions) -> None:
     """
     args.out = args.out or Path('packages', args.config.stem)
     if args.out.exists():
-        raise UserError(f'{args.out} exists: name another folder')
+        raise UserError(f'{args.out} already exists: choose another folder')
     if args.config.is_dir():
         raise UserError(f'{args.config} is a folder: name a config and a checkpoint, or a '
                         'checkpoint of a run')

@@ -516,7 +516,7 @@ def test_a_malformed_line_of_the_log_ends_nothing(capsys: pytest.CaptureFixture)
     logger.addFilter(QuietFilter())
     logger.info('epoch', 3)
     said = capsys.readouterr().err
-    assert said.startswith('epoch (3,) (this text') and 'test_bad_data.py' in said
+    assert said.startswith('epoch (3,) (the format string') and 'test_bad_data.py' in said
 
 
 @pytest.mark.slow

@@ -64,8 +64,8 @@ def run_two_of(path: Path,
 
 @pytest.mark.slow
 @pytest.mark.parametrize('fault, rank, expected', [
-    ('kill', 1, r'process 1 \(pid \d+ on \S+\) was killed or crashed, without a word'),
-    ('kill', 0, r'process 0 \(pid \d+ on \S+\) was killed or crashed, without a word'),
+    ('kill', 1, r'process 1 \(pid \d+ on \S+\) was killed or crashed without an error message'),
+    ('kill', 0, r'process 0 \(pid \d+ on \S+\) was killed or crashed without an error message'),
     ('fail', 1, r'process 1 \(pid \d+ on \S+\) ended: RuntimeError: a fault of one process'),
     ('fail', 0, r'process 0 \(pid \d+ on \S+\) ended: RuntimeError: a fault of one process'),
     ('file', 1, r'process 1 \(pid \d+ on \S+\) ended: OSError: a file of one process'),
@@ -133,8 +133,8 @@ def test_a_stopped_process_ends_all(rank: int, shapes: Path, tmp_path: Path) -> 
         timeout=60)
     assert [each.status for each in ended] == [None if rank == own else 1 for own in (0, 1)]
     assert re.search(
-        rf'the run hangs: process {rank} \(.*\) was not heard of for \d+ s, '
-        'after it was in iteration', latest_log(tmp_path / 'run'))
+        rf'the run hangs: process {rank} \(.*\) has not reported for \d+ s, '
+        'since iteration', latest_log(tmp_path / 'run'))
 
 
 @pytest.mark.slow
@@ -213,9 +213,9 @@ def evaluate_by_two(path: Path, shapes: Path, tmp_path: Path) -> list[Ended]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize('fault, rank, expected', [
-    ('kill', 1, r'process 1 \(pid \d+ on \S+\) was killed or crashed, without a word'),
+    ('kill', 1, r'process 1 \(pid \d+ on \S+\) was killed or crashed without an error message'),
     ('fail', 0, r'process 0 \(pid \d+ on \S+\) ended: RuntimeError: a fault of one process'),
-    ('stop', 1, r'the run hangs: process 1 \(.*\) was not heard of for \d+ s, after it was in'),
+    ('stop', 1, r'the run hangs: process 1 \(.*\) has not reported for \d+ s, since'),
 ])
 def test_an_evaluation_ends_as_a_whole(fault: str, rank: int, expected: str, shapes: Path,
                                        tmp_path: Path) -> None:
@@ -274,7 +274,7 @@ def test_who_holds_up_the_others() -> None:
         assert re.match(expected, find_stuck(reports(*states), 600))
     for phase in (DATA, STEP, BUSY):
         silent = reports((STEP, 5, 0), (phase, 5, 601))
-        assert re.match('process 1 .* was not heard of for 601 s', find_silent(silent, 600))
+        assert re.match('process 1 .* has not reported for 601 s', find_silent(silent, 600))
 
 
 def test_who_waits_for_data() -> None:
@@ -346,7 +346,7 @@ def test_a_disk_that_hangs_keeps_no_process(port: int, tmp_path: Path,
     first = watch_of(0, port, tmp_path)
     first.send_report()
     first.reason = 'a fault'
-    first.tell()
+    first.send_reason()
     process.join(30)
     process.kill()
     assert process.exitcode == 1
@@ -364,11 +364,11 @@ def test_the_first_traceback_is_kept(port: int, tmp_path: Path,
         except KeyError as cause:
             raise UserCodeError('a sample cannot be loaded') from cause
     except UserCodeError as error:
-        details = monitor.traceback_of(error)
+        details = monitor.format_details(error)
     assert "KeyError: 'theirs'" in details
     for reason, text in (('a', details), ('b', 'other')):
         other.reason, other.details = reason, text
-        other.tell()
+        other.send_reason()
     thread = Thread(target=own.exchange, daemon=True)
     thread.start()
     time.sleep(0.5)

@@ -109,8 +109,8 @@ def test_a_disk_that_is_full_for_a_while(train: Callable,
     said = ''.join(capsys.readouterr())
     size = (work_dir / 'iter_4.pth').stat().st_size
     found = re.search(r'ERROR - (.*iter_2.pth) cannot be saved: No space left on device \(it needs '
-                      r'([\d,]+) bytes, and ([\d,]+) are free\). Training goes on, and saves again '
-                      rf'when the next checkpoint is due, and at its end. The newest checkpoint is '
+                      r'([\d,]+) bytes, and ([\d,]+) are free\). Training continues, and saves again '
+                      rf'when the next checkpoint is due, and at its end. The latest checkpoint is '
                       rf'{work_dir}/iter_1.pth', said)  # yapf: disable
     assert found, said
     needed, free = (int(number.replace(',', '')) for number in found.groups()[1:])
@@ -143,7 +143,7 @@ def test_a_disk_that_stays_full(train: Callable, disk: Path) -> None:
     text = str(stopped.value)
     assert re.match(
         f'train: {disk}/run/iter_3.pth cannot be saved: No space left on device .*Training has '
-        'ended, and its last state is lost: make room and go on with --resume. The newest '
+        'ended, and its last state is lost: free disk space and resume with --resume. The latest '
         f'checkpoint is {disk}/run/iter_1.pth', text), text
     assert files_of(disk / 'run') == {'iter_1.pth', 'best_score_iter_1.pth'}
     (disk / 'filler').unlink()

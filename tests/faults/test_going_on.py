@@ -114,7 +114,7 @@ def test_ctrl_c_in_the_middle_of_an_epoch(runs: Runs, tmp_path: Path) -> None:
     assert status == 75 and 'Traceback' not in printed, printed[-3000:]
     assert 'stopped by SIGINT at iteration 8 of 12' in printed
     go_on = shlex.split(
-        printed.strip().splitlines()[-1].partition('go on with: colonnade train ')[2])
+        printed.strip().splitlines()[-1].partition('resume with: colonnade train ')[2])
     status, printed = run('tools/train.py', *go_on)
     assert not status, printed[-3000:]
     assert_same(tmp_path / 'whole/epoch_2.pth', tmp_path / 'run/epoch_2.pth')

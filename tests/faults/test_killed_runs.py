@@ -113,7 +113,7 @@ def test_a_torn_newest_file_is_not_gone_on_from(trained: Path, run_tool: Callabl
     log = latest_log(trained)
     assert 'Iter(train) [2/2]' in log and 'Iter(train) [1/2]' not in log
     assert f'{newest} is damaged or was altered' in log
-    assert f'Training goes on from the one before, {trained}/iter_1.pth' in log
+    assert f'Training resumes from the one before, {trained}/iter_1.pth' in log
     assert (trained / 'last_checkpoint').read_text() == str(newest)
     assert SUMS in {path.name for path in trained.iterdir()}
 

@@ -149,7 +149,7 @@ def test_a_signal_when_training_has_ended(capfd: pytest.CaptureFixture) -> None:
         hook.after_train(runner)
         os.kill(os.getpid(), signal.SIGINT)
         said = capfd.readouterr().err
-        assert 'SIGINT: training has ended, and its last files are written; press Ctrl-C' in said
+        assert 'SIGINT: training has ended, and its last files are being written; press Ctrl-C' in said
         assert 'training stops' not in said
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)

@@ -184,7 +184,7 @@ def test_shards_that_lie_elsewhere(name: object, shards: Path) -> None:
     manifest = json.loads((shards / 'shards.json').read_text())
     manifest['shards'][0]['file'] = name
     (shards / 'shards.json').write_text(json.dumps(manifest))
-    with pytest.raises(ValueError, match='shards.json: shards must be files beside it, got'):
+    with pytest.raises(ValueError, match='shards.json: shards must be files next to it, got'):
         read_manifest(str(shards))
 
 

@@ -102,14 +102,14 @@ def test_a_torn_file_falls_back(tear: Callable, has_sums: bool, tmp_path: Path,
     assert Run.from_config(cfg).find_latest_intact() == second and not said
     tear(second)
     assert Run.from_config(cfg).find_latest_intact() == first
-    assert re.search(rf'{second} is .*Training goes on from the one before, {first}', said[0])
+    assert re.search(rf'{second} is .*Training resumes from the one before, {first}', said[0])
     with pytest.raises(DamagedError, match='iter_10.pth'):
         read_checkpoint(second)
     tear(first)
     with pytest.raises(DamagedError) as raised:
         Run.from_config(cfg).find_latest_intact()
     text = str(raised.value)
-    assert re.search('no checkpoint is whole: .*iter_10.pth.*iter_2.pth', text)
+    assert re.search('no checkpoint is intact: .*iter_10.pth.*iter_2.pth', text)
     assert text.count('delete its line') == has_sums
 
 
@@ -124,7 +124,7 @@ def test_what_to_do_where_no_checkpoint_is_whole(best: str | None, tmp_path: Pat
     cut(save(tmp_path, 4))
     with pytest.raises(DamagedError) as raised:
         Run.from_config(settings(tmp_path)).find_latest_intact()
-    advice = 'Train anew in another --work-dir'
+    advice = 'Train again in another --work-dir'
     start = f', from the best checkpoint: --load-from {path}'
     assert str(raised.value).endswith(f'there. {advice}{start if best == "whole" else ""}')
 
@@ -202,7 +202,7 @@ def test_a_copied_run_goes_on_from_its_own_checkpoint(tmp_path: Path,
         settings(copied)).find_latest_intact() == copied / 'iter_2.pth' and not said
     (copied / 'iter_2.pth').unlink()
     assert Run.from_config(settings(copied)).find_latest_intact() == first / 'iter_2.pth'
-    assert f'goes on from {first}/iter_2.pth: {copied}/last_checkpoint names a' in said[0]
+    assert f'resumes from {first}/iter_2.pth: {copied}/last_checkpoint names a' in said[0]
 
 
 def test_the_newest_is_the_one_that_was_saved_last(tmp_path: Path) -> None:
@@ -457,7 +457,7 @@ def test_a_file_system_without_locks_is_told(tmp_path: Path, monkeypatch: pytest
 
     monkeypatch.setattr(locking.fcntl, 'flock', no_locks)
     with lock_work_dir(Config(dict(work_dir=str(tmp_path), launcher='none'))):
-        assert 'has no locks: let no other run train there' in capsys.readouterr().out
+        assert 'has no locks: start no other run there' in capsys.readouterr().out
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from colonnade.common.errors import UserError
-from colonnade.common.plots import render_figure
+from colonnade.evaluation.plots import render_figure
 from colonnade.runtime.images import MAX_PIXELS
 
 from .scales import Scale
