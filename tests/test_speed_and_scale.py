@@ -143,6 +143,6 @@ def test_two_processes(head: str, options: list[str], shapes: Path, tmp_path: Pa
     with pytest.raises(SystemExit) as stopped:
         run_tool(*resumed, 'train_dataloader.batch_size=2', *NO_WORKERS)
     assert 'trained with 4 images per iteration' in str(stopped.value)
-    assert 'Go on with --cfg-options train_dataloader.batch_size=4' in str(stopped.value)
+    assert 'resume with --cfg-options train_dataloader.batch_size=4' in str(stopped.value)
     run_tool(*resumed, *SHORT[2:-1], 'train_dataloader.batch_size=4', *NO_WORKERS)
     assert 'Iter(train) [3/3]' in latest_log(tmp_path)

@@ -61,7 +61,7 @@ def test_a_signal_saves_and_the_run_goes_on(runs: Runs, run_tool: Callable, tmp_
     saved = tmp_path / 'run/interrupted.pth'
     assert (tmp_path / 'run/last_checkpoint').read_text() == str(saved)
     line = capfd.readouterr().err.strip().splitlines()[-1]
-    assert line.startswith(f'train: stopped by SIGTERM at iteration 2 of 6, saved {saved}; go on')
+    assert line.startswith(f'train: stopped by SIGTERM at iteration 2 of 6, saved {saved}; resume')
     assert line.endswith('--resume')
     run_tool('train', *runs.words('run', *options, start=('--resume', ), iters=6))
     assert_same(tmp_path / 'whole/iter_6.pth', tmp_path / 'run/iter_6.pth')
