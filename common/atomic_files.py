@@ -20,7 +20,7 @@ UNFINISHED = '.unfinished-'
 
 
 @contextmanager
-def replacing(path: Path, *, synced: bool = False) -> Iterator[Path]:
+def atomic_write(path: Path, *, synced: bool = False) -> Iterator[Path]:
     """Context manager that yields a file to write, which replaces ``path`` if the block succeeds.
 
     Args:
@@ -48,9 +48,6 @@ def replacing(path: Path, *, synced: bool = False) -> Iterator[Path]:
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
     """Context manager that yields a folder to fill, which becomes ``path`` if the block succeeds.
-
-    Raises:
-        UserError: If ``path`` already exists or cannot be created.
     """
     path = Path(os.path.abspath(path))
     if os.path.lexists(path):
@@ -85,8 +82,8 @@ def sync_folder(path: Path) -> None:
         sync(path)
 
 
-def is_left_behind(name: str) -> bool:
-    """Return True if a file is one of :func:`replacing` that no other local process writes."""
+def is_stale_scratch(name: str) -> bool:
+    """Return True if a file is one of :func:`atomic_write` that no other local process writes."""
     match = SCRATCH.fullmatch(name)
     if match is None:
         return False
@@ -102,11 +99,7 @@ def is_left_behind(name: str) -> bool:
 
 @file_errors()
 def replace_folder(scratch: Path, path: Path) -> None:
-    """Rename a folder to ``path``, replacing what is there.
-
-    Raises:
-        FileError: If that fails.
-    """
+    """Rename a folder to ``path``, replacing what is there."""
     old = path.with_name(f'{REPLACED}{path.name}')
     if os.path.lexists(path):
         path.rename(old)
@@ -120,11 +113,7 @@ def replace_folder(scratch: Path, path: Path) -> None:
 
 @file_errors()
 def check_writable(path: Path) -> None:
-    """Check that a file can be written, before hours of work that produce it.
-
-    Raises:
-        UserError: If it cannot.
-    """
+    """Check that a file can be written, before hours of work that produce it."""
     if path.is_dir():
         raise UserError(f'{path} is a folder: choose a file')
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -138,6 +127,6 @@ def write_json(path: Path, content: Any) -> None:
 
 @file_errors()
 def write_text(path: Path, text: str, *, synced: bool = False) -> None:
-    """Write ``text`` to ``path`` atomically, in UTF-8; ``synced`` as in :func:`replacing`."""
-    with replacing(path, synced=synced) as scratch:
+    """Write ``text`` to ``path`` atomically, in UTF-8; ``synced`` as in :func:`atomic_write`."""
+    with atomic_write(path, synced=synced) as scratch:
         scratch.write_text(text, encoding='utf-8')

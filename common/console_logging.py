@@ -25,7 +25,7 @@ def print_traceback(error: Exception | None) -> None:
 
 
 @contextmanager
-def errors_alone(logger: logging.Logger) -> Iterator[None]:
+def log_errors_only(logger: logging.Logger) -> Iterator[None]:
     """Context manager that makes a logger ignore everything below errors."""
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -35,7 +35,7 @@ def errors_alone(logger: logging.Logger) -> Iterator[None]:
         logger.setLevel(level)
 
 
-class WithoutSteps(io.TextIOBase):
+class CocoOutputFilter(io.TextIOBase):
     """A stream that drops the lines that COCO readers print for each of their steps."""
 
     def __init__(self, stream: TextIO) -> None:
@@ -60,12 +60,12 @@ class WithoutSteps(io.TextIOBase):
 
 
 @contextmanager
-def without_steps() -> Iterator[None]:
+def hide_coco_output() -> Iterator[None]:
     """Context manager that hides the lines of COCO readers on a terminal."""
     if not sys.stdout.isatty():
         yield
         return
-    filtered = WithoutSteps(sys.stdout)
+    filtered = CocoOutputFilter(sys.stdout)
     with redirect_stdout(filtered):
         yield
     filtered.stream.write(filtered.line)

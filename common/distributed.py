@@ -36,11 +36,7 @@ _waits = count()  # equal in all processes, because they wait in the same order
 
 
 def check_launcher(launcher: str) -> None:
-    """Check that a launcher started this process, and warn of restarts that would fail.
-
-    Raises:
-        UserError: If it did not.
-    """
+    """Check that a launcher started this process, and warn of restarts that would fail."""
     for variable in VARIABLES.get(launcher, ())[:3]:
         if variable not in os.environ:
             raise UserError(f'--launcher {launcher}: the variable {variable} is not set: start the '
@@ -53,33 +49,19 @@ def check_launcher(launcher: str) -> None:
             level=logging.WARNING)
 
 
-def join_on_cpus(launcher: str, timeout: float | None = None) -> None:
-    """Initialize a process group on gloo, since mmengine's launchers require GPUs.
-
-    Args:
-        timeout: Seconds that processes wait for each other. Defaults to torch's.
-
-    Raises:
-        UserError: If the launcher starts no processes without GPUs.
-    """
+def init_gloo(launcher: str, timeout: float | None = None) -> None:
+    """Initialize a process group on gloo, since mmengine's launchers require GPUs."""
     if launcher not in ('pytorch', 'slurm'):
         raise UserError(f'--launcher {launcher} requires GPUs, and this machine has none: start '
                         'CPU processes with torchrun and pass --launcher pytorch')
     if launcher == 'slurm':
-        os.environ.update(torch_variables(os.environ))
+        os.environ.update(get_torch_variables(os.environ))
     if not distributed.is_initialized():
         distributed.init_process_group('gloo', timeout=timeout and timedelta(seconds=timeout))
 
 
-def torch_variables(slurm: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that torch reads for a Slurm task, as mmengine sets them for GPUs.
-
-    Args:
-        slurm: Environment of the task. ``MASTER_ADDR`` and ``MASTER_PORT`` are kept.
-
-    Raises:
-        UserError: If Slurm cannot name the first host.
-    """
+def get_torch_variables(slurm: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that torch reads for a Slurm task, as mmengine sets them for GPUs."""
     rank, size, local, _ = (slurm.get(name, '') for name in VARIABLES['slurm'])
     address = slurm.get('MASTER_ADDR') or _find_first_host(
         slurm.get('SLURM_NODELIST', ''), int(size))
@@ -100,7 +82,7 @@ def _find_first_host(nodes: str, num_tasks: int) -> str:
                         f'({error}): set MASTER_ADDR') from error
 
 
-def on_several_machines(launcher: str) -> bool:
+def has_several_hosts(launcher: str) -> bool:
     """Return True if processes run on more than one host."""
     if launcher == 'slurm':
         nodes = os.environ.get('SLURM_STEP_NUM_NODES') or os.environ.get('SLURM_NNODES', '1')
@@ -156,7 +138,7 @@ def wait_for_all() -> None:
     store.wait([f'{name}_is_over'], MAX_WAIT)
 
 
-def do_in_first(work: Callable[[], Result]) -> Result:
+def run_on_first_rank(work: Callable[[], Result]) -> Result:
     """Return in all processes what the first process computes while the others wait.
 
     Args:

@@ -8,12 +8,8 @@ from .errors import file_errors
 
 
 @file_errors()
-def sha256_of(path: Path) -> str:
-    """Return the SHA-256 of a file's content, in hexadecimal.
-
-    Raises:
-        FileError: If it cannot be read.
-    """
+def compute_sha256(path: Path) -> str:
+    """Return the SHA-256 of a file's content, in hexadecimal."""
     digest = hashlib.sha256()
     with path.open('rb') as file:
         while block := file.read(2**20):

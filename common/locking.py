@@ -24,7 +24,7 @@ os.register_at_fork(after_in_child=_release_in_child)
 
 
 @contextmanager
-def locked(folder: str | Path, complaint: str) -> Iterator[bool]:
+def lock_folder(folder: str | Path, complaint: str) -> Iterator[bool]:
     """Context manager that locks an existing folder until the block or the process ends.
 
     NFS only locks files: there, an empty :data:`LOCK` stays in the folder.

@@ -11,8 +11,8 @@ A = TypeVar('A')
 B = TypeVar('B')
 
 
-def prefetched(function: Callable[[A], B], items: Iterable[A], *, workers: int,
-               ahead: int) -> Iterator[B]:
+def prefetch_map(function: Callable[[A], B], items: Iterable[A], *, workers: int,
+                 ahead: int) -> Iterator[B]:
     """Yield ``map(function, items)``, computed ahead in threads; ``items`` may be endless.
 
     An error of ``function`` is raised when its result is due.

@@ -17,12 +17,7 @@ def no_progress(done: int) -> None:
 
 
 class Progress:
-    """A progress line: overwritten in a terminal, printed every ten seconds in a log.
-
-    Args:
-        what: Description of the step.
-        total: Number of items.
-    """
+    """A progress line: overwritten in a terminal, printed every ten seconds in a log."""
 
     def __init__(self, what: str, total: int) -> None:
         self.what, self.total = what, total

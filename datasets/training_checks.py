@@ -16,7 +16,7 @@ from mmengine.registry import DATASETS, TRANSFORMS
 from mmengine.runner import Runner
 from torch.utils.data import Dataset
 
-from colonnade.common.distributed import do_in_first
+from colonnade.common.distributed import run_on_first_rank
 from colonnade.common.errors import UserError
 from colonnade.common.name_lists import format_names
 from colonnade.settings.checks.class_checks import reads_categories
@@ -70,7 +70,7 @@ def check_loaded_data(runner: Runner, *, allow_external_files: bool = False) -> 
     if cfg.get('val_dataloader'):
         with naming_deep_files(cfg, ('val_dataloader', )):
             validation = list(iter_datasets(runner.val_dataloader.dataset))
-    do_in_first(lambda: check_entries(cfg, training, validation, allow_external_files))
+    run_on_first_rank(lambda: check_entries(cfg, training, validation, allow_external_files))
 
 
 def check_entries(cfg: Config, training: list[Any], validation: list[Any],

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 from colonnade.common.errors import UserError
 from colonnade.common.options import Amp, LaunchOptions, amp_option, option
 
-PROJECT = 'colonnade'  # where no environment variable sets another
+PROJECT = 'colonnade'  # default; environment variables go before
 
 
 class Tracker(NamedTuple):

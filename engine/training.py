@@ -16,7 +16,7 @@ from mmengine.logging import print_log
 from mmengine.runner import LogProcessor, Runner
 
 from colonnade.common.atomic_files import check_writable
-from colonnade.common.console_logging import without_steps
+from colonnade.common.console_logging import hide_coco_output
 from colonnade.common.errors import MissingFileError, UserError, file_errors
 from colonnade.datasets.bad_samples import SkippedSamples
 from colonnade.datasets.gc_control import pause_gc
@@ -42,7 +42,7 @@ from .runner.hooks import BatchSizeHook, BroadcastBuffers, HistoryLimit
 from .runner.launch import build_runner, lock_work_dir
 from .runner.signal_handling import Interrupted
 from .runner.strict_runner import StrictRunner
-from .watchdog import watched
+from .watchdog import watch_processes
 from .work_dir import Run, configure_run, record_run, select_resume_checkpoint
 from .work_dir.metrics_recorder import PendingEvaluation
 from .work_dir.metrics_table import MetricsTable
@@ -51,12 +51,7 @@ from .work_dir.trackers import resume_wandb_run
 
 @reading_config
 def load_training_settings(options: TrainOptions) -> Settings:
-    """Return the settings of a training, checked as far as that needs no model.
-
-    Raises:
-        MissingFileError: If a file or folder does not exist.
-        UserError: If the config, the options and the data do not fit each other.
-    """
+    """Return the settings of a training, checked as far as that needs no model."""
     dataloaders = ('train_dataloader', 'val_dataloader')
 
     def change(cfg: Config) -> None:
@@ -76,12 +71,7 @@ def load_training_settings(options: TrainOptions) -> Settings:
 
 
 def set_start(cfg: Config, resume: str | None, load_from: str | None, new_classes: bool) -> None:
-    """Set the weights that training starts from.
-
-    Raises:
-        MissingFileError: If a file does not exist.
-        UserError: As :func:`set_resume`, or if an option has no effect.
-    """
+    """Set the weights that training starts from."""
     if load_from is not None:
         if resume not in (None, 'auto'):
             raise UserError(f'--load-from {load_from} has no effect with --resume {resume}: remove '
@@ -99,10 +89,6 @@ def set_resume(cfg: Config, resume: str | None) -> None:
     """Set the checkpoint to resume from, and keep training from overwriting checkpoints.
 
     With ``'auto'`` and no checkpoint yet, training starts from ``cfg.load_from``.
-
-    Raises:
-        MissingFileError: If the checkpoint does not exist.
-        UserError: If the work dir has checkpoints and ``resume`` is None.
     """
     run = Run.from_config(cfg)
     if resume is None:
@@ -143,11 +129,7 @@ def _is_stored(url: str, work_dir: str) -> bool:
 
 
 def set_batch_size(cfg: Config, options: TrainOptions) -> None:
-    """Apply the options about the batch size and the learning rate to a config.
-
-    Raises:
-        UserError: If they do not fit the config or the number of processes.
-    """
+    """Apply the options about the batch size and the learning rate to a config."""
     if options.total_batch_size is not None:
         if 'train_dataloader.batch_size' in (options.cfg_options or {}):
             raise UserError('--total-batch-size and --cfg-options train_dataloader.batch_size both '
@@ -166,10 +148,6 @@ def set_amp(cfg: Config, amp: bool | str) -> None:
     """Set mixed precision: float16 with dynamic loss scaling, or bfloat16 without.
 
     An explicit type goes before the config's. Settings without effect are logged.
-
-    Raises:
-        UserError: If mixed precision brings nothing on this device, or the config has a third-party
-            optimizer wrapper, or one for GPUs on a host without.
     """
     device, wrapper = get_device(), cfg.optim_wrapper
     dtype = half_type(amp, device)
@@ -180,7 +158,7 @@ def set_amp(cfg: Config, amp: bool | str) -> None:
                             'OptimWrapper, without dtype and loss_scale')
         return
     if device == 'mps':
-        raise UserError('--amp: on mps there is no training in mixed precision: remove --amp')
+        raise UserError('--amp: training in mixed precision is not supported on mps: remove --amp')
     type_name = name_of(wrapper.get('type', 'OptimWrapper'))
     if type_name not in ('OptimWrapper', 'AmpOptimWrapper', 'Bfloat16OptimWrapper'):
         raise UserError(f'--amp needs optim_wrapper.type OptimWrapper, got {type_name}')
@@ -250,14 +228,14 @@ def prepare_runner(
     with allow_pickle(options.trust), lock_work_dir(cfg, run.checkpoint_dir), ExitStack() as stack:
         stack.enter_context(resume_wandb_run(cfg, options.tracker))
         runner = build_runner(cfg)
-        stack.enter_context(watched(runner, options.hang_timeout))
+        stack.enter_context(watch_processes(runner, options.hang_timeout))
         select_resume_checkpoint(runner)
         settings.log_warnings()
         check_same_start(runner)
         _register_hooks(runner, options)
         if isinstance(runner, StrictRunner):
             runner.check_weights()
-        with without_steps(), pause_gc():
+        with hide_coco_output(), pause_gc():
             check_loaded_data(runner, allow_external_files=options.allow_external_files)
         digests = check_same_data(cfg, loaded_datasets(runner))
         register_nan_guard(runner, options.max_skipped_steps)

@@ -34,7 +34,7 @@ def get_backends(runner: Runner) -> dict[str, BaseVisBackend]:
     return runner.visualizer._vis_backends
 
 
-def end_workers_of(loader: DataLoader) -> None:
+def stop_workers(loader: DataLoader) -> None:
     """End the workers of a loader with persistent workers, for which torch has no method."""
     loader._iterator = None
 

@@ -19,10 +19,10 @@ from mmengine.runner import Runner
 from torch import nn
 
 from colonnade.common.atomic_files import check_writable, write_json
-from colonnade.common.console_logging import without_steps
-from colonnade.common.distributed import do_in_first
+from colonnade.common.console_logging import hide_coco_output
+from colonnade.common.distributed import run_on_first_rank
 from colonnade.common.errors import FileError, MissingFileError, UserError
-from colonnade.common.hashing import sha256_of
+from colonnade.common.hashing import compute_sha256
 from colonnade.configs import find_config
 from colonnade.datasets.path_checks import check_pickles, image_paths, naming_deep_files
 from colonnade.datasets.training_checks import iter_datasets
@@ -33,7 +33,7 @@ from colonnade.engine.distributed.process_consistency import (check_same_data, c
 from colonnade.engine.runner.hooks import remove_ema_hooks
 from colonnade.engine.runner.launch import build_runner
 from colonnade.engine.runner.strict_runner import StrictRunner
-from colonnade.engine.watchdog import watched
+from colonnade.engine.watchdog import watch_processes
 from colonnade.engine.work_dir.metric_values import Metrics, fill_missing_metrics
 from colonnade.models.fusion import is_fused, maybe_fuse
 from colonnade.models.half_precision import compute_in, half_type, name_of_type
@@ -112,7 +112,7 @@ def prepared_runner(options: TestOptions) -> Iterator[Runner]:
         check_writable(Path(options.out))
     with allow_pickle(options.trust), ExitStack() as stack:
         runner = build_runner(cfg)
-        stack.enter_context(watched(runner, options.hang_timeout))
+        stack.enter_context(watch_processes(runner, options.hang_timeout))
         settings.log_warnings()
         check_same_start(runner)
         if isinstance(runner, StrictRunner):
@@ -136,12 +136,12 @@ def check_loaded_data(runner: Runner, *, allow_external_files: bool) -> None:
     Raises:
         ValueError: If annotations name files that they may not, or if processes have other data.
     """
-    with without_steps(), naming_deep_files(runner.cfg, ('test_dataloader', )):
+    with hide_coco_output(), naming_deep_files(runner.cfg, ('test_dataloader', )):
         if runner.test_loop is None:
             return
         dataset = runner.test_dataloader.dataset
     if not allow_external_files:
-        do_in_first(lambda: deque(
+        run_on_first_rank(lambda: deque(
             image_paths(iter_datasets(dataset), allow_external_files=False), maxlen=0))
     check_same_data(runner.cfg, dict(test_dataloader=dataset))
 
@@ -193,7 +193,7 @@ def write_metrics(found: dict[str, Any], runner: Runner, options: TestOptions) -
             amp=name_of_type(half_type(options.amp, get_device())),
             metrics=metrics)
         if (path := Path(options.checkpoint).expanduser()).is_file():
-            content['checkpoint_sha256'] = sha256_of(path)
+            content['checkpoint_sha256'] = compute_sha256(path)
         try:
             write_json(metrics_file(runner, options), content)
         except OSError as error:

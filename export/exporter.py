@@ -12,7 +12,7 @@ from mmengine.config import Config
 
 from colonnade.common.atomic_files import new_folder, write_json
 from colonnade.common.errors import file_errors
-from colonnade.common.hashing import sha256_of
+from colonnade.common.hashing import compute_sha256
 from colonnade.inference import Model
 
 from .end_to_end import Agreement, agreement, require_agreement
@@ -129,10 +129,10 @@ def description(model: Model, plan: Plan, folder: Path, suffix: str) -> dict[str
         file, *weights = files_of(folder / f'{graph.name}{suffix}')
         graphs[graph.name] = dict(
             file=file.name,
-            sha256=sha256_of(file),
+            sha256=compute_sha256(file),
             inputs=graph.input_names,
             outputs=graph.output_names,
-            weights=[dict(file=each.name, sha256=sha256_of(each)) for each in weights])
+            weights=[dict(file=each.name, sha256=compute_sha256(each)) for each in weights])
     with_classes = plan.task != 'features'
     return dict(
         format=FORMAT,

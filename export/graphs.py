@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim
 
-from colonnade.common.console_logging import errors_alone
+from colonnade.common.console_logging import log_errors_only
 from colonnade.common.errors import UserCodeError, UserError
 
 #: onnxruntime >= 1.23 runs it, and it is the first with GELU as one operator
@@ -167,7 +167,7 @@ def reported(name: str) -> Iterator[None]:
     """
     with ExitStack() as stack:
         for logger in ('torch.onnx', 'torch.export', 'onnxscript'):
-            stack.enter_context(errors_alone(logging.getLogger(logger)))
+            stack.enter_context(log_errors_only(logging.getLogger(logger)))
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter('ignore')
         printed = io.StringIO()

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from colonnade.common.atomic_files import write_json
-from colonnade.common.console_logging import errors_alone
+from colonnade.common.console_logging import log_errors_only
 from colonnade.common.errors import file_errors
-from colonnade.common.hashing import sha256_of
+from colonnade.common.hashing import compute_sha256
 from colonnade.runtime import ImageError, Model, load
 from colonnade.runtime.description import NAME
 from colonnade.runtime.images import SUFFIXES
@@ -73,7 +73,7 @@ def quantise(folder: Path, images: list[Path]) -> None:
             path.replace(folder / path.name)
     about = json.loads((folder / NAME).read_text(encoding='utf-8'))
     for each in about['graphs'].values():
-        each.update(sha256=sha256_of(folder / each['file']), weights=[])
+        each.update(sha256=compute_sha256(folder / each['file']), weights=[])
     write_json(folder / NAME, {**about, 'precision': 'int8'})
 
 
@@ -90,7 +90,7 @@ def quantise_graph(source: Path, target: Path, inputs: Inputs) -> None:
     """
     from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
     from onnxruntime.quantization.shape_inference import quant_pre_process
-    with errors_alone(logging.getLogger()):  # to which onnxruntime's tool logs its remarks
+    with log_errors_only(logging.getLogger()):  # to which onnxruntime's tool logs its remarks
         prepared = target.with_name(f'prepared-{target.name}')
         # its own inference of symbolic shapes fails on sizes that are computed
         quant_pre_process(str(source), str(prepared), skip_symbolic_shape=True)

@@ -18,7 +18,7 @@ from PIL import Image
 from torch import nn
 
 from colonnade.common.errors import UserCodeError, UserError
-from colonnade.common.prefetching import prefetched
+from colonnade.common.prefetching import prefetch_map
 from colonnade.models.complexity import count_parameters
 from colonnade.runtime.images import MAX_PIXELS, ImageError, Source, name_of, read_image
 from colonnade.settings.registries import runs_user_code
@@ -246,13 +246,13 @@ class Model:
         if tile is None:
             if overlap is not None:
                 raise UserError('overlap is of tiles, and tile is not given')
-            read = prefetched(
+            read = prefetch_map(
                 partial(self._read, channels=channels), images, workers=WORKERS, ahead=2 * size + 2)
             return map(with_image, self._run(read, size))
         overlap = OVERLAP if overlap is None else overlap
         tiles_of((1, 1), tile, overlap)
         decode = partial(decoded, channels=channels, max_pixels=MAX_TILED_PIXELS)
-        whole = prefetched(decode, images, workers=1, ahead=1)
+        whole = prefetch_map(decode, images, workers=1, ahead=1)
         return map(with_image, self._in_tiles(whole, size, tile, overlap))
 
     def _in_tiles(self, answers: Iterable[Answer], batch_size: int, tile: int,
@@ -266,7 +266,7 @@ class Model:
             if len(views) > 1 and self.kind != 'labels':
                 views.append(View(0, 0, *size))
             crops = (replace(answer, image=answer.image[view.slices]) for view in views)
-            read = prefetched(self._prepared, crops, workers=WORKERS, ahead=2 * batch_size + 2)
+            read = prefetch_map(self._prepared, crops, workers=WORKERS, ahead=2 * batch_size + 2)
             found = [(part.result, part.error) for part in self._run(read, batch_size)]
             if error := next((error for _, error in found if error), None):
                 yield replace(answer, image=None, error=error)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from colonnade.common.atomic_files import replacing
+from colonnade.common.atomic_files import atomic_write
 
 from .inputs import Input
 from .model import Answer
@@ -77,10 +77,10 @@ class Outputs:
     def write_picture(self, picture: Image.Image, stem: str) -> None:
         """Write a JPEG, or a PNG where the picture is too large for one."""
         suffix = 'jpg' if max(picture.size) <= LARGEST_JPEG else 'png'
-        with replacing(self.folder / 'pictures' / f'{stem}.{suffix}') as scratch:
+        with atomic_write(self.folder / 'pictures' / f'{stem}.{suffix}') as scratch:
             picture.save(scratch, quality=90)
 
     def write_labels(self, result: LabelMap, stem: str) -> None:
         """Write a label map as a PNG."""
-        with replacing(self.folder / 'labels' / f'{stem}.png') as scratch:
+        with atomic_write(self.folder / 'labels' / f'{stem}.png') as scratch:
             result.as_image(self.categories[0]).save(scratch)

@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
-from colonnade.common.atomic_files import replacing
+from colonnade.common.atomic_files import atomic_write
 from colonnade.common.console_logging import print_traceback
 from colonnade.common.errors import FileError, MissingFileError, UserError, file_errors
-from colonnade.common.prefetching import prefetched
+from colonnade.common.prefetching import prefetch_map
 from colonnade.common.progress import Progress
 from colonnade.configs import list_configs
 from colonnade.models.half_precision import half_type, name_of_type
@@ -247,7 +247,7 @@ def predict_images(model: Model, images: Sequence[Input], outputs: Outputs, reco
 
     errors: list[str] = []
     answers = zip(images, model.answers([item.path for item in images], **options), strict=True)
-    written = prefetched(write, answers, workers=WORKERS, ahead=WORKERS)
+    written = prefetch_map(write, answers, workers=WORKERS, ahead=WORKERS)
     with Progress('images', len(images)) as progress:
         for done, (answer, record) in enumerate(written, 1):
             if record is None:
@@ -293,6 +293,6 @@ def write_errors(path: Path, errors: Sequence[str]) -> None:
     if not errors:
         path.unlink(missing_ok=True)
         return
-    with replacing(path) as scratch:
+    with atomic_write(path) as scratch:
         lines = [f'{one_line(error)}\n' for error in errors]
         scratch.write_bytes(os.fsencode(''.join(lines)))  # names in any encoding

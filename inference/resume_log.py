@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from colonnade.common.atomic_files import replacing, write_json
+from colonnade.common.atomic_files import atomic_write, write_json
 from colonnade.common.errors import UserError, file_errors
-from colonnade.common.locking import locked
+from colonnade.common.locking import lock_folder
 
 from .coco_ids import Numbering
 
@@ -76,8 +76,9 @@ def records_of(folder: Path, settings: dict[str, Any], *, resume: bool) -> Itera
     """
     with file_errors():
         folder.mkdir(parents=True, exist_ok=True)
-    with locked(folder, f'another process writes to {folder}: wait for its end, or name another '
-                '--out'):
+    with lock_folder(
+            folder, f'another process writes to {folder}: wait for its end, or name another '
+            '--out'):
         with file_errors():
             check_new(folder, resume=resume)
             if (folder / FINISHED).exists():
@@ -158,7 +159,7 @@ def write_results(records: Records, numbering: Numbering) -> None:
     Raises:
         OSError: If it cannot be written.
     """
-    with replacing(records.folder / 'results.json') as scratch, \
+    with atomic_write(records.folder / 'results.json') as scratch, \
             scratch.open('w', encoding='utf-8') as file:
         separator = '['
         for record in records:

@@ -16,9 +16,9 @@ import numpy as np
 from av.container import InputContainer
 from av.error import FFmpegError, InvalidDataError
 
-from colonnade.common.atomic_files import replacing
+from colonnade.common.atomic_files import atomic_write
 from colonnade.common.errors import FileError, file_errors
-from colonnade.common.prefetching import prefetched
+from colonnade.common.prefetching import prefetch_map
 from colonnade.runtime.images import ImageError
 
 from .inputs import Input
@@ -126,7 +126,7 @@ def open_writer(path: Path, size: tuple[int, int],
             container.mux(stream.encode(av.VideoFrame.from_ndarray(cut, format='rgb24')))
 
     try:
-        with replacing(path) as scratch:
+        with atomic_write(path) as scratch:
             with file_errors():
                 file = scratch.open('wb')
             container = av.open(file, 'w', format='mp4')
@@ -176,10 +176,10 @@ def predict_frames(model: Model, item: Input, video: Video, outputs: Outputs, *,
                 open_writer(path, video.size, video.rate / video.every))
         if 'results' in outputs.kinds:
             path = outputs.folder / 'results' / f'{item.stem}.jsonl'
-            scratch = stack.enter_context(replacing(path))
+            scratch = stack.enter_context(atomic_write(path))
             with file_errors():  # which a line that cannot be written raises at once
                 lines = stack.enter_context(scratch.open('w', buffering=1, encoding='utf-8'))
-        for picture, line in prefetched(
+        for picture, line in prefetch_map(
                 partial(write_frame, item=item, video=video, outputs=outputs),
                 enumerate(model.answers(video, **options)),
                 workers=WORKERS,

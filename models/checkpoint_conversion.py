@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 from colonnade.backbones import ColumnarBackbone
 from colonnade.backbones.kernels.without_memory import without_memory
 from colonnade.backbones.registry import infer_backbone
-from colonnade.common.atomic_files import check_writable, replacing
+from colonnade.common.atomic_files import atomic_write, check_writable
 from colonnade.common.errors import FileError, UserError
 from colonnade.weights.downloads import fetch
 from colonnade.weights.layouts import remap
@@ -68,7 +68,7 @@ def report(plan: Plan, checkpoint: dict[str, Any]) -> str:
 
 def write(plan: Plan, meta: dict[str, Any], out: Path) -> None:
     """Write a converted file atomically."""
-    with replacing(out) as scratch:
+    with atomic_write(out) as scratch:
         try:
             if out.suffix == '.safetensors':
                 safetensors.torch.save_file({

@@ -9,7 +9,7 @@ from mmengine.logging import MMLogger
 from mmengine.registry import MODELS
 from torch import nn
 
-from colonnade.common.console_logging import errors_alone
+from colonnade.common.console_logging import log_errors_only
 
 
 def random_model(settings: dict[str, Any]) -> nn.Module:
@@ -23,7 +23,7 @@ def random_model(settings: dict[str, Any]) -> nn.Module:
             ``ValueError``.
     """
     settings = ConfigDict(without_pretrained(copy.deepcopy(settings), 'model', []))
-    with errors_alone(MMLogger.get_current_instance()):  # not how each tensor is filled
+    with log_errors_only(MMLogger.get_current_instance()):  # not how each tensor is filled
         model: nn.Module = MODELS.build(settings)
         model.init_weights()  # some parameters hold anything before
     return model

@@ -14,7 +14,7 @@ from helpers.pages import blocks_of
 from mmengine.config import Config
 from torch.distributed.run import get_args_parser
 
-from colonnade.common.distributed import check_launcher, on_several_machines, torch_variables
+from colonnade.common.distributed import check_launcher, get_torch_variables, has_several_hosts
 from colonnade.configs import find_config
 from colonnade.engine.optim.batch_size import set_total_batch_size
 from colonnade.engine.runner.launch import gather_by_messages, set_timeout
@@ -113,14 +113,14 @@ SLURM = dict(SLURM_PROCID='0', SLURM_NTASKS='1', SLURM_LOCALID='0', SLURM_NODELI
 
 def test_a_task_of_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
     """What mmengine sets for torch on a GPU is set on a CPU too, where gloo starts."""
-    assert torch_variables(SLURM) == dict(
+    assert get_torch_variables(SLURM) == dict(
         RANK='0', WORLD_SIZE='1', LOCAL_RANK='0', MASTER_ADDR='127.0.0.1', MASTER_PORT='29500')
     given = dict(SLURM, SLURM_PROCID='5', SLURM_NTASKS='8', MASTER_ADDR='a', MASTER_PORT='1')
-    assert torch_variables(given) == dict(
+    assert get_torch_variables(given) == dict(
         RANK='5', WORLD_SIZE='8', LOCAL_RANK='0', MASTER_ADDR='a', MASTER_PORT='1')
     monkeypatch.setenv('PATH', '')
     with pytest.raises(ValueError, match='does not print the first host .*: set MASTER_ADDR'):
-        torch_variables(dict(SLURM, SLURM_NTASKS='2'))
+        get_torch_variables(dict(SLURM, SLURM_NTASKS='2'))
 
 
 @pytest.mark.slow
@@ -163,10 +163,10 @@ def test_processes_wait_as_long_as_the_config_says(own: dict, expected: int) -> 
 def test_machines_send_each_other_what_they_found(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in dict(WORLD_SIZE='4', LOCAL_WORLD_SIZE='4', SLURM_NNODES='2').items():
         monkeypatch.setenv(name, value)
-    assert not on_several_machines('none') and not on_several_machines('pytorch')
-    assert on_several_machines('slurm')
+    assert not has_several_hosts('none') and not has_several_hosts('pytorch')
+    assert has_several_hosts('slurm')
     monkeypatch.setenv('LOCAL_WORLD_SIZE', '2')
-    assert on_several_machines('pytorch')
+    assert has_several_hosts('pytorch')
     for head in ('mask_rcnn', 'sem_fpn'):
         cfg = read_config(config(head))
         cfg.test_evaluator.collect_dir = '/shared'

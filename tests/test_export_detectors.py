@@ -26,7 +26,7 @@ from mmengine.registry import MODELS
 from torch import nn
 
 from colonnade import runtime
-from colonnade.common.hashing import sha256_of
+from colonnade.common.hashing import compute_sha256
 from colonnade.export.detectors import plan
 from colonnade.export.end_to_end import num_different, require_agreement, scenes
 from colonnade.export.exporter import ExportOptions, export
@@ -89,7 +89,7 @@ def write(model: Model, folder: Path) -> runtime.Model:
                 graph.input_names, graph.output_names)
         graphs[graph.name] = dict(
             file=path.name,
-            sha256=sha256_of(path),
+            sha256=compute_sha256(path),
             inputs=graph.input_names,
             outputs=graph.output_names)
     about = dict(

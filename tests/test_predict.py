@@ -20,7 +20,7 @@ from PIL import Image
 from pycocotools.coco import COCO
 
 from colonnade.common.errors import FileError
-from colonnade.common.locking import locked
+from colonnade.common.locking import lock_folder
 from colonnade.inference.resume_log import Records
 from colonnade.inference.video import open_video, open_writer
 from colonnade.models.fusion import label_maps
@@ -163,7 +163,7 @@ def test_shortages(error: Exception, says: str, weights: dict[str, Path], photos
 def test_two_processes_do_not_write_to_a_folder(predict: Predict, photos: Path,
                                                 tmp_path: Path) -> None:
     (tmp_path / 'out').mkdir()
-    with locked(tmp_path / 'out', ''):
+    with lock_folder(tmp_path / 'out', ''):
         with pytest.raises(AssertionError, match='another process writes to .*out: wait for its'):
             predict(SEGMENTER, photos, status=1)
 

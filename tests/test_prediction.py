@@ -19,7 +19,7 @@ from PIL import Image
 
 import colonnade
 from colonnade.common.errors import UserError
-from colonnade.common.prefetching import prefetched
+from colonnade.common.prefetching import prefetch_map
 from colonnade.configs import find_config
 from colonnade.inference.batches import WINDOW, in_batches
 from colonnade.inference.loading import metainfo_of
@@ -65,12 +65,12 @@ def test_prefetched_keeps_order_and_never_runs_far_ahead() -> None:
         time.sleep(0.02 if number == 0 else 0)
         return number * number
 
-    found = prefetched(slow_at_first, endless(), workers=2, ahead=3)
+    found = prefetch_map(slow_at_first, endless(), workers=2, ahead=3)
     assert list(itertools.islice(found, 5)) == [0, 1, 4, 9, 16]
     found.close()
     assert len(taken) <= 5 + 3
     before = set(threading.enumerate())
-    broken = prefetched(lambda number: 1 // number, [2, 1, 0, 1], workers=2, ahead=9)
+    broken = prefetch_map(lambda number: 1 // number, [2, 1, 0, 1], workers=2, ahead=9)
     assert [next(broken), next(broken)] == [0, 1]
     with pytest.raises(ZeroDivisionError):
         next(broken)

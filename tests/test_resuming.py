@@ -16,7 +16,7 @@ from mmengine.config import Config
 from mmengine.registry import MODELS
 from test_weight_tools import published_state
 
-from colonnade.common.locking import locked
+from colonnade.common.locking import lock_folder
 from colonnade.engine.runner.hooks import (BATCH, BatchSizeHook, is_ema_hook, iter_hook_configs,
                                            remove_ema_hooks)
 from colonnade.settings.reading import read_config
@@ -208,11 +208,11 @@ def test_a_worker_that_outlives_its_run_locks_nothing(tmp_path: Path) -> None:
     """As a loader's may, after kill -9."""
     context = multiprocessing.get_context('fork')
     started, ended = context.Event(), context.Event()
-    with locked(tmp_path, ''):
+    with lock_folder(tmp_path, ''):
         worker = context.Process(target=lambda: (started.set(), ended.wait(99)))
         worker.start()
         started.wait(99)
-    with locked(tmp_path, 'the worker locks it'):
+    with lock_folder(tmp_path, 'the worker locks it'):
         ended.set()
     worker.join()
 

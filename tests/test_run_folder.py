@@ -31,7 +31,7 @@ from mmengine.logging import MessageHub
 from mmengine.registry import HOOKS, METRICS
 from mmengine.runner import Runner
 
-from colonnade.common.console_logging import WithoutSteps
+from colonnade.common.console_logging import CocoOutputFilter
 from colonnade.engine.work_dir import configure_run
 from colonnade.engine.work_dir.best_checkpoint import BestCheckpoint
 from colonnade.engine.work_dir.best_metric import find_best_metric, save_best_checkpoint
@@ -160,7 +160,8 @@ def test_a_table_is_whole_at_any_moment(tmp_path: Path) -> None:
         MetricsTable(tmp_path / 'folder')
     for text in ('name,price\n1,2\n', 'iter\none\n'):
         (tmp_path / 'm.csv').write_text(text)
-        with pytest.raises(ValueError, match='m.csv is not a table of a training: move it elsewhere'):
+        with pytest.raises(
+                ValueError, match='m.csv is not a table of a training: move it elsewhere'):
             MetricsTable(tmp_path / 'm.csv')
 
 
@@ -501,7 +502,8 @@ def test_the_best_holds_averaged_weights(evaluated: Callable) -> None:
         assert torch.equal(value, last['state_dict'][key]), key
     assert any(not torch.equal(value, best['ema_state_dict'][f'module.{key}'])
                for key, value in best['state_dict'].items())  # yapf: disable
-    with pytest.raises(SystemExit, match='or is the best checkpoint of a run. Resume from the last'):
+    with pytest.raises(
+            SystemExit, match='or is the best checkpoint of a run. Resume from the last'):
         evaluated([1.], '--resume', path, own=AVERAGED)
 
 
@@ -603,7 +605,7 @@ def test_a_terminal_has_one_line(evaluated: Callable, monkeypatch: pytest.Monkey
 
 def test_steps_of_cocos_readers_are_left_out() -> None:
     shown = io.StringIO()
-    with redirect_stdout(WithoutSteps(shown)):
+    with redirect_stdout(CocoOutputFilter(shown)):
         print('loading', 'annotations into memory...')
         print('Done (t=0.01s)\ncreating', end=' ')
         print('index...\nindexed', end='')

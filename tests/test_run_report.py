@@ -16,7 +16,7 @@ from mmengine.config import Config
 from mmengine.registry import DATASETS, METRICS, DefaultScope
 from mmengine.structures import InstanceData, PixelData
 
-from colonnade.common.locking import locked
+from colonnade.common.locking import lock_folder
 from colonnade.engine.distributed.fingerprints import (compute_data_checksums,
                                                        compute_listing_checksum)
 from colonnade.evaluation.plots import render_figure
@@ -337,7 +337,7 @@ def test_a_fault_of_the_record_ends_no_training(run_tool: Callable, shapes: Path
 def test_a_run_that_was_killed(trained: Path) -> None:
     about = read(trained / 'record/run.json') | dict(state='running', iteration=1)
     (trained / 'record/run.json').write_text(json.dumps(about))
-    with locked(trained, ''):
+    with lock_folder(trained, ''):
         assert 'running; recorded up to iteration 2 of 2' in write_report(trained).read_text()
     about |= dict(iteration=0, seconds=0.)
     (trained / 'record/run.json').write_text(json.dumps(about))

@@ -17,7 +17,7 @@ from PIL import Image
 from safetensors import safe_open
 from torch import nn
 
-from colonnade.common.hashing import sha256_of
+from colonnade.common.hashing import compute_sha256
 from colonnade.inference import load
 from colonnade.inference.packages import PackageError, open_package
 from colonnade.inference.packages.creation import Words, make_package, read_metrics, save_weights
@@ -121,7 +121,7 @@ def test_the_card_and_the_readme(checkpoints: dict[str, Path], tmp_path: Path,
     assert card['parameters'] == sum(each.numel() for each in model.module.parameters())
     assert card['versions']['torch'] == torch.__version__
     for name, entry in card['files'].items():
-        assert entry['sha256'] == sha256_of(tmp_path / 'out' / name)
+        assert entry['sha256'] == compute_sha256(tmp_path / 'out' / name)
     _, front, body = (tmp_path / 'out/README.md').read_text().split('---\n', 2)
     front = yaml.safe_load(front)
     assert (front['library_name'], front['license']) == ('colonnade', 'cc-by-4.0')
@@ -156,7 +156,7 @@ def test_metrics_are_of_this_checkpoint(tmp_path: Path) -> None:
     def write(**content: object) -> None:
         metrics.write_text(json.dumps(dict(metrics=dict(mIoU=1., mAP_l=-1.), **content)))
 
-    write(checkpoint='/gone/a.pth', checkpoint_sha256=sha256_of(tmp_path / 'a.pth'))
+    write(checkpoint='/gone/a.pth', checkpoint_sha256=compute_sha256(tmp_path / 'a.pth'))
     assert read_metrics(metrics, str(tmp_path / 'a.pth')) == dict(mIoU=1., mAP_l=None)
     write(checkpoint=str(tmp_path / 'a.pth'))
     assert read_metrics(metrics, str(tmp_path / 'a.pth')) == dict(mIoU=1., mAP_l=None)

@@ -32,7 +32,7 @@ def test_loaders_keep_persistent_workers() -> None:
     loader = DataLoader(range(4), num_workers=1, persistent_workers=True)
     next(iter(loader))
     assert loader._iterator is not None
-    upstream.end_workers_of(loader)
+    upstream.stop_workers(loader)
     assert loader._iterator is None
 
 

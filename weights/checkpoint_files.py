@@ -11,7 +11,7 @@ from typing import Any
 
 from mmengine.fileio import LocalBackend, register_backend
 
-from colonnade.common.atomic_files import replacing, write_text
+from colonnade.common.atomic_files import atomic_write, write_text
 from colonnade.common.errors import FileError
 
 from .checksums import SUMS, read_checksums
@@ -45,7 +45,7 @@ class CheckpointFiles(LocalBackend):
         """
         path = Path(filepath)
         try:
-            with replacing(path, synced=True) as scratch:
+            with atomic_write(path, synced=True) as scratch:
                 scratch.write_bytes(obj)
                 keep_sums(path.parent, {path.name: sha256(obj).hexdigest()})
         except OSError as error:

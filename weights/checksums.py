@@ -10,7 +10,7 @@ import zipfile
 from functools import lru_cache
 from pathlib import Path
 
-from colonnade.common.hashing import sha256_of
+from colonnade.common.hashing import compute_sha256
 
 from .state_dicts import DamagedError
 
@@ -58,7 +58,7 @@ def verify_checksum(path: Path) -> None:
 @lru_cache(16)
 def _sum_of_version(path: Path, *version: int) -> str:
     """The SHA-256 of a file, computed once: training looks at a checkpoint, and loads it later."""
-    return sha256_of(path)
+    return compute_sha256(path)
 
 
 def wrong_record(path: Path) -> str | None:

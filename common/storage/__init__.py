@@ -5,10 +5,10 @@ retry reading local files while a disk fails.
 """
 from .file_access import content, exists, is_readable, local_copy
 from .object_storage import FsspecBackend
-from .retrying_backend import PatientBackend
+from .retrying_backend import RetryingBackend
 from .shard_reader import ShardsBackend
 
 __all__ = [
-    'FsspecBackend', 'PatientBackend', 'ShardsBackend', 'content', 'exists', 'is_readable',
+    'FsspecBackend', 'RetryingBackend', 'ShardsBackend', 'content', 'exists', 'is_readable',
     'local_copy'
 ]

@@ -29,36 +29,27 @@ def is_remote(path: str | PathLike[str]) -> bool:
     return '://' in str(path)
 
 
-def is_here(path: str, settings: Settings = None) -> bool:
+def is_local_path(path: str, settings: Settings = None) -> bool:
     """Return True if a path, read with these ``backend_args``, is in the local file system."""
     return not is_remote(path) and (settings or {}).get('backend', 'local') == 'local'
 
 
 def is_readable(path: str, settings: Settings = None) -> bool:
-    """Return True if it can be checked whether a path exists.
-
-    Raises:
-        UserError: If no backend reads such URLs.
-    """
+    """Return True if it can be checked whether a path exists."""
     if not is_remote(path) and not settings:
         return True
-    return isinstance(backend_of(path, settings), Listing)
+    return isinstance(get_backend(path, settings), Listing)
 
 
 def exists(path: str, settings: Settings = None) -> bool:
-    """Return True if a file or folder exists, or if that cannot be checked.
-
-    Raises:
-        FileError: If the storage does not answer.
-        UserError: If no backend reads such URLs.
-    """
+    """Return True if a file or folder exists, or if that cannot be checked."""
     if not is_remote(path) and not settings:
         return os.path.exists(path)
-    backend = backend_of(path, settings)
+    backend = get_backend(path, settings)
     return backend.exists(path) if isinstance(backend, Listing) else True
 
 
-def backend_of(path: str, settings: Settings = None) -> Any:
+def get_backend(path: str, settings: Settings = None) -> Any:
     """Return the file backend of a path.
 
     Raises:
@@ -78,20 +69,12 @@ def backend_of(path: str, settings: Settings = None) -> Any:
 
 
 def content(path: str | PathLike[str], settings: Settings = None) -> str | PathLike[str] | BytesIO:
-    """Return a local path unchanged, or the content of a remote file, to open an image.
-
-    Raises:
-        OSError: If it cannot be read.
-    """
+    """Return a local path unchanged, or the content of a remote file, to open an image."""
     return BytesIO(get(str(path), settings)) if is_remote(path) or settings else path
 
 
 @contextmanager
 def local_copy(path: str, settings: Settings = None) -> Iterator[str]:
-    """Context manager that yields a local path of a file, which is fetched if it is remote.
-
-    Raises:
-        OSError: If it cannot be read.
-    """
+    """Context manager that yields a local path of a file, which is fetched if it is remote."""
     with get_local_path(path, settings) as local:
         yield str(local)

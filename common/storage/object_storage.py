@@ -38,7 +38,7 @@ class UnreachableError(ConnectionError, FileError):
 
 
 @contextmanager
-def naming(url: str) -> Iterator[None]:
+def convert_storage_errors(url: str) -> Iterator[None]:
     """Context manager that turns errors of a storage into an OSError of one line with the URL.
 
     Raises:
@@ -104,8 +104,8 @@ def _cache_file(url: str, version: str, fetch: Callable[[str], object]) -> Path:
 class FsspecBackend(BaseStorageBackend):
     """A file backend that reads and writes ``PROTOCOL://BUCKET/KEY`` by fsspec.
 
-    Errors are those of :func:`naming`. Files that a library opens by path, such as annotations, are
-    cached by URL and version.
+    Errors are those of :func:`convert_storage_errors`. Files that a library opens by path, such as
+    annotations, are cached by URL and version.
 
     Args:
         **options: Options of fsspec's file system, such as ``endpoint_url``, ``key`` and ``secret``
@@ -115,46 +115,42 @@ class FsspecBackend(BaseStorageBackend):
     def __init__(self, **options: Any) -> None:
         self.options = options
 
-    def find(self, url: str) -> tuple[Any, str]:
-        """Return the file system of a URL, and the path in it.
+    @contextmanager
+    def find(self, url: Any) -> Iterator[tuple[Any, str]]:
+        """Context manager that yields the file system of a URL, and the path in it.
 
         fsspec caches file systems by process: their connections do not survive forks.
         """
-        with naming(url):
-            return url_to_fs(url, **self.options)
+        with convert_storage_errors(str(url)):
+            yield url_to_fs(str(url), **self.options)
 
     def get(self, filepath: Any) -> bytes:
         """Return the content of a file."""
-        files, path = self.find(str(filepath))
-        with naming(str(filepath)):
+        with self.find(filepath) as (files, path):
             return files.cat_file(path)
 
     def get_range(self, filepath: str, start: int, end: int) -> bytes:
         """Return the bytes of a file from ``start`` to ``end``, which is excluded."""
-        files, path = self.find(filepath)
-        with naming(filepath):
+        with self.find(filepath) as (files, path):
             return files.cat_file(path, start=start, end=end)
 
-    def opened(self, url: str) -> Any:
+    def open_file(self, url: str) -> Any:
         """Return a file that is open for reading."""
-        files, path = self.find(url)
-        with naming(url):
+        with self.find(url) as (files, path):
             return files.open(path, 'rb')
 
     def get_text(self, filepath: Any, encoding: str = 'utf-8') -> str:
         return self.get(filepath).decode(encoding)
 
     def put(self, obj: bytes, filepath: Any) -> None:
-        files, path = self.find(str(filepath))
-        with naming(str(filepath)):
+        with self.find(filepath) as (files, path):
             files.pipe_file(path, obj)
 
     def put_text(self, obj: str, filepath: Any, encoding: str = 'utf-8') -> None:
         self.put(obj.encode(encoding), filepath)
 
     def remove(self, filepath: Any) -> None:
-        files, path = self.find(str(filepath))
-        with naming(str(filepath)):
+        with self.find(filepath) as (files, path):
             files.rm_file(path)
 
     def exists(self, filepath: Any) -> bool:
@@ -168,9 +164,8 @@ class FsspecBackend(BaseStorageBackend):
 
     def _get_type(self, filepath: Any) -> str | None:
         """Return "file", "directory" or None; fsspec's own predicates hide all errors."""
-        files, path = self.find(str(filepath).rstrip('/'))
         try:
-            with naming(str(filepath)):
+            with self.find(str(filepath).rstrip('/')) as (files, path):
                 return files.info(path)['type']
         except FileNotFoundError:
             return None
@@ -181,23 +176,16 @@ class FsspecBackend(BaseStorageBackend):
     @contextmanager
     def get_local_path(self, filepath: Any) -> Iterator[str]:
         """Context manager that yields a local copy of a file, to be read only."""
-        files, path = self.find(str(filepath))
-        with naming(str(filepath)):
-            version = files.ukey(path)
-        with naming(str(filepath)):
-            local = _cache_file(str(filepath), str(version), partial(files.get_file, path))
+        with self.find(filepath) as (files, path):
+            version = str(files.ukey(path))
+            local = _cache_file(str(filepath), version, partial(files.get_file, path))
         yield str(local)
 
-    def list_dir_or_file(self,
-                         dir_path: Any,
-                         list_dir: bool = True,
-                         list_file: bool = True,
+    def list_dir_or_file(self, dir_path: Any, list_dir: bool = True, list_file: bool = True,
                          suffix: str | tuple[str, ...] | None = None,
-                         recursive: bool = False) -> Iterator[str]:
+                         recursive: bool = False) -> Iterator[str]:  # yapf: disable
         """Yield paths in a folder, relative to it, without hidden ones, as mmengine's backends."""
-        url = str(dir_path)
-        files, path = self.find(url)
-        with naming(url):
+        with self.find(dir_path) as (files, path):
             entries = files.find(
                 path, maxdepth=None if recursive else 1, withdirs=True, detail=True)
         start = path.rstrip('/') + '/'

@@ -24,23 +24,20 @@ Content = TypeVar('Content')
 
 
 @register_backend('local', force=True, prefixes='')
-class PatientBackend(LocalBackend):
+class RetryingBackend(LocalBackend):
     """mmengine's backend for local files, with retries: it reads images and label maps."""
 
     def get(self, filepath: str | PathLike[str]) -> bytes:
-        """Return the content of a file; see :func:`patiently`."""
-        return patiently(super().get, filepath)
+        """Return the content of a file; see :func:`read_with_retries`."""
+        return read_with_retries(super().get, filepath)
 
     def get_text(self, filepath: str | PathLike[str], encoding: str = 'utf-8') -> str:
-        return patiently(lambda path: LocalBackend.get_text(self, path, encoding), filepath)
+        return read_with_retries(lambda path: LocalBackend.get_text(self, path, encoding), filepath)
 
 
-def patiently(read: Callable[[str | PathLike[str]], Content], path: str | PathLike[str]) -> Content:
-    """Return ``read(path)``, with several attempts after errors that may be temporary.
-
-    Raises:
-        OSError: If the last attempt fails, or the error is not temporary.
-    """
+def read_with_retries(read: Callable[[str | PathLike[str]], Content],
+                      path: str | PathLike[str]) -> Content:
+    """Return ``read(path)``, with several attempts after errors that may be temporary."""
     for pause in (*PAUSES, None):
         try:
             return read(path)

@@ -34,16 +34,7 @@ class Place:
 
 
 class ShardIndex:
-    """The files in a folder of shards.
-
-    Args:
-        folder: Path or URL.
-        settings: Options of fsspec.
-
-    Raises:
-        FileError: If the index cannot be read.
-        UserError: If it is damaged, of another format, or its files do not match.
-    """
+    """The files in a folder of shards."""
 
     def __init__(self, folder: str, settings: Settings = None) -> None:
         self.folder, self.settings = folder, settings
@@ -70,11 +61,7 @@ class ShardIndex:
         return len(self.paths)
 
     def find(self, path: str) -> Place | None:
-        """Return the location of a file, or None if it is in no shard.
-
-        Args:
-            path: Path relative to the folder, with ``/``.
-        """
+        """Return the location of a file, or None if it is in no shard."""
         name = path.encode()
         row = int(np.searchsorted(self.paths, name))
         if row == len(self.paths) or self.paths[row] != name:
@@ -100,12 +87,7 @@ def is_sharded(folder: str, settings: Settings = None) -> bool:
 
 
 def read_manifest(folder: str, settings: Settings = None) -> dict[str, Any]:
-    """Return the content of ``shards.json``.
-
-    Raises:
-        FileError: If it cannot be read.
-        UserError: If it is damaged or of another format.
-    """
+    """Return the content of ``shards.json``."""
     with local_copy(f'{folder}/{MANIFEST}', settings) as local:
         try:
             manifest = json.loads(Path(local).read_bytes())

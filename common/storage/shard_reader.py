@@ -20,9 +20,9 @@ from mmengine.fileio import register_backend
 from mmengine.fileio.backends import BaseStorageBackend
 
 from ..errors import FileError, MissingFileError
-from .file_access import Settings, backend_of, exists, local_copy
+from .file_access import Settings, exists, get_backend, local_copy
 from .object_storage import PROTOCOLS, join_url
-from .retrying_backend import patiently
+from .retrying_backend import read_with_retries
 from .shard_index import Place, ShardIndex, is_sharded
 
 SCHEME = 'shards'
@@ -43,22 +43,14 @@ def unsharded(url: str) -> str:
 
 
 class ShardsBackend(BaseStorageBackend):
-    """A file backend for shards; files in no shard are read from the folder of the shards.
-
-    Args:
-        **options: Options of fsspec, for shards on object storage.
-    """
+    """A file backend for shards; files in no shard are read from the folder of the shards."""
 
     def __init__(self, **options: Any) -> None:
         self.options: Settings = options or None
         self.indices: dict[str, ShardIndex] = {}  # by folder
 
-    def index_of(self, path: str) -> tuple[ShardIndex, str]:
-        """Return the index of the shards above a path, and the path relative to them.
-
-        Raises:
-            MissingFileError: If there are no shards.
-        """
+    def find_index(self, path: str) -> tuple[ShardIndex, str]:
+        """Return the index of the shards above a path, and the path relative to them."""
         protocol, _, plain = path.rpartition('://')
         start = f'{protocol}://' if protocol else ''
         parts = posixpath.normpath(plain).split('/')
@@ -75,20 +67,15 @@ class ShardsBackend(BaseStorageBackend):
                                '(shards.json, which colonnade make_shards writes)')
 
     def get(self, filepath: Any) -> bytes:
-        """Return the content of a file.
-
-        Raises:
-            MissingFileError: If it is neither in a shard nor in the folder.
-            FileError: If it cannot be read, or its checksum is wrong.
-        """
+        """Return the content of a file."""
         path = unsharded(str(filepath))
-        index, name = self.index_of(path)
+        index, name = self.find_index(path)
         place = index.find(name)
         if place is None:
             if not exists(path, self.options):
                 raise MissingFileError(f'{filepath} does not exist: neither in the {len(index)} '
                                        f'files of the shards nor next to them')
-            return backend_of(path, self.options).get(path)
+            return get_backend(path, self.options).get(path)
         return read_place(index.folder, place, name, self.options)
 
     def get_text(self, filepath: Any, encoding: str = 'utf-8') -> str:
@@ -99,13 +86,13 @@ class ShardsBackend(BaseStorageBackend):
 
     def isfile(self, filepath: Any) -> bool:
         path = unsharded(str(filepath))
-        index, name = self.index_of(path)
-        return index.find(name) is not None or backend_of(path, self.options).isfile(path)
+        index, name = self.find_index(path)
+        return index.find(name) is not None or get_backend(path, self.options).isfile(path)
 
     def isdir(self, filepath: Any) -> bool:
         path = unsharded(str(filepath))
-        index, name = self.index_of(path)
-        return any(index.below(name)) or backend_of(path, self.options).isdir(path)
+        index, name = self.find_index(path)
+        return any(index.below(name)) or get_backend(path, self.options).isdir(path)
 
     def join_path(self, filepath: Any, *filepaths: Any) -> str:
         return join_url(str(filepath), *map(str, filepaths))
@@ -114,20 +101,17 @@ class ShardsBackend(BaseStorageBackend):
     def get_local_path(self, filepath: Any) -> Iterator[str]:
         """Context manager that yields a local path of a file that is next to the shards."""
         path = unsharded(str(filepath))
-        index, name = self.index_of(path)
+        index, name = self.find_index(path)
         if index.find(name) is not None:
             raise FileError(f'{filepath} is in a shard and cannot be opened as a file')
         with local_copy(path, self.options) as local:
             yield local
 
-    def list_dir_or_file(self,
-                         dir_path: Any,
-                         list_dir: bool = True,
-                         list_file: bool = True,
+    def list_dir_or_file(self, dir_path: Any, list_dir: bool = True, list_file: bool = True,
                          suffix: str | tuple[str, ...] | None = None,
-                         recursive: bool = False) -> Iterator[str]:
+                         recursive: bool = False) -> Iterator[str]:  # yapf: disable
         """Yield paths of files in shards, relative to a folder, without hidden ones."""
-        index, folder = self.index_of(unsharded(str(dir_path)))
+        index, folder = self.find_index(unsharded(str(dir_path)))
         start, listed = len(folder) + 1 if folder else 0, set()
         for name in index.below(folder):
             inner = name[start:].split('/')
@@ -144,24 +128,15 @@ class ShardsBackend(BaseStorageBackend):
 
 
 def read_place(folder: str, place: Place, name: str, settings: Settings = None) -> bytes:
-    """Return the content of a file in a shard.
-
-    Args:
-        folder: Path or URL of the shards.
-        name: Name of the file, for messages.
-        settings: Options of fsspec.
-
-    Raises:
-        FileError: If it cannot be read in several attempts, or its checksum is wrong.
-    """
+    """Return the content of a file in a shard."""
     shard, end = f'{folder}/{place.shard}', place.offset + place.length
     if place.offset < 0 or place.length < 0:
         data = b''
     elif '://' in shard:
-        storage = backend_of(shard, settings)
+        storage = get_backend(shard, settings)
         data = storage.get_range(shard, place.offset, end) if place.length else b''
     else:
-        data = patiently(partial(_read_range, place), shard)
+        data = read_with_retries(partial(_read_range, place), shard)
     if len(data) != place.length or zlib.crc32(data) != place.checksum:
         raise FileError(f'{shard} is damaged: {name} is not what was written there (bytes '
                         f'{place.offset} to {end}): copy or create the shards again')

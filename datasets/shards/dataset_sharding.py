@@ -13,7 +13,7 @@ from mmengine.fileio import get
 
 from colonnade.common.atomic_files import new_folder
 from colonnade.common.errors import UserError, file_errors
-from colonnade.common.hashing import sha256_of
+from colonnade.common.hashing import compute_sha256
 from colonnade.common.progress import Progress
 from colonnade.common.storage.file_access import Settings, is_remote, local_copy
 from colonnade.settings.dataset_paths import (check_dataset, evaluators, find_datasets,
@@ -156,5 +156,5 @@ def copy_annotations(cfg: Config, dataloaders: tuple[str, ...], root: str,
             target.parent.mkdir(parents=True, exist_ok=True)
             with local_copy(path, settings) as local:
                 shutil.copyfile(local, target)
-            copied[inner] = sha256_of(target)
+            copied[inner] = compute_sha256(target)
     return copied

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from colonnade.common.errors import MissingFileError, UserError, file_errors
-from colonnade.common.hashing import sha256_of
-from colonnade.common.storage.file_access import backend_of, exists, is_remote
-from colonnade.common.storage.object_storage import naming
+from colonnade.common.hashing import compute_sha256
+from colonnade.common.storage.file_access import exists, get_backend, is_remote
+from colonnade.common.storage.object_storage import convert_storage_errors
 from colonnade.common.storage.shard_index import MANIFEST, ShardIndex
 
 CHUNK = 2**24  # bytes read at a time
@@ -48,9 +48,9 @@ def verify_shards(folder: str) -> dict[str, Any]:
 def compute_digest(path: str) -> str:
     """SHA-256 of a file on this machine or on object storage."""
     if not is_remote(path):
-        return sha256_of(Path(path))
+        return compute_sha256(Path(path))
     digest = hashlib.sha256()
-    with backend_of(path).opened(path) as file, naming(path):
+    with get_backend(path).open_file(path) as file, convert_storage_errors(path):
         while chunk := file.read(CHUNK):
             digest.update(chunk)
     return digest.hexdigest()

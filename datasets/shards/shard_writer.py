@@ -14,7 +14,7 @@ import numpy as np
 
 from colonnade.common.atomic_files import write_json
 from colonnade.common.errors import FileError
-from colonnade.common.hashing import sha256_of
+from colonnade.common.hashing import compute_sha256
 from colonnade.common.storage.shard_index import (CHECKSUM, FORMAT, LENGTH, MANIFEST, OFFSET, PATHS,
                                                   PLACES, SHARD)
 
@@ -108,7 +108,7 @@ class ShardWriter:
         np.save(self.folder / PATHS, np.array(names, dtype=np.bytes_))
         np.save(self.folder / PLACES, places)
         shards = [self._described(number, names, places) for number in range(len(self.shards))]
-        index = {name: sha256_of(self.folder / name) for name in (PATHS, PLACES)}
+        index = {name: compute_sha256(self.folder / name) for name in (PATHS, PLACES)}
         manifest = dict(
             format=FORMAT,
             samples=self.samples,
@@ -138,4 +138,4 @@ class ShardWriter:
                     raise FileError(f'{path}: {names[row].decode()} is not what was written there: '
                                     'is the disk damaged?')
         return dict(file=path.name, files=len(rows), bytes=path.stat().st_size,
-                    sha256=sha256_of(path))  # yapf: disable
+                    sha256=compute_sha256(path))  # yapf: disable

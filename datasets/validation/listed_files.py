@@ -11,7 +11,7 @@ from typing import Any
 
 from mmengine.fileio import get, list_dir_or_file
 
-from colonnade.common.prefetching import prefetched
+from colonnade.common.prefetching import prefetch_map
 from colonnade.common.progress import Progress
 from colonnade.common.storage import content as content_of
 from colonnade.common.storage.file_access import is_remote
@@ -111,7 +111,7 @@ def file_faults(paths: Sequence[str], what: str, look: Callable[[int], Finding |
 def in_threads(look: Callable[[int], Finding | None], number: int, what: str,
                depth: Depth) -> Iterator[tuple[int, Finding]]:
     """The faults that a function finds, in order; few results wait at a time."""
-    found = prefetched(look, range(number), workers=depth.workers, ahead=4 * depth.workers)
+    found = prefetch_map(look, range(number), workers=depth.workers, ahead=4 * depth.workers)
     with Progress(what, number) as progress:
         for index, fault in enumerate(found):
             if depth.shows_progress:

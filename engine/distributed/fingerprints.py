@@ -13,8 +13,8 @@ from mmengine.config import Config
 from mmengine.utils import get_git_hash
 from mmengine.utils.dl_utils import collect_env
 
-from colonnade.common.hashing import sha256_of
-from colonnade.common.storage.file_access import Settings, is_here
+from colonnade.common.hashing import compute_sha256
+from colonnade.common.storage.file_access import Settings, is_local_path
 from colonnade.datasets.validation.label_map_files import spread
 from colonnade.settings.dataset_paths import find_datasets, paths_of
 
@@ -52,16 +52,12 @@ def compute_data_checksums(cfg: Config, dataloader: str, known: Mapping[str,
 
 
 def compute_path_checksum(path: str, settings: Settings = None) -> str:
-    """Return the SHA-256 of a file or of a folder's listing, or ``ELSEWHERE`` for remote ones.
-
-    Args:
-        settings: ``backend_args`` that the path is read with.
-    """
-    if not is_here(path, settings):
+    """Return the SHA-256 of a file or of a folder's listing, or ``ELSEWHERE`` for remote ones."""
+    if not is_local_path(path, settings):
         return ELSEWHERE
     if os.path.isdir(path):
         return f'{FOLDER} {compute_listing_checksum(path)}'
-    return sha256_of(Path(path))
+    return compute_sha256(Path(path))
 
 
 def compute_listing_checksum(folder: str) -> str:

@@ -28,7 +28,7 @@ from torch.distributed.tensor import DTensor
 from colonnade.common.atomic_files import UNFINISHED, replace_folder
 from colonnade.common.distributed import raise_on_all_ranks
 from colonnade.common.errors import FileError, UserError, file_errors
-from colonnade.common.hashing import sha256_of
+from colonnade.common.hashing import compute_sha256
 from colonnade.weights.checkpoint_files import (CheckpointError, arguments_of_whole_files,
                                                 keep_sums, reason)
 from colonnade.weights.mmengine_loaders import strip_code
@@ -37,8 +37,8 @@ from colonnade.weights.sharded_files import (REST, SHAPES, is_sharded, mapped, r
 from colonnade.weights.state_dicts import State, with_prefix
 
 from ..runner.strict_runner import StrictRunner
-from .sharded_tensors import (gather_tensor, keep_shards, keep_whole, reshape_scalars, shard_like,
-                              shard_model)
+from .sharded_tensors import (gather_model, gather_tensor, reshape_scalars, reshard_model,
+                              shard_like, shard_model)
 
 #: sections of a checkpoint that are sharded
 SHARDED = ('state_dict', 'ema_state_dict', 'optimizer')
@@ -47,12 +47,7 @@ FILE_ARGUMENTS = ('file_client_args', 'backend_args')
 
 
 def enable_fsdp(cfg: Config, sharded_checkpoints: bool = False) -> None:
-    """Make a config train with parameters that are sharded over the processes.
-
-    Args:
-        cfg: Config, changed in place.
-        sharded_checkpoints: Whether each process writes its shards, into one folder.
-    """
+    """Make a config train with parameters that are sharded over the processes."""
     cfg.runner_type = ShardedRunner.__name__
     cfg.sharded_checkpoints = sharded_checkpoints
     out_dir = str(((cfg.get('default_hooks') or {}).get('checkpoint') or {}).get('out_dir') or '')
@@ -104,7 +99,7 @@ class ShardedRunner(StrictRunner):
     def call_hook(self, fn_name: str, **kwargs: Any) -> None:
         """Call hooks with shards, but evaluate with full parameters."""
         if fn_name in ('after_val_epoch', 'after_test_epoch'):
-            keep_shards(self.model)
+            reshard_model(self.model)
         if fn_name == 'before_save_checkpoint':
             with raise_on_all_ranks():  # before processes wait for each other's shards
                 super().call_hook(fn_name, **kwargs)
@@ -112,7 +107,7 @@ class ShardedRunner(StrictRunner):
             return
         super().call_hook(fn_name, **kwargs)
         if fn_name in ('before_val_epoch', 'before_test_epoch'):
-            keep_whole(self.model)
+            gather_model(self.model)
 
     def load_checkpoint(self, filename: str, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Load a checkpoint; of full tensors, each process keeps its shard."""
@@ -174,12 +169,8 @@ class ShardedRunner(StrictRunner):
         """Return the gathered tensors of the model."""
         return {name: gather_tensor(value, True) for name, value in super().own_state().items()}
 
-    def save_checkpoint(self,
-                        out_dir: str,
-                        filename: str,
-                        *args: Any,
-                        save_optimizer: bool = True,
-                        **kwargs: Any) -> None:
+    def save_checkpoint(self, out_dir: str, filename: str, *args: Any,
+                        save_optimizer: bool = True, **kwargs: Any) -> None:  # yapf: disable
         """Save a checkpoint in all processes; it is full if it has no training state."""
         kwargs['save_optimizer'] = save_optimizer
         path = join_path(out_dir, filename)
@@ -245,7 +236,7 @@ def create_shared_folder(path: Path) -> Iterator[Path]:
         with raise_on_all_ranks():
             yield scratch
         with raise_on_all_ranks(), file_errors():
-            sums = {file.name: sha256_of(file) for file in shards_of(scratch, get_rank())}
+            sums = {file.name: compute_sha256(file) for file in shards_of(scratch, get_rank())}
             for other in all_gather_object(sums):
                 sums.update(other)
             if is_main_process():

@@ -14,7 +14,7 @@ from torch.utils.data import Dataset
 from colonnade.common.distributed import wait_for_all
 from colonnade.common.errors import UserError
 from colonnade.common.name_lists import format_names
-from colonnade.common.storage.file_access import is_here
+from colonnade.common.storage.file_access import is_local_path
 from colonnade.settings.config_values import flat, plain
 from colonnade.settings.dataset_paths import find_datasets, paths_of
 
@@ -75,10 +75,8 @@ def get_relevant_settings(cfg: Config) -> dict[str, str]:
     }
 
 
-def format_differences(values: Mapping[str, str],
-                       expected: Mapping[str, str],
-                       *,
-                       missing: bool = True) -> str:
+def format_differences(values: Mapping[str, str], expected: Mapping[str, str], *,
+                       missing: bool = True) -> str:  # yapf: disable
     """Return the names whose values differ, with both values, or an empty string.
 
     Absolute paths and URLs may differ.
@@ -115,7 +113,7 @@ def check_same_data(cfg: Config, datasets: Mapping[str, Dataset]) -> dict[str, s
         return {}
     wait_for_all()  # loading data may take minutes longer in some processes
     counts = {loader: len(dataset) for loader, dataset in datasets.items()}
-    paths = [(path, is_here(path, dataset.get('backend_args')))
+    paths = [(path, is_local_path(path, dataset.get('backend_args')))
              for _, dataset in find_datasets(cfg, tuple(datasets)) for path in paths_of(dataset)]
     states = all_gather_object((socket.gethostname(), counts))
     checksums = _gather_checksums(paths)
@@ -144,7 +142,7 @@ def check_same_weights(checkpoint: str) -> None:
     folder = Path(expanduser(checkpoint))
     files = sorted(folder.iterdir()) if folder.is_dir() else [expanduser(checkpoint)]
     states = all_gather_object((socket.gethostname(), checkpoint))
-    checksums = _gather_checksums([(str(file), is_here(str(file))) for file in files])
+    checksums = _gather_checksums([(str(file), is_local_path(str(file))) for file in files])
     contents = [[path if checksum == ELSEWHERE else checksum for path, checksum in each]
                 for each in checksums]
     first_host, first_checkpoint = states[0]

@@ -20,9 +20,6 @@ def reshape_scalars(model: nn.Module) -> list[str]:
     """Give parameters without dimensions one dimension, because torch cannot shard scalars.
 
     mmcv's ``Scale`` in FCOS and ATSS has such parameters.
-
-    Returns:
-        Names of these parameters.
     """
     scalars = [name for name, parameter in model.named_parameters() if parameter.ndim == 0]
     for name in scalars:
@@ -37,10 +34,6 @@ def shard_model(model: nn.Module, mesh: DeviceMesh) -> None:
     """Shard a model in place, with a unit per backbone block, and one for the rest.
 
     A unit is gathered while it computes. Names of parameters stay.
-
-    Args:
-        model: Detector or segmenter, which is moved to the mesh's device.
-        mesh: Mesh of all processes, one-dimensional.
     """
     memo: dict[int, Any] = {}
     for tensor in _iter_tensors(model):
@@ -76,15 +69,15 @@ def _get_units(model: nn.Module) -> list[FSDPModule]:
     return [module for module in model.modules() if isinstance(module, FSDPModule)]
 
 
-def keep_whole(model: nn.Module) -> None:
+def gather_model(model: nn.Module) -> None:
     """Gather a sharded model for calls that differ in number between processes."""
     for unit in _get_units(model):
         unit.set_reshard_after_forward(False, recurse=False)
         unit.unshard()
 
 
-def keep_shards(model: nn.Module) -> None:
-    """Undo :func:`keep_whole`; then each unit is gathered when it computes."""
+def reshard_model(model: nn.Module) -> None:
+    """Undo :func:`gather_model`; then each unit is gathered when it computes."""
     for unit in _get_units(model):
         unit.reshard()
         unit.set_reshard_after_forward(unit is not model, recurse=False)

@@ -20,7 +20,7 @@ from torch.nn.utils import get_total_norm
 from colonnade.common.errors import UserCodeError
 from colonnade.common.name_lists import format_names
 
-from ..distributed.sharded_tensors import keep_shards, keep_whole
+from ..distributed.sharded_tensors import gather_model, reshard_model
 from ..runner.hooks import get_optim_wrappers
 
 #: errors that NaN may lead to, such as in the matching of costs
@@ -86,7 +86,7 @@ def find_non_finite(tensors: Iterable[tuple[str, Tensor]]) -> list[str]:
 
 @dataclass
 class Diagnosis:
-    """What is not finite in one process.
+    """Non-finite values in one process.
 
     Attributes:
         origin: Sentence on the first module, the losses or the gradient. Empty if not examined.
@@ -114,12 +114,7 @@ def inspect_inputs(model: nn.Module, batch: Any) -> Diagnosis:
 
 
 def diagnose(runner: Runner, batch: Any, parameters: Collection[Tensor]) -> Diagnosis:
-    """Find what is not finite by a second forward pass; all processes must call it.
-
-    Args:
-        batch: Output of the data loader.
-        parameters: Those whose gradients were not finite.
-    """
+    """Find what is not finite by a second forward pass; all processes must call it."""
     model = unwrap_model(runner.model)
     result = inspect_inputs(model, batch)
     called: list[str] = []
@@ -155,10 +150,6 @@ def is_caused_by_nan(runner: Runner, batch: Any) -> bool:
 
     Some modules output Inf on purpose, as for masked attention. An error that also occurs without
     NaN is one of the user's code.
-
-    Args:
-        runner: Runner of the only process.
-        batch: Output of the data loader.
     """
     model = unwrap_model(runner.model)
     own = {id(each) for each in (*model.parameters(), *model.buffers())}
@@ -224,13 +215,13 @@ def _compute_locally(model: nn.Module) -> Iterator[None]:
     """Context manager in which a model computes without communication between processes."""
     synchronized = [module for module in model.modules()
                     if isinstance(module, nn.SyncBatchNorm) and module.training]  # yapf: disable
-    keep_whole(model)
+    gather_model(model)
     for module in synchronized:
         module.eval()
     yield
     for module in synchronized:
         module.train()
-    keep_shards(model)
+    reshard_model(model)
 
 
 def _compute_losses(runner: Runner, model: nn.Module, batch: Any) -> Any:

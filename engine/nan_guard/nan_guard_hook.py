@@ -103,23 +103,15 @@ class NanGuard(Hook):
     Weights and buffers stay as they are, and the schedule continues. All processes skip the same
     steps. With accumulated gradients, one such iteration drops the whole step.
 
-    Args:
-        max_skipped_steps: Number of consecutive skipped steps that stops training.
-        good: Hook that gets to know of good and bad iterations.
-
-    Attributes:
-        num_skipped: Number of steps that were skipped since training started.
-        in_a_row: Number of the latest of these, without a step in between.
-        images: How often each image was in a skipped step, by path.
     """
 
     priority = 'HIGH'  # after the hook that records losses, before EMA
 
     def __init__(self, max_skipped_steps: int, good: GoodCheckpoints) -> None:
         self.max_skipped_steps, self.good = max_skipped_steps, good
-        self.num_skipped = self.in_a_row = 0
+        self.num_skipped = self.in_a_row = 0  # in total, and without a step in between
         self.is_logged = False
-        self.images: Counter[str] = Counter()
+        self.images: Counter[str] = Counter()  # paths of images in skipped steps
         self.guards: list[StepGuard] = []
         self.unguarded: Any = None  # optimizer wrapper
         self.seen: list[str] = []  # images since the last step
@@ -210,11 +202,8 @@ class NanGuard(Hook):
     def _has_finite_losses(self) -> bool:
         return all(isfinite(loss) for guard in self.guards for loss in guard.latest)
 
-    def after_train_iter(self,
-                         runner: Runner,
-                         batch_idx: int,
-                         data_batch: Any = None,
-                         outputs: dict | None = None) -> None:
+    def after_train_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None,
+                         outputs: dict | None = None) -> None:  # yapf: disable
         """Count skipped steps, restore buffers, and stop after too many."""
         is_good = self._has_finite_losses()
         if not is_good:
@@ -243,9 +232,9 @@ class NanGuard(Hook):
         """Count a skipped step, and log the 1st, 2nd, 4th, 8th ..."""
         self.num_skipped += 1
         self.in_a_row += 1
-        is_here = self.bad_batch is not None
-        images = find_image_paths(self.bad_batch) if is_here else self.seen
-        skips = all_gather_object((is_here, self.reason or skipped, images))
+        is_local_path = self.bad_batch is not None
+        images = find_image_paths(self.bad_batch) if is_local_path else self.seen
+        skips = all_gather_object((is_local_path, self.reason or skipped, images))
         skips = [each for each in skips if each[0]] or skips
         images = list(dict.fromkeys(path for _, _, paths in skips for path in paths))
         self.images.update(images)

@@ -58,10 +58,8 @@ class StepGuard(OptimWrapper):
         self.skipped, self.stepped, self.has_loss = '', False, False
 
     @torch.compiler.disable
-    def update_params(self,
-                      loss: Tensor,
-                      step_kwargs: dict | None = None,
-                      zero_kwargs: dict | None = None) -> None:
+    def update_params(self, loss: Tensor, step_kwargs: dict | None = None,
+                      zero_kwargs: dict | None = None) -> None:  # yapf: disable
         """Update parameters as mmengine does, unless the loss or a gradient is not finite."""
         loss = self.scale_loss(loss)
         self.has_loss = True

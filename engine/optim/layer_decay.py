@@ -30,8 +30,8 @@ class LayerDecayConstructor(DefaultOptimWrapperConstructor):
     2106.08254) and ViTDet (arXiv 2203.16527). Parameters of equal settings share a group.
 
     Args:
-        optim_wrapper_cfg: As for mmengine's.
-        paramwise_cfg: As for mmengine's, with two more keys:
+        optim_wrapper_cfg: Settings of mmengine's constructor.
+        paramwise_cfg: Settings of mmengine's constructor, with two more keys:
 
             - ``layer_decay_rate``: Decay in (0, 1].
             - ``flat_decay_mult``: Factor of the weight decay of vectors of any shape (biases,

@@ -17,12 +17,7 @@ Groups = dict[tuple[float, float], list[str]]  # learning rate and weight decay 
 
 
 def find_parameter_groups(config: Path, options: dict[str, Any]) -> tuple[Groups, list[str]]:
-    """Return parameters by learning rate and weight decay, and those that are not trained.
-
-    Args:
-        config: Config file of a detector or segmenter.
-        options: Settings that override it.
-    """
+    """Return parameters by learning rate and weight decay, and those that are not trained."""
     MMLogger.get_current_instance().addFilter(QuietFilter())
     cfg = read_config(config)
     merge_options(cfg, options)

@@ -80,7 +80,7 @@ def count_images(dataset: ConfigDict) -> int | None:
     try:  # a dataset that lists files
         settings: dict[str, Any] = dict(dataset, lazy_init=True, pipeline=[])
         return len(DATASETS.build(settings).load_data_list())
-    except Exception:  # of a third-party class; the training itself will report it
+    except Exception:  # third-party classes may raise anything, and training will report it
         return None
 
 

@@ -25,10 +25,10 @@ GIB = 2**30
 #: run that models do not import; tests/test_planning_measured.py compares them
 FREED_FRACTION, LIBRARIES = 0.35, 105 * 2**20
 CUDA_CONTEXT = 0.6 * GIB  # CUDA and its libraries, on a GPU
-USABLE_FRACTION = 0.95  # of a GPU: the rest is lost between blocks
-TRIAL_FRACTION = 0.7  # of the memory of this host that steps may take
+USABLE_FRACTION = 0.95  # fraction of a GPU's memory; the rest is lost between blocks
+TRIAL_FRACTION = 0.7  # fraction of the memory of this host for steps
 STEP_FACTOR = 5  # memory of a step relative to the weights, without images
-SCALES = (1 / 4, 1 / 2, 1.)  # of the sides of the largest images, until a step takes too much
+SCALES = (1 / 4, 1 / 2, 1.)  # factors of the largest images, until a step takes too much
 SMALL = 2**19  # pixels of a batch that any host can compute
 MAX_SECONDS = 60.  # time of the steps at one size
 CGROUPS = ('/sys/fs/cgroup/memory.max', '/sys/fs/cgroup/memory/memory.limit_in_bytes')
@@ -38,7 +38,7 @@ CGROUPS = ('/sys/fs/cgroup/memory.max', '/sys/fs/cgroup/memory/memory.limit_in_b
 class Memory:
     """Bytes of one process at the peak of a step."""
     weights: float  # parameters and buffers
-    gradients: float  # of trained parameters
+    gradients: float
     states: float
     averaged: float  # EMA weights
     activations: float  # all other tensors
@@ -57,8 +57,8 @@ class ModelMemory:
 
     Attributes:
         weights, gradients, states, averaged: See :class:`Memory`.
-        gathered: What FSDP gathers at a time: the block that computes, the next one, and the
-            parameters outside of blocks.
+        gathered: Parameters that FSDP gathers at a time: the block that computes, the next one,
+            and those outside of blocks.
     """
     weights: float
     gradients: float
@@ -88,7 +88,7 @@ class ModelMemory:
 class StepEstimate:
     """Memory of a process for its largest images, and time of an iteration for mean images."""
     setting: Setting
-    size: Size  # of the largest images
+    size: Size  # largest images
     mean_pixels: float  # per image
     steps: tuple[Measurement, ...]  # measurements, by increasing number of pixels
     measured_images: int  # images per measured iteration
@@ -149,11 +149,6 @@ def measure_sizes(trial: Trial, size: Size, room: float, num_timed: int) -> tupl
     """Take steps at increasing sizes, up to the largest one that this host can compute.
 
     Heads with queries cannot take steps on images with few pixels.
-
-    Args:
-        size: Size of the largest images.
-        room: Bytes that tensors may take.
-        num_timed: Number of timed steps at each size.
     """
     steps: list[Measurement] = []
     error: Exception | None = None

@@ -1,4 +1,4 @@
-"""Estimate of a whole training: schedule, memory, time and disk space."""
+"""Estimate of a full training: schedule, memory, time and disk space."""
 from __future__ import annotations
 
 import os
@@ -111,7 +111,7 @@ def _count_checkpoints(cfg: Config, iterations: int | None) -> int | None:
 @dataclass(frozen=True)
 class TrainingEstimate:
     """Estimate of a training."""
-    cfg: Config  # with its final batch size
+    cfg: Config
     options: EstimateOptions
     num_images: int | None  # number of training images, or None if not known
     schedule: Schedule
@@ -134,23 +134,18 @@ class TrainingEstimate:
 
     @property
     def fits_memory(self) -> bool:
-        """Whether a process has enough memory."""
+        """True if a process has enough memory."""
         return self.step.memory.total <= self.options.usable_memory
 
     @property
     def fits_disk(self) -> bool:
-        """Whether checkpoints fit on the disk, as far as known."""
+        """True if checkpoints fit on the disk, or if that is not known."""
         free = get_free_disk(self.cfg.work_dir)
         return self.disk is None or free is None or self.disk <= free
 
 
 def estimate_training(train: TrainOptions, options: EstimateOptions) -> TrainingEstimate:
-    """Estimate a training from its config, without loading data or weights.
-
-    Args:
-        train: Options of the training.
-        options: What it is estimated for.
-    """
+    """Estimate a training from its config, without loading data or weights."""
     cfg = load_estimated_config(train, options)
     imports = measure_imports(cfg.default_scope)
     counts = count_data(cfg)

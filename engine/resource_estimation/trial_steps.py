@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from colonnade.backbones.kernels.devices import accelerator_forms
-from colonnade.common.console_logging import errors_alone
+from colonnade.common.console_logging import log_errors_only
 from colonnade.common.errors import UserError
 from colonnade.models.half_precision import keep_answers_float32
 from colonnade.models.random_weights import random_model
@@ -38,14 +38,14 @@ HALF_TYPES = {'AmpOptimWrapper': torch.float16, 'Bfloat16OptimWrapper': torch.bf
 
 @dataclass(frozen=True)
 class Setting:
-    """What a process computes.
+    """Workload of a process.
 
     Attributes:
         here: Type of the device that measures. A CPU that measures for a GPU computes as a GPU
             would, which stores more for the gradients.
         half: Type of mixed precision, if any. A CPU uses bfloat16, which has as many bytes.
     """
-    cfg: Config  # with its final batch size
+    cfg: Config
     device: str  # type of the device that trains
     here: str
     half: torch.dtype | None
@@ -64,11 +64,7 @@ class Measurement:
 
 
 class Trial:
-    """A model in training, on random images with random objects; nothing is downloaded.
-
-    Raises:
-        UserError: If the model cannot be built, or has several optimizers.
-    """
+    """A model in training, on random images with random objects; nothing is downloaded."""
 
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
@@ -84,7 +80,7 @@ class Trial:
             for option in ('loss_scale', 'dtype', 'use_fsdp'):
                 settings.pop(option, None)
         settings.accumulative_counts = self.iterations
-        with errors_alone(MMLogger.get_current_instance()):  # the rate of each parameter
+        with log_errors_only(MMLogger.get_current_instance()):  # the rate of each parameter
             self.optimizer: OptimWrapper = build_optim_wrapper(self.model, settings)
         if isinstance(self.optimizer, OptimWrapperDict):
             raise UserError('--estimate needs one optimizer, but optim_wrapper has '
@@ -154,9 +150,6 @@ class LiveMemory(TorchDispatchMode):
     It counts storages, so views cost nothing, nor do tensors that autograd drops because a kernel
     recomputes them. Memory that an operator holds only while it runs is not seen. torch's own
     ``MemTracker`` also reports the types of tensors, and takes many times as long.
-
-    Args:
-        tensors: Tensors that live already.
     """
 
     def __init__(self, tensors: Iterable[Tensor]) -> None:
@@ -178,12 +171,8 @@ class LiveMemory(TorchDispatchMode):
         del self._living[key]
         self.now -= size
 
-    def __torch_dispatch__(self,
-                           func: Callable[..., Any],
-                           types: Any,
-                           args: tuple = (),
-                           kwargs: dict[str, Any] | None = None) -> Any:
-        """Run an operator, and count its outputs."""
+    def __torch_dispatch__(self, func: Callable[..., Any], types: Any, args: tuple = (),
+                           kwargs: dict[str, Any] | None = None) -> Any:  # yapf: disable
         result = func(*args, **(kwargs or {}))
         for leaf in tree_leaves(result):
             if isinstance(leaf, Tensor) and leaf.layout == torch.strided:

@@ -14,10 +14,9 @@ from mmengine.registry import METRICS, RUNNERS
 from mmengine.runner import Runner
 from mmengine.visualization import Visualizer
 
-from colonnade.common.distributed import (VARIABLES, check_launcher, join_on_cpus,
-                                          on_several_machines)
+from colonnade.common.distributed import VARIABLES, check_launcher, has_several_hosts, init_gloo
 from colonnade.common.errors import file_errors
-from colonnade.common.locking import locked
+from colonnade.common.locking import lock_folder
 from colonnade.settings.backbone_config import settle_backbone
 from colonnade.settings.dataset_paths import evaluators
 from colonnade.settings.known_settings import names_of_type
@@ -35,7 +34,7 @@ def build_runner(cfg: Config) -> Runner:
     set_timeout(cfg)
     if cfg.launcher != 'none' and get_device() == 'cpu':
         _use_gloo(cfg)
-    if on_several_machines(cfg.launcher):
+    if has_several_hosts(cfg.launcher):
         gather_by_messages(cfg)
     remove_null_hooks(cfg)
     settle_backbone(cfg.model)
@@ -74,7 +73,7 @@ def lock_work_dir(cfg: Config, *others: Path) -> Iterator[None]:
                 folder.mkdir(parents=True, exist_ok=True)
             message = (f'another run is training in {folder}: wait until it ends, or choose '
                        'another --work-dir')
-            if not stack.enter_context(locked(folder, message)):
+            if not stack.enter_context(lock_folder(folder, message)):
                 print_log(
                     f'the file system of {folder} has no locks: start no other run there',
                     level=logging.WARNING)
@@ -83,7 +82,7 @@ def lock_work_dir(cfg: Config, *others: Path) -> Iterator[None]:
 
 def _use_gloo(cfg: Config) -> None:
     """Initialize processes on CPUs, where mmengine's defaults require GPUs."""
-    join_on_cpus(cfg.launcher, cfg.get('env_cfg', {}).get('dist_cfg', {}).get('timeout'))
+    init_gloo(cfg.launcher, cfg.get('env_cfg', {}).get('dist_cfg', {}).get('timeout'))
     cfg.merge_from_dict({
         'env_cfg.dist_cfg.backend': 'gloo',
         'model_wrapper_cfg': {

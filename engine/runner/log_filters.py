@@ -54,7 +54,7 @@ class Printable(logging.Filter):
         return True
 
 
-class WithoutStart(logging.Filter):
+class StartFilter(logging.Filter):
     """Drops the environment, the config and the list of hooks."""
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -62,7 +62,7 @@ class WithoutStart(logging.Filter):
             not str(record.msg).startswith('Hooks will be executed')
 
 
-class WithoutIterations(logging.Filter):
+class IterationFilter(logging.Filter):
     """Drops lines about iterations, except warnings."""
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -75,5 +75,5 @@ def shorten_start(logger: logging.Logger, log_file: str | None) -> None:
         return
     for handler in logger.handlers:
         if type(handler) is logging.StreamHandler:
-            handler.addFilter(WithoutStart())
+            handler.addFilter(StartFilter())
     logger.info(f'environment, config and hooks are in {log_file}')

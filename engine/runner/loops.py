@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 
 from colonnade.settings.registries import find_class
 
-from ..upstream import end_workers_of
+from ..upstream import stop_workers
 from .seeding import MODEL, Seed, SeededBatches, build_endless_loader, seed_batches
 
 #: keys in the message hub, which checkpoints contain
@@ -34,11 +34,7 @@ def use_seeded_loop(loop: BaseLoop | dict[str, Any]) -> BaseLoop | dict[str, Any
 
 
 class GuardedLoop(BaseLoop):
-    """A training loop whose iterations have seeds of their own, and whose steps may be guarded.
-
-    Attributes:
-        guard: Function that takes the step of a runner on a batch, or skips it. None takes all.
-    """
+    """A training loop whose iterations have seeds of their own, and whose steps may be guarded."""
     guard: Callable[[Runner, Any, Callable[[], dict]], dict] | None = None
     _iter: int
 
@@ -55,11 +51,7 @@ class GuardedLoop(BaseLoop):
 
 
 class SeededIterationLoop(GuardedLoop, IterBasedTrainLoop):
-    """mmengine's iteration-based loop with a seed for each iteration.
-
-    Attributes:
-        endless: The data loader of the training.
-    """
+    """mmengine's iteration-based loop with a seed for each iteration."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -159,13 +151,10 @@ def end_workers(*loops: Any) -> None:
     """End the data loader workers of finished loops.
 
     torch would wait five seconds for each worker that the garbage collector ends.
-
-    Args:
-        loops: Loops of a runner, or None.
     """
     for loop in loops:
         if isinstance(loop, BaseLoop) and isinstance(loop.dataloader, DataLoader):
-            end_workers_of(loop.dataloader)
+            stop_workers(loop.dataloader)
         if isinstance(loop, SeededIterationLoop) and loop.batches is not None:
             loop.dataloader_iterator.iterator = None
-            end_workers_of(loop.endless)
+            stop_workers(loop.endless)

@@ -67,12 +67,7 @@ class SeededBatch:
 
 
 class SeededBatches:
-    """The batches of a batch sampler, each with its seed, from any iteration on.
-
-    Args:
-        batches: Batch sampler.
-        endless: Whether the next epoch of the sampler follows the last batch.
-    """
+    """The batches of a batch sampler, each with its seed, from any iteration on."""
 
     def __init__(self, batches: Iterable[list[Any]], *, endless: bool) -> None:
         self.batches, self.endless = batches, endless
@@ -80,13 +75,7 @@ class SeededBatches:
         self.seed = self.iteration = self.skipped = 0
 
     def start(self, seed: int, iteration: int, *, skip: int) -> None:
-        """Set where the next pass, and only that one, starts.
-
-        Args:
-            seed: Seed of the run.
-            iteration: First iteration.
-            skip: Number of batches of the pass to skip without loading them.
-        """
+        """Set where the next pass, and only that one, starts."""
         self.seed, self.iteration, self.skipped = seed, iteration, skip
 
     def __iter__(self) -> Iterator[SeededBatch]:

@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader
 
 from colonnade.common.distributed import raise_on_all_ranks
 
-from ..distributed.sharded_tensors import keep_shards
+from ..distributed.sharded_tensors import reshard_model
 from ..work_dir.last_checkpoint import find_checkpoint_hook
 from ..work_dir.run import Run
 from .hooks import is_between_steps, is_ema_hook
@@ -33,17 +33,12 @@ CHECK_INTERVAL = 1.  # seconds
 
 
 class Interrupted(Exception):
-    """A training that was stopped by a signal.
-
-    Attributes:
-        text: Message.
-        signal: Number of the signal.
-        saved: Checkpoint to resume from, or None if there is none of this iteration.
-    """
+    """A training that was stopped by a signal."""
 
     def __init__(self, text: str, number: int, saved: str | None) -> None:
         super().__init__(text, number, saved)
-        self.text, self.signal, self.saved = text, number, saved
+        self.text, self.signal = text, number
+        self.saved = saved  # checkpoint to resume from, if one of this iteration was saved
 
     def __str__(self) -> str:
         return self.text
@@ -65,12 +60,7 @@ def handle_signals(runner: Runner) -> Iterator[StopOnSignal]:
 
 
 class StopOnSignal(Hook):
-    """A hook that stops all processes after the same iteration if one of them gets a signal.
-
-    Attributes:
-        has_ended: Whether training is over and only the last files are being written.
-        saves: Whether checkpoints are saved.
-    """
+    """A hook that stops all processes after the same iteration if one of them gets a signal."""
 
     priority = 'HIGHEST'
 
@@ -78,8 +68,8 @@ class StopOnSignal(Hook):
         self.signal = 0  # none
         self.process = os.getpid()
         self.handlers: dict[int, Any] = {}  # previous handlers
-        self.has_ended = False
-        self.saves = False
+        self.has_ended = False  # training is over, and only last files are being written
+        self.saves = False  # whether checkpoints are saved
         self.have_batches = False  # whether all processes have some to validate
         self.last_check = -CHECK_INTERVAL  # time of the latest check for signals of others
 
@@ -141,7 +131,7 @@ class StopOnSignal(Hook):
             return
         is_last = batch_idx + 1 == len(runner.val_loop.dataloader)
         if (self.knows_of_signal(runner) or is_last) and self.should_stop():
-            keep_shards(runner.model)
+            reshard_model(runner.model)
             for hook in runner.hooks:
                 if is_ema_hook(hook):
                     hook.after_val_epoch(runner)  # restores the trained weights
@@ -182,9 +172,6 @@ class StopOnSignal(Hook):
 
     def save(self, runner: Runner) -> str | None:
         """Save a checkpoint, and return its path; None if the config saves none, or it is useless.
-
-        Raises:
-            FileError: If it cannot be written, in all processes.
         """
         hook = find_checkpoint_hook(runner)
         if hook is None or not can_resume_mid_epoch(runner):

@@ -113,12 +113,9 @@ class StrictRunner(Runner):
         self._randomness_cfg.update(seed=seed)
         self.set_randomness(**self._randomness_cfg)
 
-    def set_randomness(self,
-                       seed: int | None,
-                       diff_rank_seed: bool = False,
-                       deterministic: bool = False) -> None:
+    def set_randomness(self, seed: int | None, diff_rank_seed: bool = False, **kwargs: Any) -> None:
         """Seed all generators; the seed of the run itself is the same in all processes."""
-        super().set_randomness(seed, diff_rank_seed, deterministic)
+        super().set_randomness(seed, diff_rank_seed, **kwargs)
         if diff_rank_seed:
             self._seed -= get_rank()
 
@@ -212,9 +209,6 @@ class StrictRunner(Runner):
     @master_only
     def save_checkpoint(self, out_dir: str, filename: str, *args: Any, **kwargs: Any) -> None:
         """Save a checkpoint in the first process; a file of this name stays until it is complete.
-
-        Raises:
-            CheckpointError: If it cannot be written, in the first process only.
         """
         kwargs = arguments_of_whole_files(out_dir, *args, **kwargs)
         super().save_checkpoint(out_dir, filename, *args, **kwargs)

@@ -1,4 +1,4 @@
 """Detection of processes that crash or hang."""
-from .monitor import ProcessLost, watched
+from .monitor import ProcessLost, watch_processes
 
-__all__ = ['ProcessLost', 'watched']
+__all__ = ['ProcessLost', 'watch_processes']

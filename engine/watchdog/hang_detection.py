@@ -93,12 +93,7 @@ def find_silent(reports: Sequence[Report], limit: float) -> str:
 
 
 def find_stuck(reports: Sequence[Report], limit: float) -> str:
-    """Return why the job is stuck, or an empty string if it may still make progress.
-
-    Args:
-        reports: Reports of all processes.
-        limit: Seconds that an iteration may take, once its data are loaded.
-    """
+    """Return why the job is stuck, or an empty string if it may still make progress."""
     steps = [report for report in reports if report.phase == STEP]
     # Processes in a step wait for those that load data or are busy. A process that has just started
     # the step that the others wait in has the whole limit for it.

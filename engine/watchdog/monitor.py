@@ -51,12 +51,6 @@ class Watch:
     """Threads that report the state of this process, and end it when another failed or hangs.
 
     No disk can block these threads: others write for them.
-
-    Args:
-        store: Store of all processes, on a connection of its own.
-        limit: Seconds that an iteration, or the silence of a process, may take. 0 means no limit.
-        log_file: Log of the first process.
-        stacks: File to which this process writes the stacks of its threads.
     """
 
     def __init__(self, store: Store, limit: float, log_file: Path, stacks: Path) -> None:
@@ -174,11 +168,7 @@ class Watch:
             self.store.compare_set(ENDED, '', json.dumps([self.reason, self.details]))
 
     def leave(self, error: BaseException | None) -> None:
-        """Stop watching.
-
-        Args:
-            error: Error that ends this process.
-        """
+        """Stop watching."""
         has_failed = (isinstance(error, Exception) and not isinstance(error, Interrupted)) or \
             (isinstance(error, SystemExit) and isinstance(error.code, str))
         follows = isinstance(error, ProcessError) or \
@@ -250,7 +240,7 @@ def _connect() -> Store | None:
 
 
 @contextmanager
-def watched(runner: Runner, limit: float) -> Iterator[None]:
+def watch_processes(runner: Runner, limit: float) -> Iterator[None]:
     """Context manager that ends all processes, with the reason in the log, if one fails or hangs.
 
     Args:

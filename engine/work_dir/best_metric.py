@@ -22,7 +22,7 @@ MAIN_NUMBERS = dict(
     CityScapesMetric='mAP',
     CrowdHumanMetric='mAP',
     CocoPanopticMetric='PQ')
-IOU_NUMBERS = ('mIoU', 'mDice', 'mFscore')  # of mmseg's IoUMetric
+IOU_NUMBERS = ('mIoU', 'mDice', 'mFscore')  # mmseg's IoUMetric
 
 
 def is_validated(cfg: Config) -> bool:

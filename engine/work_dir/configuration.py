@@ -65,11 +65,7 @@ def configure_run(cfg: Config, patience: int | None, min_delta: float | None,
 @contextmanager
 def record_run(runner: Runner, *, patience: int | None, min_delta: float | None,
                trackers: Sequence[str]) -> Iterator[None]:
-    """Context manager in which a training fills its work dir, and shows its progress.
-
-    Args:
-        runner: Runner of a config that :func:`configure_run` has changed; options as there.
-    """
+    """Context manager in which a training fills its work dir, and shows its progress."""
     cfg, table = runner.cfg, MetricsTable(Run(runner.work_dir).metrics)
     recorder, saving = Recorder(table), replace_checkpoint_hook(runner)
     names = [name for name in saving.names if name != 'auto'] if saving else []

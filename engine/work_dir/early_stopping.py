@@ -19,13 +19,6 @@ class EarlyStopping(EarlyStoppingHook):
     Unlike mmengine's, it continues counting when training resumes. An evaluation without a number
     is no improvement, nor is one that equals the best. Training ends between steps of the
     optimizer, and in an epoch-based loop between epochs.
-
-    Args:
-        table: Table of the evaluations.
-        monitor: Name of the metric.
-        patience: Number of evaluations without improvement.
-        min_delta: Minimum improvement.
-        rule: ``'greater'`` or ``'less'``. Defaults to the one of the metric's name.
     """
 
     def __init__(self, table: MetricsTable, monitor: str, *, patience: int, min_delta: float,

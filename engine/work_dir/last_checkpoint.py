@@ -136,12 +136,8 @@ class RunCheckpoints(BestCheckpoint):
         except OSError as error:
             runner.logger.warning(f'{path} cannot be deleted: {error}')
 
-    def after_train_iter(self,
-                         runner: Runner,
-                         batch_idx: int,
-                         data_batch: Any = None,
-                         outputs: dict | None = None) -> None:
-        super().after_train_iter(runner, batch_idx, data_batch, outputs)
+    def after_train_iter(self, runner: Runner, batch_idx: int, *args: Any, **kwargs: Any) -> None:
+        super().after_train_iter(runner, batch_idx, *args, **kwargs)
         done = runner.iter + 1
         if self.waiting is not None and self.may_save(runner, done):
             step = self.waiting if self.by_epoch else done
@@ -212,7 +208,7 @@ def replace_checkpoint_hook(runner: Runner) -> RunCheckpoints | None:
                 CheckpointHook._save_checkpoint_with_step
             new.rule_map = {**base.rule_map, **BestCheckpoint.rule_map}
             if new.save_best:
-                new._init_rule(new.rules, new.key_indicators)  # with the new rule_map
+                new._init_rule(new.rules, new.key_indicators)  # uses the new rule_map
             runner.hooks[index] = new
             return new
     return None

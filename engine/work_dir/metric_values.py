@@ -23,9 +23,6 @@ def fill_missing_metrics(metrics: dict[str, Any], evaluators: Iterable[BaseMetri
 
     mmdet's CocoMetric gives no numbers for a model without detections. Loops and evaluators may add
     a prefix to the names of metrics, as mmdet's TeacherStudentValLoop does.
-
-    Args:
-        metrics: Results of the evaluators.
     """
     missing: dict[str, float] = {}
     for evaluator in evaluators:

@@ -20,9 +20,6 @@ class CompleteMetrics(Hook):
 
     mmdet's CocoMetric gives no numbers then, and mmengine's CheckpointHook would fail. Metrics that
     are still missing, or not numbers, become NaN, which is never the best.
-
-    Args:
-        names: Metrics that other hooks use.
     """
 
     priority = 'HIGHEST'  # before mmengine's hooks get the metrics
@@ -103,16 +100,12 @@ class LoggedSteps(BaseVisBackend):
     def _init_env(self) -> None:
         """Do nothing."""
 
-    def add_scalars(self,
-                    scalar_dict: dict,
-                    step: int = 0,
-                    file_path: str | None = None,
-                    **kwargs: Any) -> None:
+    def add_scalars(self, scalar_dict: dict, *_: Any, **__: Any) -> None:
         """Record a step of training; the hook records evaluations."""
         if self.runner.message_hub.get_info('loop_stage') != 'train':
             return
         numbers = {key.removeprefix('train/'): value for key, value in scalar_dict.items()}
-        if 'time' in numbers:  # that of an iteration; the column is that of the run
+        if 'time' in numbers:  # of one iteration, unlike the column
             numbers['iter_time'] = numbers.pop('time')
         self.recorder.write(self.runner, self.runner.iter + 1, {
             key: value

@@ -20,12 +20,6 @@ class MetricsTable:
     """A CSV file with a row per logged step and per evaluation.
 
     A row of known columns is appended in one write. A new column replaces the whole file.
-
-    Args:
-        path: File that may not exist yet.
-
-    Raises:
-        UserError: If it is another table.
     """
 
     def __init__(self, path: Path) -> None:

@@ -14,18 +14,14 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from colonnade.common.console_logging import without_steps
+from colonnade.common.console_logging import hide_coco_output
 from colonnade.common.progress import FLICKER
 
-from ..runner.log_filters import WithoutIterations
+from ..runner.log_filters import IterationFilter
 
 
 class ProgressLine(Hook):
-    """A hook that shows iteration, loss, remaining time and the latest evaluation.
-
-    Args:
-        metric: Metric of evaluations that is shown.
-    """
+    """A hook that shows iteration, loss, remaining time and the latest evaluation."""
 
     priority = 'LOWEST'  # after the hook that measures times
 
@@ -74,9 +70,6 @@ def show_progress_line(runner: Runner, metric: str | None) -> Iterator[None]:
     """Context manager that shows a progress line instead of the log's lines about iterations.
 
     It does nothing without a terminal, and in all processes but the first.
-
-    Args:
-        metric: Metric of evaluations that is shown.
     """
     console = Console(soft_wrap=True, highlight=False)
     if runner.rank or not sys.stdout.isatty() or not console.is_terminal or \
@@ -84,14 +77,14 @@ def show_progress_line(runner: Runner, metric: str | None) -> Iterator[None]:
         yield
         return
     handlers = [each for each in runner.logger.handlers if type(each) is logging.StreamHandler]
-    log_filter = WithoutIterations()
+    log_filter = IterationFilter()
     live = Live(console=console, auto_refresh=False, redirect_stderr=sys.stderr.isatty())
     runner.register_hook(ProgressLine(live, metric))
     streams = [handler.stream for handler in handlers]
-    with live, without_steps():
+    with live, hide_coco_output():
         for handler in handlers:
             handler.addFilter(log_filter)
-            handler.setStream(sys.stdout)  # which rich prints above the line
+            handler.setStream(sys.stdout)  # rich prints it above the line
         try:
             yield
         finally:

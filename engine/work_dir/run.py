@@ -14,7 +14,8 @@ from mmengine.dist import all_gather_object, broadcast_object_list, is_main_proc
 from mmengine.logging import print_log
 from mmengine.runner import Runner
 
-from colonnade.common.atomic_files import REPLACED, SCRATCH, UNFINISHED, is_left_behind, write_text
+from colonnade.common.atomic_files import (REPLACED, SCRATCH, UNFINISHED, is_stale_scratch,
+                                           write_text)
 from colonnade.common.distributed import wait_for_all
 from colonnade.common.errors import UserError, file_errors
 from colonnade.weights.checksums import CHANGED, has_sum, read_checksums, verify_checksum
@@ -181,7 +182,7 @@ class Run:
             for path in list(folder.iterdir()) if folder.is_dir() else []:
                 name = path.name.removeprefix(UNFINISHED).removeprefix(REPLACED)
                 is_scratch = path.suffix == '.pth' and SCRATCH.fullmatch(path.name)
-                if is_left_behind(path.name) or is_scratch:
+                if is_stale_scratch(path.name) or is_scratch:
                     path.unlink(missing_ok=True)
                 elif path.suffix != '.pth' or name == path.name:
                     continue

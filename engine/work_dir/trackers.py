@@ -53,10 +53,6 @@ def resume_wandb_run(cfg: Config, trackers: Sequence[str]) -> Iterator[None]:
     """Context manager that makes Weights & Biases continue the run of a resumed training.
 
     The ID of the run is in the work dir. ``WANDB_RUN_ID`` and an ``id`` in the config come first.
-
-    Args:
-        cfg: Config of a training, whose ``resume`` is known.
-        trackers: Names from the command line.
     """
     backends = (cfg.get('visualizer') or {}).get('vis_backends') or []
     is_used = 'wandb' in trackers or any(

@@ -12,7 +12,7 @@ from matplotlib.text import Annotation
 from matplotlib.ticker import ScalarFormatter
 from matplotlib.transforms import Bbox
 
-from colonnade.common.atomic_files import replacing
+from colonnade.common.atomic_files import atomic_write
 from colonnade.evaluation.plots import BLUE, GRAY, ORANGE, new_figure, render_figure
 
 from .ranking import Row
@@ -86,7 +86,7 @@ def draw(rows: Sequence[Row], path: Path, title: str, cost: str = 'time') -> Non
              *_boxes(axes, list(zip(costs, nearest, strict=True)))]  # yapf: disable
     for point, row in zip(points, rows, strict=True):
         taken.append(_place(axes, row.backbone, point, taken))
-    with replacing(path) as scratch:
+    with atomic_write(path) as scratch:
         scratch.write_bytes(render_figure(figure, path.suffix[1:], dpi=PNG_DPI, text_as_paths=True))
 
 

@@ -18,7 +18,7 @@ from torch import nn
 
 from colonnade.common.atomic_files import new_folder
 from colonnade.common.errors import FileError, MissingFileError, file_errors
-from colonnade.common.hashing import sha256_of
+from colonnade.common.hashing import compute_sha256
 from colonnade.settings.plain_config import PackageError, config_text
 from colonnade.weights.files import DATASET_META
 
@@ -124,7 +124,8 @@ def card_of(model: TrainedModel, folder: Path, words: Words,
         preprocessing=preprocessing_of(model.cfg),
         parameters=sum(each.numel() for each in model.module.parameters()),
         files={
-            name: StoredFile(sha256=sha256_of(folder / name), bytes=(folder / name).stat().st_size)
+            name:
+            StoredFile(sha256=compute_sha256(folder / name), bytes=(folder / name).stat().st_size)
             for name in (CONFIG, WEIGHTS)
         },
         metrics=dict(metrics),
@@ -175,7 +176,7 @@ def read_metrics(path: Path, checkpoint: str) -> dict[str, float | None]:
         raise PackageError(f'{path} is no metrics.json of colonnade test') from error
     expected = content.get('checkpoint_sha256')
     if expected is not None and Path(checkpoint).is_file():
-        if sha256_of(Path(checkpoint)) != expected:
+        if compute_sha256(Path(checkpoint)) != expected:
             raise PackageError(f'{path} is of another file than {checkpoint}: of {tested}, by its '
                                'SHA-256')
     elif Path(tested).resolve() != Path(checkpoint).resolve():

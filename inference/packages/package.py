@@ -11,7 +11,7 @@ from mmengine.utils import import_modules_from_strings
 from safetensors import SafetensorError, safe_open
 
 from colonnade.common.errors import file_errors
-from colonnade.common.hashing import sha256_of
+from colonnade.common.hashing import compute_sha256
 from colonnade.models.random_weights import without_pretrained
 from colonnade.settings.config_values import plain
 from colonnade.settings.plain_config import (MissingPackageFileError, PackageError, package_errors,
@@ -102,7 +102,7 @@ def check_file(path: Path, expected: StoredFile) -> None:
     if size != expected.bytes:
         raise PackageError(f'{path} has {size} bytes, and {CARD} says {expected.bytes}: it is '
                            'damaged or another file')
-    found = sha256_of(path)
+    found = compute_sha256(path)
     if found != expected.sha256:
         raise PackageError(f'{path} has the SHA-256 {found}, and {CARD} says '
                            f'{expected.sha256}: it is damaged or another file')

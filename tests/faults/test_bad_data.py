@@ -26,7 +26,7 @@ from colonnade.datasets.validation.label_map_files import label_map_fault
 from colonnade.datasets.validation.listed_files import Depth
 from colonnade.datasets.validation.preflight import BadDataError, run_preflight_checks
 from colonnade.datasets.validation.sources import Source, check_source, find_sources
-from colonnade.engine.runner.log_filters import Printable, QuietFilter, WithoutStart
+from colonnade.engine.runner.log_filters import Printable, QuietFilter, StartFilter
 from colonnade.runtime.sanitize import printable
 from colonnade.settings.checks.all_checks import check_config
 from colonnade.settings.dataset_paths import redirect_data_root
@@ -510,7 +510,7 @@ def test_what_cannot_be_shown_is_written_out() -> None:
 def test_a_malformed_line_of_the_log_ends_nothing(capsys: pytest.CaptureFixture) -> None:
     logger = logging.Logger('malformed')
     handler = logging.StreamHandler(sys.stderr)
-    handler.addFilter(WithoutStart())
+    handler.addFilter(StartFilter())
     logger.addHandler(handler)
     logger.addFilter(Printable())
     logger.addFilter(QuietFilter())

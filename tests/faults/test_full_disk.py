@@ -16,7 +16,7 @@ from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 from test_run_folder import EVERY, TINY, Written
 
-from colonnade.common.hashing import sha256_of
+from colonnade.common.hashing import compute_sha256
 from colonnade.engine.work_dir.trackers import TolerantLogFile
 from colonnade.weights.checksums import SUMS, read_checksums
 
@@ -94,7 +94,7 @@ def files_of(work_dir: Path) -> set[str]:
     """Checkpoints and what may be left of them; each is the one that its SHA-256 is of."""
     sums = read_checksums(work_dir)
     assert {name for name, _ in sums} == {path.name for path in work_dir.glob('*.pth')}
-    assert all(sha256_of(work_dir / name) == digest for name, digest in sums)
+    assert all(compute_sha256(work_dir / name) == digest for name, digest in sums)
     hidden = [path.name for path in work_dir.iterdir() if path.name.startswith('.')]
     return {name for name, _ in sums} | set(hidden)
 

@@ -25,8 +25,8 @@ from safetensors.torch import save_file
 
 from colonnade.common import atomic_files, locking
 from colonnade.common.errors import UserError
-from colonnade.common.hashing import sha256_of
-from colonnade.common.locking import locked
+from colonnade.common.hashing import compute_sha256
+from colonnade.common.locking import lock_folder
 from colonnade.engine.distributed.fsdp import create_shared_folder
 from colonnade.engine.runner.launch import lock_work_dir
 from colonnade.engine.work_dir.run import Run, select_resume_checkpoint
@@ -313,7 +313,7 @@ def test_killed_at_any_step_of_saving_shards(tmp_path: Path) -> None:
         content = read_checkpoint(folder / 'iter_2.pth/rest.pth')
         found.add(content['meta']['iter'])
         for name, digest in read_checksums(folder / 'iter_2.pth'):
-            assert sha256_of(folder / 'iter_2.pth' / name) == digest
+            assert compute_sha256(folder / 'iter_2.pth' / name) == digest
         assert [path.name for path in folder.iterdir()] == ['iter_2.pth']
         if not is_killed:
             break
@@ -397,7 +397,8 @@ def test_files_of_others_load(tmp_path: Path) -> None:
 def test_a_sum_is_computed_once_for_each_version(tmp_path: Path,
                                                  monkeypatch: pytest.MonkeyPatch) -> None:
     path, read = save(tmp_path, 2), []
-    monkeypatch.setattr(checksums, 'sha256_of', lambda path: read.append(path) or sha256_of(path))
+    monkeypatch.setattr(checksums, 'compute_sha256',
+                        lambda path: read.append(path) or compute_sha256(path))
     for _ in range(3):
         verify_checksum(path)
     assert len(read) == 1
@@ -410,8 +411,8 @@ def test_a_list_that_is_no_list_costs_nothing(tmp_path: Path) -> None:
     path = save(tmp_path, 2)
     (tmp_path / SUMS).write_bytes(b'\xff\x00 garbage\n' + b'0' * 63 + b'  iter_2.pth\n')
     assert Run.from_config(settings(tmp_path)).find_latest_intact() == path
-    keep_sums(tmp_path, {path.name: sha256_of(path)})
-    assert read_checksums(tmp_path) == [('iter_2.pth', sha256_of(path))]
+    keep_sums(tmp_path, {path.name: compute_sha256(path)})
+    assert read_checksums(tmp_path) == [('iter_2.pth', compute_sha256(path))]
 
 
 def hold(folder: Path, ready: Any) -> None:
@@ -445,7 +446,7 @@ def test_a_killed_run_does_not_keep_its_work_dir(nfs: bool, tmp_path: Path,
     other.kill()
     other.join()
     with lock_work_dir(cfg):
-        with pytest.raises(UserError), locked(tmp_path, ''):
+        with pytest.raises(UserError), lock_folder(tmp_path, ''):
             pass
 
 
@@ -481,7 +482,7 @@ def test_the_cost_of_comparing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     found = {path.stem: min(seconds(lambda path=path: load(path)) for _ in range(3))
              for path in (ours, tmp_path / 'theirs.pth')}  # yapf: disable
     assert all(torch.equal(value, content['state_dict'][key]) for key, value in load(ours).items())
-    found['hash'] = min(seconds(lambda: sha256_of(ours)) for _ in range(3))
+    found['hash'] = min(seconds(lambda: compute_sha256(ours)) for _ in range(3))
     monkeypatch.setattr('colonnade.weights.files.verify_checksum', lambda path: None)
     found['unchecked'] = min(seconds(lambda: load(ours)) for _ in range(3))
     print({name: round(value, 3) for name, value in found.items()})

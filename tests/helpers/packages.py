@@ -11,7 +11,7 @@ import torch
 from conftest import config
 from mmengine.registry import MODELS
 
-from colonnade.common.hashing import sha256_of
+from colonnade.common.hashing import compute_sha256
 from colonnade.inference import load
 from colonnade.inference.packages.creation import Words, make_package
 from colonnade.settings.reading import read_config
@@ -56,5 +56,5 @@ def change_card(folder: Path, change: Callable[[dict[str, Any]], Any]) -> None:
 def forge(folder: Path, name: str, content: bytes) -> None:
     """Exchange a file of a package, so that its hash is right."""
     (folder / name).write_bytes(content)
-    entry = dict(sha256=sha256_of(folder / name), bytes=len(content))
+    entry = dict(sha256=compute_sha256(folder / name), bytes=len(content))
     change_card(folder, lambda card: card['files'].update({name: entry}))

@@ -16,8 +16,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 
 from colonnade.backbones import XCiT
-from colonnade.engine.distributed.sharded_tensors import (gather_tensor, keep_shards, keep_whole,
-                                                          shard_model)
+from colonnade.engine.distributed.sharded_tensors import (gather_model, gather_tensor,
+                                                          reshard_model, shard_model)
 
 
 def images() -> Tensor:
@@ -49,11 +49,11 @@ def state_of(model: nn.Module) -> dict[str, Tensor]:
 
 def evaluate(model: nn.Module, times: int) -> None:
     """As often as it is this process' turn; the other does not wait."""
-    keep_whole(model)
+    gather_model(model)
     with torch.no_grad():
         for _ in range(times):
             model.eval()(images())
-    keep_shards(model)
+    reshard_model(model)
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import cv2
 import numpy as np
 
-from colonnade.common.prefetching import prefetched
+from colonnade.common.prefetching import prefetch_map
 
 from .dataset_reader import ImageSet
 
@@ -56,7 +56,7 @@ def count_labels(data: ImageSet, indices: Sequence[int],
         islands = len(find_islands(labels, num_classes))
         return [*labels.shape[::-1], foreign, islands, *pixels[:num_classes + 1]]
 
-    counted = prefetched(count, indices, workers=WORKERS, ahead=2 * WORKERS)
+    counted = prefetch_map(count, indices, workers=WORKERS, ahead=2 * WORKERS)
     for done, (index, row) in enumerate(zip(indices, counted, strict=True), 1):
         if isinstance(row, str):
             errors.append((index, row))

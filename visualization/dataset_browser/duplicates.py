@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image
 
-from colonnade.common.prefetching import prefetched
+from colonnade.common.prefetching import prefetch_map
 from colonnade.runtime.images import ImageError, read_image
 
 WIDTH, HEIGHT = 9, 8  # of the gray image
@@ -88,7 +88,7 @@ def hash_images(images: Sequence[tuple[int, int, str]], report: Callable[[int], 
         return shrink_to_gray(pixels), (pixels.shape[1], pixels.shape[0])
 
     hashed, errors = [], []
-    results = prefetched(shrink, images, workers=WORKERS, ahead=2 * WORKERS)
+    results = prefetch_map(shrink, images, workers=WORKERS, ahead=2 * WORKERS)
     for done, (item, result) in enumerate(zip(images, results, strict=True), 1):
         if isinstance(result, str):
             errors.append((item[0], item[1], result))

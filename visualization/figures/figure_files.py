@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from colonnade.common.atomic_files import replacing
+from colonnade.common.atomic_files import atomic_write
 from colonnade.common.errors import UserError, file_errors
 from colonnade.inference import load, read_image
 from colonnade.inference.inputs import Input, find_inputs
@@ -49,7 +49,7 @@ def visualize(args: VisualizeOptions) -> Iterator[Path]:
         for stem, figure in zip(stems, figures, strict=True):
             for kind in dict.fromkeys(args.format):
                 path = args.out / f'{stem}.{name}.{kind}'
-                with file_errors(), replacing(path) as scratch:
+                with file_errors(), atomic_write(path) as scratch:
                     scratch.write_bytes(as_bytes(figure, kind, args.dpi))
                 yield path
 

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from colonnade.common.errors import MissingFileError, UserError
-from colonnade.common.locking import locked
+from colonnade.common.locking import lock_folder
 
 RECORD, PAGE, VALUES = 'record', 'report.html', 'metrics.csv'
 EVALUATION, DETAILS = 'evaluation.json', 'details.json'
@@ -142,7 +142,7 @@ def get_evaluation_folder(work_dir: Path, iteration: int) -> Path:
 def is_training(work_dir: Path) -> bool:
     """Return True if a process of this host trains in a work dir."""
     try:
-        with locked(work_dir, ''):
+        with lock_folder(work_dir, ''):
             return False
     except UserError:
         return True
