@@ -30,7 +30,7 @@ def load(path: Path, **changes: object) -> Config:
     return cfg
 
 
-def test_as_many_iterations_as_make_up_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_grad_accum_defaults_to_base_batch_size(monkeypatch: pytest.MonkeyPatch) -> None:
     assert set_grad_accumulation(load(SEGMENTER)) == 8
     cfg = load(DETECTOR, launcher='pytorch')
     monkeypatch.setenv('WORLD_SIZE', '4')
@@ -40,7 +40,7 @@ def test_as_many_iterations_as_make_up_the_batch(monkeypatch: pytest.MonkeyPatch
     assert get_base_batch_size(cfg) == 8
 
 
-def test_what_is_counted_in_iterations_is_stretched() -> None:
+def test_grad_accum_stretches_iterations() -> None:
     cfg = load(SEGMENTER)
     set_grad_accumulation(cfg, 4)
     assert (cfg.train_cfg.max_iters, cfg.train_cfg.val_interval) == (320000, 32000)
@@ -50,7 +50,7 @@ def test_what_is_counted_in_iterations_is_stretched() -> None:
     np.testing.assert_allclose(rates, learning_rates(load(SEGMENTER), 2000), rtol=2e-3, atol=1e-10)
 
 
-def test_epochs_stay_epochs() -> None:
+def test_grad_accum_keeps_epochs() -> None:
     cfg = load(DETECTOR)
     set_grad_accumulation(cfg, 4)
     warm_up, steps = cfg.param_scheduler
@@ -58,7 +58,7 @@ def test_epochs_stay_epochs() -> None:
     assert (cfg.train_cfg.max_epochs, cfg.default_hooks.checkpoint.interval) == (36, 1)
 
 
-def test_a_dumped_config_is_not_changed_twice(tmp_path: Path) -> None:
+def test_dumped_config_is_not_changed_twice(tmp_path: Path) -> None:
     cfg = load(SEGMENTER)
     set_grad_accumulation(cfg, 4)
     cfg.dump(tmp_path / 'dumped.py')
@@ -81,7 +81,7 @@ def test_a_dumped_config_is_not_changed_twice(tmp_path: Path) -> None:
     assert dumped.param_scheduler[-1].eta_min == cfg.param_scheduler[-1].eta_min == 0.125
 
 
-def test_schedules_of_other_kinds_are_stretched() -> None:
+def test_grad_accum_stretches_schedulers() -> None:
     cfg = load(SEGMENTER)
     del cfg.train_cfg['val_interval']
     cfg.param_scheduler = [
@@ -100,7 +100,7 @@ def test_schedules_of_other_kinds_are_stretched() -> None:
     assert cfg.default_hooks.checkpoint.interval == -1  # never
 
 
-def test_schedules_of_several_optimizers_are_stretched() -> None:
+def test_grad_accum_stretches_schedulers_of_several_optimizers() -> None:
     cfg = load(SEGMENTER)
     cfg.param_scheduler = dict(
         head=[dict(type='PolyLR', end=10, by_epoch=False)],
@@ -122,7 +122,7 @@ def test_schedules_of_several_optimizers_are_stretched() -> None:
     }, None, 'no auto_scale_lr.base_batch_size'),
     ({}, -1, '--grad-accum must be at least 1, got -1'),
 ])
-def test_what_cannot_be_made_up(changes: dict, count: int | None, message: str) -> None:
+def test_grad_accum_errors(changes: dict, count: int | None, message: str) -> None:
     cfg = load(SEGMENTER)
     for key, value in changes.items():
         if value is None:
@@ -134,7 +134,7 @@ def test_what_cannot_be_made_up(changes: dict, count: int | None, message: str) 
 
 
 @every_class
-def test_two_accumulated_images_are_a_batch_of_two(cls: type) -> None:
+def test_accumulated_gradients_equal_batch(cls: type) -> None:
     """With norm statistics frozen; the loss is the mean over the images."""
     images = torch.rand(2, 3, 40, 56)
     steps = {}
@@ -158,8 +158,9 @@ def test_two_accumulated_images_are_a_batch_of_two(cls: type) -> None:
     (['--grad-accum', '2'], 'an optimizer step every 2 iterations of 2 images'),
     (['--auto-scale-lr'], 'Scaling the original LR by 0.25'),
 ])
-def test_in_training(option: list[str], expected: str, shapes: Path, tmp_path: Path,
-                     run_tool: Callable, capfd: pytest.CaptureFixture[str]) -> None:
+def test_batch_size_options_in_training(option: list[str], expected: str, shapes: Path,
+                                        tmp_path: Path, run_tool: Callable,
+                                        capfd: pytest.CaptureFixture[str]) -> None:
     head = 'sem_fpn'
     run_tool('train', ROOT / f'configs/{head}/xcit_nano_12_p16_slim_shapes.py', *option,
              '--data-root', shapes / LAYOUTS[head], '--work-dir', tmp_path, '--cfg-options',

@@ -147,7 +147,8 @@ def test_wrappers_of_optimizers(wrapper: dict, device: str, amp: Any, expected: 
 def test_a_wrapper_for_gpus_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     cfg = Config(dict(optim_wrapper=dict(type='AmpOptimWrapper')))
     monkeypatch.setattr('colonnade.engine.training.get_device', lambda: 'cpu')
-    with pytest.raises(ValueError, match='AmpOptimWrapper needs a GPU, .* pass --amp, which trains in'):
+    with pytest.raises(
+            ValueError, match='AmpOptimWrapper needs a GPU, .* pass --amp, which trains in'):
         set_amp(cfg, False)
     monkeypatch.setattr('colonnade.engine.training.get_device', lambda: 'cuda')
     set_amp(cfg, False)

@@ -471,8 +471,8 @@ def test_the_tool_writes_the_page_again(run_tool: Callable, trained: Path, tmp_p
     ('mask_rcnn', 'coco', 'segm_ap', 'coco/segm_mAP', 1),
     ('sem_fpn', 'ade', 'iou', 'mIoU', 100),
 ])
-def test_two_processes(head: str, layout: str, measure: str, metric: str, unit: int, shapes: Path,
-                       tmp_path: Path) -> None:
+def test_two_process_training(head: str, layout: str, measure: str, metric: str, unit: int,
+                              shapes: Path, tmp_path: Path) -> None:
     """What both found is in one record, each image once: three images make two each."""
     options = [*SHORT, 'train_cfg.max_iters=1', 'train_cfg.val_interval=1', *NO_WORKERS,
                'val_dataloader.dataset.indices=3',

@@ -21,7 +21,7 @@ from colonnade.models.fusion import fuse
 from colonnade.settings.reading import read_config
 
 
-def test_a_fused_backbone_scores_the_same(shapes: Path, tmp_path: Path, run_tool: Callable) -> None:
+def test_fused_backbone_metrics(shapes: Path, tmp_path: Path, run_tool: Callable) -> None:
     head = 'sem_fpn'
     cfg = Config.fromfile(config(head))
     init_default_scope(cfg.default_scope)
@@ -35,7 +35,7 @@ def test_a_fused_backbone_scores_the_same(shapes: Path, tmp_path: Path, run_tool
     assert metrics[0]['aAcc'] == pytest.approx(metrics[1]['aAcc'], abs=0.1)
 
 
-def test_backbone_and_pyramid_are_what_is_compiled_and_fused() -> None:
+def test_compile_and_fuse() -> None:
     cfg = Config.fromfile(config('sem_fpn'))
     init_default_scope(cfg.default_scope)
     model = MODELS.build(cfg.model)
@@ -55,7 +55,7 @@ def test_backbone_and_pyramid_are_what_is_compiled_and_fused() -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize('amp', [['--amp'], ['--amp-dtype', 'bfloat16']])
 @pytest.mark.parametrize('head', LAYOUTS)
-def test_mixed_precision(head: str, amp: list[str], shapes: Path, tmp_path: Path) -> None:
+def test_mixed_precision_training(head: str, amp: list[str], shapes: Path, tmp_path: Path) -> None:
     log = run_python('tools/train.py', config(head), '--data-root', shapes / LAYOUTS[head],
                      '--work-dir', tmp_path, *amp, *SHORT)
     assert 'Iter(train) [2/2]' in log
@@ -63,7 +63,7 @@ def test_mixed_precision(head: str, amp: list[str], shapes: Path, tmp_path: Path
 
 @pytest.mark.gpu
 @pytest.mark.parametrize('options', [[], ['--amp'], ['--fsdp'], ['--grad-accum', '2']])
-def test_synchronised_norms_on_a_gpu(options: list[str], shapes: Path, tmp_path: Path) -> None:
+def test_sync_bn_on_gpu(options: list[str], shapes: Path, tmp_path: Path) -> None:
     """As the recipes train on several GPUs, with NCCL and checkpointed blocks; one will do."""
     data = ['--data-root', shapes / 'ade', '--work-dir', tmp_path, '--launcher', 'pytorch']
     launch = [*LAUNCH[:-1], 1]
@@ -78,7 +78,7 @@ def test_synchronised_norms_on_a_gpu(options: list[str], shapes: Path, tmp_path:
 @pytest.mark.gpu
 @pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16, torch.float16])
 @every_class
-def test_maps_of_a_gpu(cls: type, dtype: torch.dtype) -> None:
+def test_feature_maps_on_gpu(cls: type, dtype: torch.dtype) -> None:
     """Maps and gradients are those of a CPU, to the precision."""
     on_cpu = tiny(cls).train()
     on_gpu = copy.deepcopy(on_cpu).cuda()
@@ -100,8 +100,8 @@ def test_maps_of_a_gpu(cls: type, dtype: torch.dtype) -> None:
     pytest.param('mask_rcnn', [], marks=pytest.mark.slow),
     pytest.param('upernet', ['--fsdp', '--checkpoint-format', 'sharded'], marks=pytest.mark.slow),
 ])
-def test_two_processes(head: str, options: list[str], shapes: Path, tmp_path: Path,
-                       run_tool: Callable) -> None:
+def test_two_process_training(head: str, options: list[str], shapes: Path, tmp_path: Path,
+                              run_tool: Callable) -> None:
     """Two gloo processes train on, and evaluate, a half of the data each.
 
     They start from a file that needs trust, and one process goes on with the images of both.

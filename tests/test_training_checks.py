@@ -67,7 +67,7 @@ def wrapped(dataset: dict[str, Any], kind: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize('kind', ['', 'RepeatDataset', 'ConcatDataset', 'MultiImageMixDataset'])
 @pytest.mark.parametrize('key', ['train_dataloader', 'val_dataloader'])
-def test_classes_that_the_file_lacks_are_named(kind: str, key: str, data: Path) -> None:
+def test_classes_missing_in_file(kind: str, key: str, data: Path) -> None:
     """On any backbone, and before an image is read."""
     file = data / 'coco/annotations/instances_train2017.json'
     if key == 'val_dataloader':
@@ -90,7 +90,7 @@ def test_classes_that_the_file_lacks_are_named(kind: str, key: str, data: Path) 
      'are labels 0 to 3, after reduce_zero_label took 1 from each'),
     (False, 'has label 4, and the config has 4 classes .*, which are labels 0 to 3'),
 ])
-def test_labels_beyond_the_classes_are_named(reduce: bool, says: str, data: Path) -> None:
+def test_labels_out_of_range(reduce: bool, says: str, data: Path) -> None:
     for path in sorted((data / 'ade/annotations/training').iterdir())[3:]:
         labels = np.array(Image.open(path))
         labels[:4] = 9
@@ -108,7 +108,7 @@ def test_labels_beyond_the_classes_are_named(reduce: bool, says: str, data: Path
         assert not errors_of(findings(cfg, ('train_dataloader', ), [label_problems]))
 
 
-def test_label_maps_that_cannot_be_read_are_named(data: Path) -> None:
+def test_unreadable_label_maps(data: Path) -> None:
     path = min((data / 'ade/annotations/training').iterdir())
     path.write_bytes(path.read_bytes()[:30])
     cfg = read_config(config('sem_fpn'))
@@ -127,9 +127,8 @@ def test_label_maps_that_cannot_be_read_are_named(data: Path) -> None:
     ({}, ['train_dataloader.dataset.filter_cfg.min_size=65'
           ], '12 images are smaller than filter_cfg.min_size 65'),
 ])
-def test_nothing_to_learn_from_is_said_with_numbers(changes: dict[str, Any], options: list[str],
-                                                    says: str, data: Path, train: Callable,
-                                                    tmp_path: Path) -> None:
+def test_training_set_without_usable_images(changes: dict[str, Any], options: list[str], says: str,
+                                            data: Path, train: Callable, tmp_path: Path) -> None:
     file = data / 'coco/annotations/instances_train2017.json'
     content = change(file, **changes)
     number = len(content['annotations'])
@@ -154,7 +153,7 @@ class OwnLoader(LoadAnnotations):
     ([dict(type=OwnLoader),
       dict(type=LoadAnnotations, with_mask=True, poly2mask=False)], False),
 ])
-def test_what_loads_polygons_alone(steps: list[dict[str, Any]], expected: bool) -> None:
+def test_polygon_pipelines(steps: list[dict[str, Any]], expected: bool) -> None:
     assert takes_polygons_alone(steps) == expected
     assert takes_polygons_alone(Compose(steps).transforms) == expected
 
@@ -180,8 +179,8 @@ class SeveralFiles(CocoDataset):
 """
 
 
-def test_own_data_sets_read_several_files(data: Path, tmp_path: Path, run_tool: Callable,
-                                          monkeypatch: pytest.MonkeyPatch) -> None:
+def test_custom_datasets_with_several_files(data: Path, tmp_path: Path, run_tool: Callable,
+                                            monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / 'several_files.py').write_text(OWN_FILES)
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / 'own.py').write_text(f"""
@@ -196,12 +195,12 @@ train_dataloader = dict(dataset=dict(
     assert 'Iter(train) [2/2]' in latest_log(tmp_path / 'run')
 
 
-def test_a_folder_without_such_images_is_named(data: Path, train: Callable) -> None:
+def test_folder_without_images(data: Path, train: Callable) -> None:
     with pytest.raises(SystemExit, match=f'no images that end in .tif in {data}/ade/images/train'):
         train('sem_fpn', 'train_dataloader.dataset.img_suffix=.tif')
 
 
-def test_images_of_both_sets_are_warned_of(data: Path, train: Callable, tmp_path: Path) -> None:
+def test_shared_images_warn(data: Path, train: Callable, tmp_path: Path) -> None:
     first, *_, last = sorted((data / 'ade/images/training').iterdir())
     here = data / 'ade/images/validation'
     shutil.copy(first, here / first.name)
@@ -215,12 +214,12 @@ def test_images_of_both_sets_are_warned_of(data: Path, train: Callable, tmp_path
     assert '2 of 5 images of validation are trained on too' in lines[0]
 
 
-def test_validation_on_what_is_trained_on(tmp_path: Path) -> None:
+def test_validation_on_training_images_warns(tmp_path: Path) -> None:
     paths = [f'{tmp_path}/{number}.jpg' for number in range(9)]  # not even opened
     assert shared_images(paths, paths) == paths
 
 
-def test_names_alone_are_no_images_of_both_sets(tmp_path: Path) -> None:
+def test_equal_names_are_not_shared_images(tmp_path: Path) -> None:
     for name, content in (('a', b'1234'), ('b', b'1235'), ('c', b'12')):
         (tmp_path / name).mkdir()
         (tmp_path / name / '1.jpg').write_bytes(content)
@@ -228,7 +227,7 @@ def test_names_alone_are_no_images_of_both_sets(tmp_path: Path) -> None:
                          [f'{tmp_path}/b/1.jpg', f'{tmp_path}/c/1.jpg']) == []
 
 
-def test_frames_of_many_clips_are_soon_compared(tmp_path: Path) -> None:
+def test_shared_images_of_many_clips_are_fast(tmp_path: Path) -> None:
     for number in range(2000):
         (tmp_path / str(number)).mkdir()
         (tmp_path / f'{number}/1.jpg').write_bytes(b'x' * (number % 1999))  # two are the same
@@ -238,11 +237,11 @@ def test_frames_of_many_clips_are_soon_compared(tmp_path: Path) -> None:
     assert time.process_time() - started < 1  # each with each: a million comparisons
 
 
-def test_data_sets_of_torch_say_no_images() -> None:
+def test_torch_datasets_have_no_image_paths() -> None:
     assert list(image_paths([Dataset(), ChainDataset([])])) == []
 
 
-def test_configs_of_data_sets_with_other_classes_stay() -> None:
+def test_datasets_without_classes_are_not_checked() -> None:
     """A tracker's head knows pedestrians alone."""
     head = dict(type='YOLOXHead', num_classes=1)
     cfg = Config(

@@ -22,7 +22,7 @@ from .trial_steps import Measurement, Setting, Trial
 
 GIB = 2**30
 #: memory of the C library for freed blocks, as a fraction of the tensors, and of the libraries of a
-#: run that models do not import; tests/test_planning_measured.py compares them
+#: run that models do not import; tests/test_estimated_memory.py compares them
 FREED_FRACTION, LIBRARIES = 0.35, 105 * 2**20
 CUDA_CONTEXT = 0.6 * GIB  # CUDA and its libraries, on a GPU
 USABLE_FRACTION = 0.95  # fraction of a GPU's memory; the rest is lost between blocks

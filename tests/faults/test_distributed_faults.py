@@ -71,8 +71,8 @@ def run_two_of(path: Path,
     ('file', 1, r'process 1 \(pid \d+ on \S+\) ended: OSError: a file of one process'),
     ('memory', 1, r'process 1 \(.*\) ended: RuntimeError: .*can.t allocate memory'),
 ])
-def test_a_process_that_dies_ends_all(fault: str, rank: int, expected: str, shapes: Path,
-                                      tmp_path: Path) -> None:
+def test_crashed_process_ends_job(fault: str, rank: int, expected: str, shapes: Path,
+                                  tmp_path: Path) -> None:
     """Also where nothing stops the others, as with srun."""
     ended = run_two_of(
         faulty(tmp_path, hook=dict(fault=fault, rank=rank)), shapes, tmp_path, *NO_WORKERS, *NO_VAL)
@@ -88,7 +88,7 @@ def test_a_process_that_dies_ends_all(fault: str, rank: int, expected: str, shap
 
 @pytest.mark.slow
 @pytest.mark.parametrize('options', [(), ('--fsdp', )])
-def test_a_bug_while_saving_ends_all(options: tuple[str, ...], shapes: Path,
+def test_error_while_saving_ends_job(options: tuple[str, ...], shapes: Path,
                                      tmp_path: Path) -> None:
     """As an error of the disk does, and the log has its traceback."""
     path = faulty(tmp_path, hook=dict(fault='fail', rank=0, iteration=-1))
@@ -102,7 +102,7 @@ def test_a_bug_while_saving_ends_all(options: tuple[str, ...], shapes: Path,
     assert 'in fail' in latest_log(tmp_path / 'run')
 
 
-def test_an_error_of_one_process_is_one_of_all(tmp_path: Path) -> None:
+def test_raise_on_all_ranks(tmp_path: Path) -> None:
     """Each is the one that leads to it; nobody waits, and errors of the record end nothing."""
     command = [ROOT / 'tests/helpers/failing_processes.py']
     one, other = run_independently(command, command, out=tmp_path, timeout=60)
@@ -122,7 +122,7 @@ def test_an_error_of_one_process_is_one_of_all(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize('rank', [0, 1])
-def test_a_stopped_process_ends_all(rank: int, shapes: Path, tmp_path: Path) -> None:
+def test_stopped_process_ends_job(rank: int, shapes: Path, tmp_path: Path) -> None:
     """By SIGSTOP; the others end, what is stopped is left to the launcher."""
     ended = run_two_of(
         faulty(tmp_path, hook=dict(fault='stop', rank=rank)),
@@ -138,7 +138,7 @@ def test_a_stopped_process_ends_all(rank: int, shapes: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_an_endless_loop_in_an_iteration_ends_all(shapes: Path, tmp_path: Path) -> None:
+def test_hang_in_iteration_ends_job(shapes: Path, tmp_path: Path) -> None:
     path = faulty(tmp_path, hook=dict(fault='loop', rank=1))
     ended = run_two_of(path, shapes, tmp_path, *NO_WORKERS, *NO_VAL)
     assert [each.status for each in ended] == [1, 1]
@@ -150,8 +150,8 @@ def test_an_endless_loop_in_an_iteration_ends_all(shapes: Path, tmp_path: Path) 
 
 @pytest.mark.slow
 @pytest.mark.parametrize('num_workers', [0, 1])
-def test_an_endless_loop_in_a_transform_ends_by_the_limit_of_torch(
-        num_workers: int, shapes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hang_in_transform_ends_by_torch_timeout(num_workers: int, shapes: Path, tmp_path: Path,
+                                                 monkeypatch: pytest.MonkeyPatch) -> None:
     """In a process or in its worker, none of which is left; the log names it before."""
     monkeypatch.setattr(monitor, 'REMINDER', 1.)
     options = NO_WORKERS if num_workers == 0 else [
@@ -171,7 +171,7 @@ def test_an_endless_loop_in_a_transform_ends_by_the_limit_of_torch(
 
 @pytest.mark.slow
 @pytest.mark.parametrize('rank', [0, 1])
-def test_a_slow_evaluation_is_no_hang(rank: int, shapes: Path, tmp_path: Path) -> None:
+def test_slow_evaluation_is_not_a_hang(rank: int, shapes: Path, tmp_path: Path) -> None:
     """It takes twice the limit in one process, and the other waits."""
     ended = run_two_of(
         faulty(tmp_path, hook=dict(fault='late', rank=rank, iteration=0)), shapes, tmp_path,
@@ -181,8 +181,8 @@ def test_a_slow_evaluation_is_no_hang(rank: int, shapes: Path, tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_data_that_pause_are_no_hang(shapes: Path, tmp_path: Path,
-                                     monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_data_is_not_a_hang(shapes: Path, tmp_path: Path,
+                                 monkeypatch: pytest.MonkeyPatch) -> None:
     """Each image takes longer than the limit in one process, which is named."""
     monkeypatch.setattr(monitor, 'REMINDER', 3.)
     ended = run_two_of(
@@ -217,8 +217,8 @@ def evaluate_by_two(path: Path, shapes: Path, tmp_path: Path) -> list[Ended]:
     ('fail', 0, r'process 0 \(pid \d+ on \S+\) ended: RuntimeError: a fault of one process'),
     ('stop', 1, r'the run hangs: process 1 \(.*\) has not reported for \d+ s, since'),
 ])
-def test_an_evaluation_ends_as_a_whole(fault: str, rank: int, expected: str, shapes: Path,
-                                       tmp_path: Path) -> None:
+def test_crashed_process_ends_evaluation(fault: str, rank: int, expected: str, shapes: Path,
+                                         tmp_path: Path) -> None:
     path = faulty(tmp_path, hook=dict(fault=fault, rank=rank, iteration=2))
     ended = evaluate_by_two(path, shapes, tmp_path)
     of_faulty = dict(kill=-9, fail=1, stop=None)[fault]
@@ -229,7 +229,7 @@ def test_an_evaluation_ends_as_a_whole(fault: str, rank: int, expected: str, sha
 
 
 @pytest.mark.slow
-def test_an_endless_loop_in_an_evaluation_ends_all(shapes: Path, tmp_path: Path) -> None:
+def test_hang_in_evaluation_ends_job(shapes: Path, tmp_path: Path) -> None:
     """While the other process waits for what this one found."""
     path = faulty(tmp_path, hook=dict(fault='loop', rank=1, iteration=2))
     assert [each.status for each in evaluate_by_two(path, shapes, tmp_path)] == [1, 1]
@@ -238,7 +238,7 @@ def test_an_endless_loop_in_an_evaluation_ends_all(shapes: Path, tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_an_evaluation_of_another_checkpoint_is_refused(shapes: Path, tmp_path: Path) -> None:
+def test_evaluation_refuses_different_checkpoints(shapes: Path, tmp_path: Path) -> None:
     commands = [evaluation(config('sem_fpn'), shapes, tmp_path, weights)
                 for weights in ('one.pth', 'other.pth')]  # yapf: disable
     ended = run_independently(*commands, out=tmp_path)
@@ -254,7 +254,7 @@ def reports(*states: tuple[str, float, float]) -> list[Report]:
             for rank, (phase, seconds, silence) in enumerate(states)]  # yapf: disable
 
 
-def test_who_holds_up_the_others() -> None:
+def test_find_stuck_process() -> None:
     """From what processes report of themselves, as the first of them judges it."""
     for fine in (
             reports((STEP, 599, 0), (STEP, 599, 0)),
@@ -277,7 +277,7 @@ def test_who_holds_up_the_others() -> None:
         assert re.match('process 1 .* has not reported for 601 s', find_silent(silent, 600))
 
 
-def test_who_waits_for_data() -> None:
+def test_find_slow_data() -> None:
     assert find_slow_data(reports((DATA, 59, 0), (STEP, 90, 0)), 60) == ''
     assert re.match(
         r'process 2 .* has been waiting for the data of iteration 12 for 70 s, and 2 of 3',
@@ -285,7 +285,7 @@ def test_who_waits_for_data() -> None:
 
 
 @pytest.mark.parametrize('kind', ['train', 'val', 'test'])
-def test_phases_of_a_process(kind: str) -> None:
+def test_process_phases(kind: str) -> None:
     """Data count for nothing, steps for their time, and other hooks may take any."""
     report = Report(0, 'here', 7)
     loop = SimpleNamespace(dataloader=[0, 0])
@@ -334,8 +334,8 @@ def port() -> Iterator[int]:
     yield store.port
 
 
-def test_a_disk_that_hangs_keeps_no_process(port: int, tmp_path: Path,
-                                            monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hanging_disk_does_not_block_exit(port: int, tmp_path: Path,
+                                          monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever opens a pipe that nobody reads waits for ever."""
     os.mkfifo(tmp_path / 'pipe')
     monkeypatch.setattr(monitor, 'GRACE', 1.)
@@ -352,8 +352,8 @@ def test_a_disk_that_hangs_keeps_no_process(port: int, tmp_path: Path,
     assert process.exitcode == 1
 
 
-def test_the_first_traceback_is_kept(port: int, tmp_path: Path,
-                                     monkeypatch: pytest.MonkeyPatch) -> None:
+def test_first_traceback_is_kept(port: int, tmp_path: Path,
+                                 monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is told after it; also that of an error whose message would be enough."""
     monkeypatch.setattr(monitor, 'BEAT', 0.01)
     own, other = watch_of(0, port, tmp_path), watch_of(1, port, tmp_path)
@@ -378,14 +378,13 @@ def test_the_first_traceback_is_kept(port: int, tmp_path: Path,
 
 
 @pytest.mark.parametrize('limit', ['-1', 'nan'])
-def test_limits_are_numbers_from_0_on(limit: str, shapes: Path, tmp_path: Path,
-                                      run_tool: Callable) -> None:
+def test_hang_timeout_errors(limit: str, shapes: Path, tmp_path: Path, run_tool: Callable) -> None:
     with pytest.raises(SystemExit, match=f'train: --hang-timeout must be 0 or more, got {limit}'):
         run_tool('train', config('sem_fpn'), '--data-root', shapes / 'ade', '--work-dir', tmp_path,
                  '--hang-timeout', limit)  # yapf: disable
 
 
-def test_what_two_processes_compare(tmp_path: Path) -> None:
+def test_process_consistency(tmp_path: Path) -> None:
     for name, content in (('one', b'1'), ('copy', b'1'), ('other', b'2')):
         (tmp_path / name).mkdir()
         (tmp_path / name / 'rest.pth').write_bytes(content)
@@ -410,8 +409,8 @@ def test_what_two_processes_compare(tmp_path: Path) -> None:
     ('data', 'process 1 .* other data than process 0 .*: 11 images in train_dataloader, not 12'),
     ('label map', 'process 1 .* other data .*: the content of .*annotations/training is not that '),
 ])
-def test_a_process_with_another_config_or_data_is_refused(option: str, expected: str, shapes: Path,
-                                                          tmp_path: Path) -> None:
+def test_different_config_or_data_is_refused(option: str, expected: str, shapes: Path,
+                                             tmp_path: Path) -> None:
     root = shapes / 'ade'
     first = train(config('sem_fpn'), '--data-root', root, '--work-dir', tmp_path / 'run',
                   '--no-report', *OPTIONS, *NO_WORKERS)  # yapf: disable
@@ -432,7 +431,7 @@ def test_a_process_with_another_config_or_data_is_refused(option: str, expected:
         assert 'Traceback' not in each.printed
 
 
-def test_paths_may_differ_between_machines() -> None:
+def test_paths_may_differ_between_hosts() -> None:
     first = dict(data_root="'/data/coco'", lr='0.1', url="'s3://a/b'")
     assert format_differences(dict(data_root="'/scratch/7/coco'", lr='0.1', url="'/b'"),
                               first) == ''
@@ -441,7 +440,7 @@ def test_paths_may_differ_between_machines() -> None:
     assert format_differences({}, dict(commit='a'), missing=False) == ''
 
 
-def test_what_does_not_decide_a_training_may_differ() -> None:
+def test_irrelevant_settings_may_differ() -> None:
     cfg = read_config(config('sem_fpn'))
     first = get_relevant_settings(cfg)
     cfg.merge_from_dict({

@@ -14,7 +14,7 @@ from conftest import LAYOUTS, NO_WORKERS, config, latest_log, run_two
 from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
-from test_run_folder import EVERY, TINY, Written
+from test_work_dir import EVERY, TINY, Written
 
 from colonnade.common.hashing import compute_sha256
 from colonnade.engine.work_dir.trackers import TolerantLogFile
@@ -99,8 +99,7 @@ def files_of(work_dir: Path) -> set[str]:
     return {name for name, _ in sums} | set(hidden)
 
 
-def test_a_disk_that_is_full_for_a_while(train: Callable,
-                                         capsys: pytest.CaptureFixture[str]) -> None:
+def test_disk_is_full_temporarily(train: Callable, capsys: pytest.CaptureFixture[str]) -> None:
     """The best of that time is lost, and the next that is better than the one before is saved."""
     work_dir = train([0.5, 0.75, 0.25, 0.625], 2, 4)
     assert files_of(work_dir) == {'iter_4.pth', 'best_score_iter_4.pth'}
@@ -121,7 +120,7 @@ def test_a_disk_that_is_full_for_a_while(train: Callable,
     assert infos['best_score'] == 0.625 and infos['keep_ckpt_ids'] == [4]
 
 
-def test_the_log_is_open_before_its_first_line(tmp_path: Path) -> None:
+def test_log_file_is_open_initially(tmp_path: Path) -> None:
     """mmengine writes how weights were initialized to its stream, without a record."""
     handler = TolerantLogFile(logging.FileHandler(tmp_path / 'log.txt'))
     handler.stream.write('initialized\n')
@@ -130,14 +129,14 @@ def test_the_log_is_open_before_its_first_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_full_disk_under_the_runner_of_mmengine(train: Callable) -> None:
+def test_full_disk_with_mmengine_runner(train: Callable) -> None:
     """Of a config with a runner of its own: its checkpoints are whole, and have sums too."""
     work_dir = train([0.5, 0.75, 0.25, 0.625], 2, 4, own="runner_type = 'Runner'\n")
     assert files_of(work_dir) == {'iter_4.pth', 'best_score_iter_4.pth'}
 
 
 @pytest.mark.slow
-def test_a_disk_that_stays_full(train: Callable, disk: Path) -> None:
+def test_disk_stays_full(train: Callable, disk: Path) -> None:
     with pytest.raises(SystemExit) as stopped:
         train([0.5, 0.25, 0.25], 2, 0)
     text = str(stopped.value)
@@ -153,7 +152,8 @@ def test_a_disk_that_stays_full(train: Callable, disk: Path) -> None:
 
 
 @pytest.mark.slow
-def test_room_at_the_end(train: Callable, disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_last_checkpoint_is_saved_at_end(train: Callable, disk: Path,
+                                         monkeypatch: pytest.MonkeyPatch) -> None:
     """The last checkpoint is tried once more behind the last evaluation."""
     compute = Written.compute_metrics
 
@@ -188,7 +188,7 @@ for rank in (0, 1):
 
 
 @pytest.mark.slow
-def test_all_processes_hear_of_a_full_disk(tmp_path: Path) -> None:
+def test_full_disk_is_raised_on_all_ranks(tmp_path: Path) -> None:
     """Those that do not write would wait for the one that does."""
     (tmp_path / 'script.py').write_text(SCRIPT)
     printed = run_two(str(tmp_path / 'script.py'), out=tmp_path)

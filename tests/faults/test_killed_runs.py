@@ -18,7 +18,7 @@ from conftest import LAYOUTS, NO_VAL, NO_WORKERS, SHORT, config, latest_log
 from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
-from test_run_folder import TINY
+from test_work_dir import TINY
 
 from colonnade.weights.checksums import SUMS
 
@@ -103,8 +103,7 @@ def assert_same(first: Path, second: Path) -> None:
             assert torch.equal(value, states[1][index][key]), (index, key)
 
 
-def test_a_torn_newest_file_is_not_gone_on_from(trained: Path, run_tool: Callable,
-                                                shapes: Path) -> None:
+def test_resume_skips_damaged_checkpoint(trained: Path, run_tool: Callable, shapes: Path) -> None:
     """By the command line, from the files of a training; the config says resume, or the option."""
     newest = trained / 'iter_2.pth'
     os.truncate(newest, newest.stat().st_size // 2)
@@ -119,7 +118,7 @@ def test_a_torn_newest_file_is_not_gone_on_from(trained: Path, run_tool: Callabl
 
 
 @pytest.mark.slow
-def test_killed_when_half_of_a_checkpoint_is_written(train: Callable, tmp_path: Path) -> None:
+def test_killed_while_saving(train: Callable, tmp_path: Path) -> None:
     own = "custom_hooks = [dict(type='KilledWhileSaving', iteration=2)]\n"
     process = in_a_process(tmp_path / 'printed.txt', train, 'run', 3, own=own)
     process.join()
@@ -133,7 +132,7 @@ def test_killed_when_half_of_a_checkpoint_is_written(train: Callable, tmp_path: 
 
 
 @pytest.mark.slow
-def test_killed_at_random_until_it_is_done(train: Callable, tmp_path: Path) -> None:
+def test_killed_at_random(train: Callable, tmp_path: Path) -> None:
     """Data order and random states of a run that goes on are those of one that was not killed."""
     seed = int(os.environ.get('COLONNADE_SEED', random.randrange(10**6)))
     print(f'seed {seed}: COLONNADE_SEED repeats it')

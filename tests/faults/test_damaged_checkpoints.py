@@ -90,8 +90,8 @@ TEARS = [flip, cut, blank, hole, lambda path: path.write_bytes(b'')]
 
 @pytest.mark.parametrize('tear', TEARS, ids=['flip', 'cut', 'blank', 'hole', 'empty'])
 @pytest.mark.parametrize('has_sums', [True, False])
-def test_a_torn_file_falls_back(tear: Callable, has_sums: bool, tmp_path: Path,
-                                monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damaged_checkpoint_falls_back(tear: Callable, has_sums: bool, tmp_path: Path,
+                                       monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     monkeypatch.setattr('colonnade.engine.work_dir.run.print_log',
                         lambda text, **_: said.append(text))
@@ -114,7 +114,7 @@ def test_a_torn_file_falls_back(tear: Callable, has_sums: bool, tmp_path: Path,
 
 
 @pytest.mark.parametrize('best', ['whole', 'torn', None])
-def test_what_to_do_where_no_checkpoint_is_whole(best: str | None, tmp_path: Path) -> None:
+def test_all_checkpoints_damaged(best: str | None, tmp_path: Path) -> None:
     """The best checkpoint may hold weights alone."""
     path = tmp_path / 'best_mIoU_iter_2.pth'
     if best:
@@ -129,8 +129,7 @@ def test_what_to_do_where_no_checkpoint_is_whole(best: str | None, tmp_path: Pat
     assert str(raised.value).endswith(f'there. {advice}{start if best == "whole" else ""}')
 
 
-def test_the_best_of_an_earlier_start_is_kept(tmp_path: Path,
-                                              monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_best_checkpoint_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a run that was killed before it saved the state of training, and starts anew."""
     said: list[str] = []
     monkeypatch.setattr('colonnade.engine.work_dir.run.print_log',
@@ -153,7 +152,7 @@ def test_the_best_of_an_earlier_start_is_kept(tmp_path: Path,
 
 
 @pytest.mark.parametrize('note', [None, '/moved/best_mAP_iter_2.pth'])
-def test_the_best_that_the_run_noted_is_named(note: str | None, tmp_path: Path) -> None:
+def test_recorded_best_checkpoint_is_suggested(note: str | None, tmp_path: Path) -> None:
     """Else the newest."""
     for metric, time_of in (('mAP', 1), ('mIoU', 2)):
         path = tmp_path / f'best_{metric}_iter_2.pth'
@@ -166,7 +165,7 @@ def test_the_best_that_the_run_noted_is_named(note: str | None, tmp_path: Path) 
         Run.from_config(settings(tmp_path)).find_latest_intact()
 
 
-def test_another_checkpoint_in_its_place_is_not_gone_on_from(tmp_path: Path) -> None:
+def test_replaced_checkpoint_is_not_resumed(tmp_path: Path) -> None:
     first, second = save(tmp_path, 2), save(tmp_path, 4)
     shutil.copy(first, second)
     with pytest.raises(DamagedError, match='altered: its SHA-256 is not .* delete its line there'):
@@ -178,7 +177,7 @@ def test_another_checkpoint_in_its_place_is_not_gone_on_from(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize('text', ['', '/gone/run/iter_4.pth', '/gone/iter_', 'iter_4.pth\n', None])
-def test_the_name_of_the_last_may_be_lost(text: str | None, tmp_path: Path) -> None:
+def test_last_checkpoint_record_may_be_lost(text: str | None, tmp_path: Path) -> None:
     """Cut off, of a folder that was moved, or not there at all."""
     for step in (2, 4):
         path = save(tmp_path, step)
@@ -187,8 +186,8 @@ def test_the_name_of_the_last_may_be_lost(text: str | None, tmp_path: Path) -> N
     assert Run.from_config(settings(tmp_path)).find_latest_intact() == path
 
 
-def test_a_copied_run_goes_on_from_its_own_checkpoint(tmp_path: Path,
-                                                      monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copied_run_resumes_from_own_checkpoint(tmp_path: Path,
+                                                monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     monkeypatch.setattr('colonnade.engine.work_dir.run.print_log',
                         lambda text, **_: said.append(text))
@@ -205,7 +204,7 @@ def test_a_copied_run_goes_on_from_its_own_checkpoint(tmp_path: Path,
     assert f'resumes from {first}/iter_2.pth: {copied}/last_checkpoint names a' in said[0]
 
 
-def test_the_newest_is_the_one_that_was_saved_last(tmp_path: Path) -> None:
+def test_latest_checkpoint_is_saved_last(tmp_path: Path) -> None:
     """Not the one of the highest number: a run went back to iteration 2, and saved 3."""
     for step in (2, 4, 3):
         save(tmp_path, step)
@@ -217,7 +216,7 @@ def test_the_newest_is_the_one_that_was_saved_last(tmp_path: Path) -> None:
             for path in Run.from_config(settings(tmp_path)).checkpoints()] == list('342')
 
 
-def test_checkpoints_in_a_folder_of_their_own(tmp_path: Path) -> None:
+def test_checkpoints_in_out_dir(tmp_path: Path) -> None:
     (tmp_path / 'run').mkdir()
     (tmp_path / 'out/run').mkdir(parents=True)
     path = save(tmp_path / 'out/run', 2)
@@ -266,7 +265,7 @@ def killed_at(event: int, work: Callable[[], object]) -> bool:
     return process.exitcode != 0
 
 
-def test_killed_at_any_step_of_saving(tmp_path: Path) -> None:
+def test_killed_at_each_step_of_saving(tmp_path: Path) -> None:
     """Of a checkpoint that is written anew, as with a better evaluation, and of the next."""
     start, found, at, is_killed = tmp_path / 'start', set(), 0, True
     start.mkdir()
@@ -301,7 +300,7 @@ def write_folder(path: Path, step: int) -> None:
 
 
 @pytest.mark.slow
-def test_killed_at_any_step_of_saving_shards(tmp_path: Path) -> None:
+def test_killed_at_each_step_of_saving_shards(tmp_path: Path) -> None:
     at, found = 0, set()
     while True:
         folder = tmp_path / str(at)
@@ -322,7 +321,7 @@ def test_killed_at_any_step_of_saving_shards(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize('is_altered', [True, False])
-def test_shards_that_are_altered_or_missing(is_altered: bool, tmp_path: Path) -> None:
+def test_damaged_or_missing_shards(is_altered: bool, tmp_path: Path) -> None:
     for step in (2, 4):
         write_folder(tmp_path / f'iter_{step}.pth', step)
         os.utime(tmp_path / f'iter_{step}.pth', (step, step))
@@ -344,7 +343,7 @@ def checksums_of_folder(folder: Path) -> None:
     check_folder(folder)
 
 
-def test_sha256sum_checks_the_list(tmp_path: Path) -> None:
+def test_sha256sum_reads_checksums(tmp_path: Path) -> None:
     for step in (2, 4, 4):
         path = save(tmp_path, step)
     command = ['sha256sum', '--check', SUMS]
@@ -356,8 +355,7 @@ def test_sha256sum_checks_the_list(tmp_path: Path) -> None:
     assert done.stdout == 'iter_4.pth: FAILED\n' and done.returncode
 
 
-def test_a_file_is_on_the_disk_before_it_takes_its_place(tmp_path: Path,
-                                                         monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_is_synced_before_rename(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise a failure of power may leave a file without content under its name."""
     events: list[str] = []
     fsync, replace = os.fsync, Path.replace
@@ -379,7 +377,7 @@ def test_a_file_is_on_the_disk_before_it_takes_its_place(tmp_path: Path,
     ]
 
 
-def test_files_of_others_load(tmp_path: Path) -> None:
+def test_third_party_files_load(tmp_path: Path) -> None:
     """Also those whose writer told torch to leave the CRC-32 out."""
     torch.save(state(1), tmp_path / 'theirs.pth')
     torch.serialization.set_crc32_options(False)
@@ -394,8 +392,7 @@ def test_files_of_others_load(tmp_path: Path) -> None:
         read_checkpoint(tmp_path / 'theirs.pth')
 
 
-def test_a_sum_is_computed_once_for_each_version(tmp_path: Path,
-                                                 monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checksum_is_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, read = save(tmp_path, 2), []
     monkeypatch.setattr(checksums, 'compute_sha256',
                         lambda path: read.append(path) or compute_sha256(path))
@@ -407,7 +404,7 @@ def test_a_sum_is_computed_once_for_each_version(tmp_path: Path,
         verify_checksum(path)
 
 
-def test_a_list_that_is_no_list_costs_nothing(tmp_path: Path) -> None:
+def test_invalid_checksum_list_is_ignored(tmp_path: Path) -> None:
     path = save(tmp_path, 2)
     (tmp_path / SUMS).write_bytes(b'\xff\x00 garbage\n' + b'0' * 63 + b'  iter_2.pth\n')
     assert Run.from_config(settings(tmp_path)).find_latest_intact() == path
@@ -422,8 +419,8 @@ def hold(folder: Path, ready: Any) -> None:
 
 
 @pytest.mark.parametrize('nfs', [False, True])
-def test_a_killed_run_does_not_keep_its_work_dir(nfs: bool, tmp_path: Path,
-                                                 monkeypatch: pytest.MonkeyPatch) -> None:
+def test_killed_run_releases_lock(nfs: bool, tmp_path: Path,
+                                  monkeypatch: pytest.MonkeyPatch) -> None:
     """On NFS, whose server locks files and no folders, too."""
     if nfs:
         flock = locking.fcntl.flock
@@ -450,8 +447,8 @@ def test_a_killed_run_does_not_keep_its_work_dir(nfs: bool, tmp_path: Path,
             pass
 
 
-def test_a_file_system_without_locks_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-                                             capsys: pytest.CaptureFixture[str]) -> None:
+def test_file_system_without_locks_warns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                         capsys: pytest.CaptureFixture[str]) -> None:
 
     def no_locks(handle: int, how: int) -> None:
         raise OSError(38, 'Function not implemented')
@@ -462,7 +459,7 @@ def test_a_file_system_without_locks_is_told(tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.slow
-def test_the_cost_of_comparing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checksum_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Prints seconds of a processor, the least of three, for a file of 360 MB."""
     content = dict(state_dict={str(i): torch.randn(10**6) for i in range(90)})
     torch.save(content, tmp_path / 'theirs.pth')

@@ -28,7 +28,7 @@ def functions_of(path: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize('fault, names', rows())
-def test_the_functions_of_a_fault_exist(fault: str, names: str) -> None:
+def test_listed_tests_exist(fault: str, names: str) -> None:
     named = TEST.findall(names)
     assert named, f'{fault}: no test'
     for file, name, star in named:
@@ -38,6 +38,6 @@ def test_the_functions_of_a_fault_exist(fault: str, names: str) -> None:
             f'{fault}: {name} is slow and has no star, or the other way round'
 
 
-def test_no_fault_of_many_is_there_twice() -> None:
+def test_faults_are_unique() -> None:
     faults = [fault for fault, _ in rows()]
     assert len(set(faults)) == len(faults) >= 60

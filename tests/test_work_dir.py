@@ -138,7 +138,7 @@ def rows(work_dir: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def test_a_table_is_whole_at_any_moment(tmp_path: Path) -> None:
+def test_table_is_complete_after_each_row(tmp_path: Path) -> None:
     table = MetricsTable(tmp_path / 'm.csv')
     table.append(dict(iter=1, epoch=0.5, time=1.5, loss=2))
     table.append({'iter': 2, 'time': 3., 'a person, standing': 1 / 3})
@@ -165,7 +165,7 @@ def test_a_table_is_whole_at_any_moment(tmp_path: Path) -> None:
             MetricsTable(tmp_path / 'm.csv')
 
 
-def test_a_row_that_was_cut_off_is_no_row(tmp_path: Path) -> None:
+def test_table_drops_truncated_row(tmp_path: Path) -> None:
     table = MetricsTable(tmp_path / 'm.csv')
     table.append(dict(iter=1, time=1.5))
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)  # as on a full disk
@@ -197,7 +197,7 @@ def test_a_row_that_was_cut_off_is_no_row(tmp_path: Path) -> None:
           dataset_prefixes=['a']), None),
     (dict(type='Written'), None),
 ])  # yapf: disable
-def test_the_metric_that_matters(evaluator: Any, expected: str | None) -> None:
+def test_best_metric_of_evaluators(evaluator: Any, expected: str | None) -> None:
     cfg = read_config(config('mask_rcnn'))
     cfg.val_evaluator = evaluator
     assert find_best_metric(cfg) == expected
@@ -206,7 +206,7 @@ def test_the_metric_that_matters(evaluator: Any, expected: str | None) -> None:
     assert cfg.default_hooks.checkpoint.get('save_best') == expected
 
 
-def test_what_a_config_says_of_its_checkpoints_stays() -> None:
+def test_save_best_of_config_is_kept() -> None:
     cfg = read_config(config('sem_fpn'))
     for hook in (dict(type='CheckpointHook', save_best=None), None):
         cfg.default_hooks.checkpoint = hook
@@ -222,7 +222,7 @@ def test_what_a_config_says_of_its_checkpoints_stays() -> None:
     assert cfg.default_hooks.checkpoint == dict(type='CheckpointHook')
 
 
-def test_a_loop_may_give_metrics_other_names(capsys: pytest.CaptureFixture[str]) -> None:
+def test_best_metric_unknown_for_third_party_loop(capsys: pytest.CaptureFixture[str]) -> None:
     cfg = read_config(config('mask_rcnn'))
     assert find_best_metric(cfg) == 'coco/segm_mAP'
     cfg.val_cfg.type = 'TeacherStudentValLoop'
@@ -236,7 +236,7 @@ def test_a_loop_may_give_metrics_other_names(capsys: pytest.CaptureFixture[str])
     assert fill_missing_metrics(found, [CocoMetric(metric='bbox')]) == found
 
 
-def test_one_metric_stops_and_chooses() -> None:
+def test_auto_save_best_uses_stopping_metric() -> None:
     cfg = read_config(config('sem_fpn'))
     cfg.default_hooks.checkpoint.save_best = 'auto'  # the first: aAcc
     configure_run(cfg, None, None, ())
@@ -246,7 +246,7 @@ def test_one_metric_stops_and_chooses() -> None:
     assert cfg.default_hooks.checkpoint.rule == 'greater'
 
 
-def test_the_first_real_number_is_the_best(evaluated: Callable) -> None:
+def test_best_checkpoint_ignores_nan_metrics(evaluated: Callable) -> None:
     work_dir = evaluated([math.nan, None, 0.5, 'none'],
                          options=['default_hooks.checkpoint.max_keep_ckpts=1'])
     best = work_dir / 'best_score_iter_3.pth'
@@ -264,7 +264,7 @@ def test_the_first_real_number_is_the_best(evaluated: Callable) -> None:
     assert [row['epoch'] for row in found[::2]] == ['0.167', '0.333', '0.5', '0.667']
 
 
-def test_the_last_of_equal_checkpoints_is_the_best(evaluated: Callable) -> None:
+def test_best_checkpoint_is_last_of_equal_ones(evaluated: Callable) -> None:
     work_dir = evaluated([0.5, 0.5, 0.25])
     best = work_dir / 'best_score_iter_2.pth'
     assert (work_dir / 'best_checkpoint').read_text() == str(best)
@@ -273,7 +273,7 @@ def test_the_last_of_equal_checkpoints_is_the_best(evaluated: Callable) -> None:
     assert (work_dir / 'best_checkpoint').read_text() == str(work_dir / 'best_score_iter_4.pth')
 
 
-def test_without_a_metric_above_its_lowest_value_the_last_is_used(evaluated: Callable) -> None:
+def test_last_checkpoint_replaces_missing_best(evaluated: Callable) -> None:
     """Until there is one."""
     by_iou = ['default_hooks.checkpoint.save_best=mIoU']
     work_dir = evaluated([dict(mIoU=0.), dict(mIoU=0.)], options=by_iou)
@@ -301,11 +301,11 @@ def test_without_a_metric_above_its_lowest_value_the_last_is_used(evaluated: Cal
     ('gain', 0., False),
     ('gain', -1., False),
 ])
-def test_lowest_values_of_metrics(name: str, value: Any, expected: bool) -> None:
+def test_is_lowest(name: str, value: Any, expected: bool) -> None:
     assert is_lowest(name, value) == expected
 
 
-def test_going_on_knows_best_counter_and_rows(evaluated: Callable) -> None:
+def test_resume_keeps_best_patience_and_rows(evaluated: Callable) -> None:
     """Also the latest losses, as many as the log is smoothed over."""
     work_dir = evaluated([0.5, 0.25, 0.25], '--patience', '3', own=SMOOTHED)
     seconds = float(rows(work_dir)[-1]['time'])
@@ -327,7 +327,7 @@ def test_going_on_knows_best_counter_and_rows(evaluated: Callable) -> None:
 
 
 @pytest.mark.slow
-def test_the_best_of_another_folder_stays(evaluated: Callable, tmp_path: Path) -> None:
+def test_resume_keeps_best_of_other_folder(evaluated: Callable, tmp_path: Path) -> None:
     first = evaluated([0.5]).rename(tmp_path / 'first')
     for file in ('last_checkpoint', 'best_checkpoint'):
         (first / file).unlink()
@@ -342,7 +342,7 @@ def test_the_best_of_another_folder_stays(evaluated: Callable, tmp_path: Path) -
 
 
 @pytest.mark.parametrize('metrics', [['mIoU'], ['mIoU', 'mAcc']])
-def test_the_best_of_a_run_that_was_moved(metrics: list[str], tmp_path: Path) -> None:
+def test_best_checkpoint_of_moved_run(metrics: list[str], tmp_path: Path) -> None:
     """It is taken from the run's own folder; one that is not there stays where it was."""
     hub = MessageHub.get_instance(f'moved_{len(metrics)}')
     hook, was = BestCheckpoint(save_best=metrics, rule='greater'), []
@@ -357,7 +357,7 @@ def test_the_best_of_a_run_that_was_moved(metrics: list[str], tmp_path: Path) ->
     assert hub.get_info(hook.get_key('mIoU')) == own == (tmp_path / 'best_checkpoint').read_text()
 
 
-def test_a_hook_of_another_library_saves_in_its_own_way() -> None:
+def test_third_party_checkpoint_hook_keeps_its_method() -> None:
 
     class Own(CheckpointHook):
         """A hook with a name of its own for files."""
@@ -375,8 +375,8 @@ def test_a_hook_of_another_library_saves_in_its_own_way() -> None:
     assert saving.last_ckpt == '3_6' and saving.saved_at == 6
 
 
-def test_the_last_checkpoint_stays_until_the_next_is_saved(
-        evaluated: Callable, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_last_checkpoint_survives_failed_save(evaluated: Callable, tmp_path: Path,
+                                              capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:
         evaluated([],
                   own="custom_hooks = [dict(type='Interrupted')]",
@@ -390,7 +390,7 @@ def test_the_last_checkpoint_stays_until_the_next_is_saved(
     assert (tmp_path / 'run/last_checkpoint').read_text() == str(last) and last.is_file()
 
 
-def test_a_best_that_was_not_saved_is_evaluated_again(evaluated: Callable, tmp_path: Path) -> None:
+def test_resume_reruns_missing_evaluation(evaluated: Callable, tmp_path: Path) -> None:
     """And the checkpoint that the run went on from notes it."""
     with pytest.raises(SystemExit):
         evaluated([0.5, 0.75], own="custom_hooks = [dict(type='Interrupted', best=True)]")
@@ -405,7 +405,7 @@ def test_a_best_that_was_not_saved_is_evaluated_again(evaluated: Callable, tmp_p
     assert infos['best_ckpt'] == (work_dir / 'best_checkpoint').read_text()
 
 
-def test_a_table_that_cannot_be_written_ends_no_training(evaluated: Callable) -> None:
+def test_training_survives_unwritable_table(evaluated: Callable) -> None:
     work_dir = evaluated([0.5, 0.75, 0.25], own="custom_hooks = [dict(type='WithoutTable')]")
     assert [row['iter'] for row in rows(work_dir)] == list('1133')
     lines = [line for line in latest_log(work_dir).splitlines() if 'cannot be written' in line]
@@ -414,7 +414,7 @@ def test_a_table_that_cannot_be_written_ends_no_training(evaluated: Callable) ->
 
 
 @pytest.mark.slow
-def test_two_runs_of_one_visualizer_write_apart(evaluated: Callable, tmp_path: Path) -> None:
+def test_runs_in_one_process_have_own_visualizers(evaluated: Callable, tmp_path: Path) -> None:
     own = "visualizer = dict(name='the same')"
     first = evaluated([0.5], own=own).rename(tmp_path / 'first')
     second = evaluated([0.5, 0.25], own=own)
@@ -423,7 +423,7 @@ def test_two_runs_of_one_visualizer_write_apart(evaluated: Callable, tmp_path: P
         assert len(scalars.read_text().splitlines()) == number
 
 
-def test_stopping_saves_the_last_state(evaluated: Callable) -> None:
+def test_early_stopping_saves_last_state(evaluated: Callable) -> None:
     work_dir = evaluated([0.5, 0.54],
                          '--patience',
                          '1',
@@ -436,7 +436,7 @@ def test_stopping_saves_the_last_state(evaluated: Callable) -> None:
     assert torch.load(work_dir / 'iter_2.pth', weights_only=False)['meta']['iter'] == 2
 
 
-def test_stopping_between_steps(evaluated: Callable) -> None:
+def test_early_stopping_waits_for_optimizer_step(evaluated: Callable) -> None:
     """Of accumulated gradients, the state of the step behind the evaluation is saved."""
     work_dir = evaluated(
         [0.5, 0.5, 0.5, 0.5],
@@ -448,7 +448,7 @@ def test_stopping_between_steps(evaluated: Callable) -> None:
     assert torch.load(work_dir / 'iter_4.pth', weights_only=False)['meta']['iter'] == 4
 
 
-def test_a_hook_that_stops_within_a_step_loses_no_checkpoint(evaluated: Callable) -> None:
+def test_third_party_early_stopping_keeps_checkpoint(evaluated: Callable) -> None:
     own = ("custom_hooks = [dict(type='EarlyStoppingHook', monitor='score', patience=1, "
            "rule='greater')]")
     options = ['optim_wrapper.accumulative_counts=2', 'default_hooks.checkpoint.interval=3']
@@ -457,7 +457,7 @@ def test_a_hook_that_stops_within_a_step_loses_no_checkpoint(evaluated: Callable
     assert torch.load(work_dir / 'iter_3.pth', weights_only=False)['meta']['iter'] == 3
 
 
-def test_stopping_between_epochs(evaluated: Callable) -> None:
+def test_early_stopping_waits_for_epoch(evaluated: Callable) -> None:
     """With a tracker that the config has already."""
     work_dir = evaluated(
         [2., 1.],
@@ -475,8 +475,7 @@ def test_stopping_between_epochs(evaluated: Callable) -> None:
 
 
 @pytest.mark.slow
-def test_a_detector_that_finds_nothing_trains_to_the_end(run_tool: Callable, shapes: Path,
-                                                         tmp_path: Path) -> None:
+def test_training_without_detections(run_tool: Callable, shapes: Path, tmp_path: Path) -> None:
     run_tool('train', config('mask_rcnn'), '--data-root', shapes / 'coco', '--work-dir',
              tmp_path / 'run', '--tracker', 'tensorboard', '--no-report', *SHORT,
              'train_cfg.val_interval=1', 'val_dataloader.dataset.indices=1',
@@ -494,7 +493,7 @@ def test_a_detector_that_finds_nothing_trains_to_the_end(run_tool: Callable, sha
     assert [event.value for event in events.Scalars('coco/segm_mAP')] == [0, 0]
 
 
-def test_the_best_holds_averaged_weights(evaluated: Callable) -> None:
+def test_best_checkpoint_holds_ema_weights(evaluated: Callable) -> None:
     work_dir = evaluated([0.5, 0.75, 0.25], own=AVERAGED)
     path = (work_dir / 'best_checkpoint').read_text()
     best, last = (torch.load(file, weights_only=False) for file in (path, work_dir / 'iter_2.pth'))
@@ -518,15 +517,15 @@ def test_the_best_holds_averaged_weights(evaluated: Callable) -> None:
                  'pip install wandb', marks=pytest.mark.skipif(
                      bool(find_spec('wandb')), reason='it is there')),
 ])  # yapf: disable
-def test_what_cannot_be_done_is_said_first(arguments: list[str], says: str, run_tool: Callable,
-                                           shapes: Path, tmp_path: Path) -> None:
+def test_options_are_checked_before_training(arguments: list[str], says: str, run_tool: Callable,
+                                             shapes: Path, tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match=says):
         run_tool('train', config('sem_fpn'), '--data-root', shapes / 'ade', '--work-dir',
                  tmp_path / 'run', *arguments)
     assert not (tmp_path / 'run').exists()
 
 
-def test_a_patience_that_stops_nothing_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_patience_without_effect_warns(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     monkeypatch.setattr('colonnade.engine.work_dir.configuration.print_log',
                         lambda text, **_: said.append(text))
@@ -546,8 +545,7 @@ def test_two_hooks_do_not_stop_a_training(evaluated: Callable) -> None:
                   own='custom_hooks = [dict(type="EarlyStoppingHook", monitor="score")]')
 
 
-def test_weights_and_biases_continues_its_run(tmp_path: Path,
-                                              monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wandb_run_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a resumed training, with the option or with the config's own backend."""
     for name in ('WANDB_RUN_ID', 'WANDB_RESUME'):
         monkeypatch.delenv(name, raising=False)
@@ -573,7 +571,7 @@ def test_weights_and_biases_continues_its_run(tmp_path: Path,
         assert os.environ['WANDB_RUN_ID'] == 'of_a_sweep'
 
 
-def test_a_terminal_has_one_line(evaluated: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_terminal_shows_progress_line(evaluated: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
     master, slave = os.openpty()
     printed: list[bytes] = []
 
@@ -603,7 +601,7 @@ def test_a_terminal_has_one_line(evaluated: Callable, monkeypatch: pytest.Monkey
     assert 'the best score is 0.5' in text
 
 
-def test_steps_of_cocos_readers_are_left_out() -> None:
+def test_coco_output_is_hidden() -> None:
     shown = io.StringIO()
     with redirect_stdout(CocoOutputFilter(shown)):
         print('loading', 'annotations into memory...')
@@ -614,8 +612,7 @@ def test_steps_of_cocos_readers_are_left_out() -> None:
 
 
 @pytest.mark.slow
-def test_a_training_that_learns_two_images_by_heart(run_tool: Callable, shapes: Path,
-                                                    tmp_path: Path) -> None:
+def test_overfitting_stops_early(run_tool: Callable, shapes: Path, tmp_path: Path) -> None:
     """On others it gets worse at last; what is tested from the best has its metric."""
     data = ['--data-root', shapes / 'ade']
     run_tool('train', config('sem_fpn'), *data, '--work-dir', tmp_path / 'run', '--patience', '3',
@@ -632,7 +629,7 @@ def test_a_training_that_learns_two_images_by_heart(run_tool: Callable, shapes: 
         max(found), rel=1e-4)
 
 
-def test_a_hook_of_another_library_keeps_its_attributes() -> None:
+def test_third_party_checkpoint_hook_keeps_its_attributes() -> None:
     """Ours takes its place, unless both would mean something else by a name."""
 
     class Named(CheckpointHook):

@@ -52,8 +52,8 @@ def saved(path: Path) -> dict[str, Any]:
     return torch.load(path, weights_only=False)
 
 
-def test_averaged_weights_go_on_and_are_evaluated(averaging: Path, train: Callable, shapes: Path,
-                                                  tmp_path: Path, run_tool: Callable) -> None:
+def test_ema_weights_resume_and_are_tested(averaging: Path, train: Callable, shapes: Path,
+                                           tmp_path: Path, run_tool: Callable) -> None:
     work_dir = train(averaging)
     train(averaging, '--resume', options=LONGER)
     checkpoint = saved(work_dir / 'iter_3.pth')
@@ -74,8 +74,8 @@ slowly = pytest.mark.slow  # what others cover in part
 @pytest.mark.parametrize(
     'layout',
     ['published', *(pytest.param(name, marks=slowly) for name in ('ours', 'bare', 'safetensors'))])
-def test_averaging_starts_from_any_file(layout: str, averaging: Path, train: Callable,
-                                        tmp_path: Path) -> None:
+def test_ema_starts_from_any_checkpoint_format(layout: str, averaging: Path, train: Callable,
+                                               tmp_path: Path) -> None:
     state = MODELS.build(read_config(averaging).model).state_dict()
     path = tmp_path / ('a.safetensors' if layout == 'safetensors' else 'a.pth')
     if layout == 'safetensors':
@@ -96,7 +96,7 @@ def test_averaging_starts_from_any_file(layout: str, averaging: Path, train: Cal
             assert torch.equal(checkpoint['ema_state_dict'][f'module.{key}'], value), key
 
 
-def test_hooks_that_average_are_told_by_their_class() -> None:
+def test_is_ema_hook() -> None:
     cfg = Config(
         dict(
             default_hooks=dict(a=dict(type='EMAHook'), logger=dict(type='LoggerHook'), b=None),
@@ -112,14 +112,14 @@ def test_hooks_that_average_are_told_by_their_class() -> None:
 
 
 @slowly
-def test_an_average_that_is_not_averaged_on(averaging: Path, train: Callable) -> None:
+def test_resume_without_ema_hook_warns(averaging: Path, train: Callable) -> None:
     work_dir = train(averaging)
     train(config(HEAD), '--resume', options=LONGER)
     assert 'holds EMA weights and this run has no EMAHook' in latest_log(work_dir)
 
 
 @slowly
-def test_settings_of_the_data_do_not_hinder_going_on(train: Callable, tmp_path: Path) -> None:
+def test_resume_with_metainfo_of_dataset(train: Callable, tmp_path: Path) -> None:
     dataset = "dict(metainfo=dict(source=dict(name='x', parts=[dict(a=1)])))"
     (tmp_path / 'own.py'
      ).write_text(f'_base_ = {str(config(HEAD))!r}\ntrain_dataloader = dict(dataset={dataset})\n')
@@ -130,14 +130,14 @@ def test_settings_of_the_data_do_not_hinder_going_on(train: Callable, tmp_path: 
 
 
 @pytest.mark.parametrize('options', [pytest.param([], marks=slowly), ['--grad-accum', '2']])
-def test_configs_without_some_hooks(options: list[str], train: Callable, tmp_path: Path) -> None:
+def test_config_without_default_hooks(options: list[str], train: Callable, tmp_path: Path) -> None:
     (tmp_path / 'own.py').write_text(f'_base_ = {str(config(HEAD))!r}\ncustom_hooks = None\n'
                                      'default_hooks = dict(visualization=None)\n')
     work_dir = train(tmp_path / 'own.py', *options)
     assert list(work_dir.glob('iter_*.pth'))
 
 
-def test_another_batch_does_not_go_on(train: Callable, trained: Path) -> None:
+def test_resume_refuses_other_batch_size(train: Callable, trained: Path) -> None:
     assert saved(trained / 'iter_2.pth')['meta'][BATCH] == dict(
         images_per_iteration=2, iterations_per_step=1)
     four_images = [*LONGER[:-1], 'train_dataloader.batch_size=4']
@@ -156,8 +156,8 @@ def test_another_batch_does_not_go_on(train: Callable, trained: Path) -> None:
     ((16, 2), 8, 2, '--grad-accum 2, or'),
     ((16, 1), 3, 2, 'a number of processes that divides 16, or'),
 ])
-def test_the_error_says_how_to_go_on(then: tuple[int, int], processes: int, images: int, says: str,
-                                     monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batch_size_error_suggests_options(then: tuple[int, int], processes: int, images: int,
+                                           says: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr('colonnade.engine.runner.hooks.get_world_size', lambda: processes)
     before = dict(zip(('images_per_iteration', 'iterations_per_step'), then, strict=True))
     with pytest.raises(ValueError, match=f'resume with {says}'):
@@ -165,22 +165,22 @@ def test_the_error_says_how_to_go_on(then: tuple[int, int], processes: int, imag
 
 
 @pytest.mark.parametrize('processes, images', [(8, 2), (4, 4), (1, 16)])
-def test_the_same_batch_of_other_processes_goes_on(processes: int, images: int,
-                                                   monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resume_accepts_same_batch_size_of_other_processes(processes: int, images: int,
+                                                           monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr('colonnade.engine.runner.hooks.get_world_size', lambda: processes)
     batch = dict(images_per_iteration=16, iterations_per_step=1)
     BatchSizeHook(images, 1).compare(dict(meta={BATCH: batch}))
     BatchSizeHook(images, 1).compare(dict(meta={}))  # of an older run
 
 
-def test_a_finished_run_says_so(train: Callable, trained: Path) -> None:
+def test_resume_of_finished_run_warns(train: Callable, trained: Path) -> None:
     train(config(HEAD), '--resume')
     assert 'nothing is left to train: the checkpoint is at iteration 2 of 2' in latest_log(trained)
 
 
 @pytest.mark.parametrize('keep', [('state_dict', ), ('state_dict', 'meta')])
-def test_weights_alone_do_not_go_on(keep: tuple[str, ...], train: Callable, trained: Path,
-                                    tmp_path: Path) -> None:
+def test_resume_refuses_weights_without_training_state(keep: tuple[str, ...], train: Callable,
+                                                       trained: Path, tmp_path: Path) -> None:
     checkpoint = saved(trained / 'iter_2.pth')
     torch.save({key: checkpoint[key] for key in keep}, tmp_path / 'converted.pth')
     with pytest.raises(
@@ -190,7 +190,7 @@ def test_weights_alone_do_not_go_on(keep: tuple[str, ...], train: Callable, trai
         train(config(HEAD), '--resume', tmp_path / 'converted.pth')
 
 
-def test_two_runs_do_not_share_a_work_dir(train: Callable, tmp_path: Path) -> None:
+def test_work_dir_is_locked(train: Callable, tmp_path: Path) -> None:
     (tmp_path / 'run').mkdir()
     code = ('import fcntl, os, sys, time; fcntl.flock(os.open(sys.argv[1], os.O_RDONLY), '
             'fcntl.LOCK_EX); print(flush=True); time.sleep(99)')
@@ -204,7 +204,7 @@ def test_two_runs_do_not_share_a_work_dir(train: Callable, tmp_path: Path) -> No
     assert {path.name[0] for path in (tmp_path / 'run').iterdir()}.isdisjoint('.')
 
 
-def test_a_worker_that_outlives_its_run_locks_nothing(tmp_path: Path) -> None:
+def test_orphaned_worker_holds_no_lock(tmp_path: Path) -> None:
     """As a loader's may, after kill -9."""
     context = multiprocessing.get_context('fork')
     started, ended = context.Event(), context.Event()
@@ -217,7 +217,7 @@ def test_a_worker_that_outlives_its_run_locks_nothing(tmp_path: Path) -> None:
     worker.join()
 
 
-def test_the_log_has_no_line_for_every_parameter(trained: Path) -> None:
+def test_log_omits_paramwise_options(trained: Path) -> None:
     log = latest_log(trained)
     assert 'paramwise_options' not in log
     assert '2 parameter groups of different learning rate or weight decay' in log

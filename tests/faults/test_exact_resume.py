@@ -19,7 +19,7 @@ def runs(shapes: Path, tmp_path: Path) -> Runs:
     return Runs(tmp_path, shapes)
 
 
-def test_a_run_goes_on_to_the_bit(runs: Runs, run_tool: Callable, tmp_path: Path) -> None:
+def test_resume_is_exact(runs: Runs, run_tool: Callable, tmp_path: Path) -> None:
     """Without a seed in the config: the checkpoint has it."""
     runs.config('sem_fpn')
     options = (*NO_VAL, *NO_WORKERS[:2], 'randomness.seed=None')
@@ -31,8 +31,7 @@ def test_a_run_goes_on_to_the_bit(runs: Runs, run_tool: Callable, tmp_path: Path
 
 
 @pytest.mark.slow
-def test_a_checkpoint_of_an_earlier_version_goes_on(runs: Runs, trained: Path,
-                                                    run_tool: Callable) -> None:
+def test_resume_of_earlier_version(runs: Runs, trained: Path, run_tool: Callable) -> None:
     """And a line says that it does not so to the bit."""
     path = trained / 'iter_2.pth'
     content = torch.load(path, weights_only=False)
@@ -46,8 +45,8 @@ def test_a_checkpoint_of_an_earlier_version_goes_on(runs: Runs, trained: Path,
     assert 'not to the bit' in log and 'an earlier version of colonnade' in log
 
 
-def test_a_signal_saves_and_the_run_goes_on(runs: Runs, run_tool: Callable, tmp_path: Path,
-                                            capfd: pytest.CaptureFixture) -> None:
+def test_signal_saves_and_run_resumes(runs: Runs, run_tool: Callable, tmp_path: Path,
+                                      capfd: pytest.CaptureFixture) -> None:
     """At an iteration without a checkpoint of its own, and within a step of the optimizer."""
     options = (*NO_VAL, *NO_WORKERS[:2], 'optim_wrapper.accumulative_counts=2',
                'default_hooks.checkpoint.interval=3')
@@ -71,8 +70,8 @@ def test_a_signal_saves_and_the_run_goes_on(runs: Runs, run_tool: Callable, tmp_
 
 @pytest.mark.slow
 @pytest.mark.parametrize('accumulate', [1, 3])
-def test_an_evaluation_that_was_stopped_is_made_again(accumulate: int, runs: Runs,
-                                                      run_tool: Callable, tmp_path: Path) -> None:
+def test_interrupted_evaluation_is_repeated(accumulate: int, runs: Runs, run_tool: Callable,
+                                            tmp_path: Path) -> None:
     """With averaged weights, which are in the model's place while it is evaluated.
 
     Within a step of accumulated gradients, it is finished, and the step is made.
@@ -101,7 +100,7 @@ default_hooks = dict(checkpoint=dict(by_epoch=True, interval=1, save_best=None))
 
 
 @pytest.mark.slow
-def test_ctrl_c_in_the_middle_of_an_epoch(runs: Runs, tmp_path: Path) -> None:
+def test_ctrl_c_within_epoch(runs: Runs, tmp_path: Path) -> None:
     """With two workers, which get the signal too; the run that is not stopped has none."""
     accumulate = 'optim_wrapper.accumulative_counts=4'  # of epochs of 6 iterations
     words = dict(head='mask_rcnn', iters=0)

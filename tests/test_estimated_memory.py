@@ -91,8 +91,8 @@ def in_a_process(function: partial[tuple[float, float]]) -> tuple[float, float]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize('head, images, side, smaller', CASES)
-def test_memory_is_as_planned(head: str, images: int, side: int, smaller: bool,
-                              tmp_path: Path) -> None:
+def test_estimated_memory_matches_training(head: str, images: int, side: int, smaller: bool,
+                                           tmp_path: Path) -> None:
     make_shapes(tmp_path / 'shapes', num_train=16, num_val=2, size=128, seed=0)
     with_boxes = LOADED.get(head, '')
     data = tmp_path / 'shapes' / ('coco' if with_boxes else 'ade')

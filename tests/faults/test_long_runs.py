@@ -21,7 +21,7 @@ import pytest
 from conftest import SHORT, config
 from helpers.live_server import file_of, live_server, random_model, shapes_image
 from mmengine.fileio import get
-from test_memory_stays_flat import SIDES, held
+from test_memory_leaks import SIDES, held
 from torch.utils.data import DataLoader
 
 from colonnade.common.storage import retrying_backend
@@ -33,7 +33,7 @@ GROWTH = 8  # MiB that a part of a run may hold more than the part before
 
 
 @pytest.mark.slow
-def test_a_training_stays_flat(run_tool: Callable, shapes: Path, tmp_path: Path) -> None:
+def test_training_memory_is_flat(run_tool: Callable, shapes: Path, tmp_path: Path) -> None:
     """2,000 iterations with two workers, four evaluations and eight checkpoints."""
     (tmp_path / 'measured.py').write_text(
         f'_base_ = {str(config("sem_fpn"))!r}\n'
@@ -55,7 +55,7 @@ def test_a_training_stays_flat(run_tool: Callable, shapes: Path, tmp_path: Path)
 
 @pytest.mark.slow
 @pytest.mark.parametrize('head', ['mask_rcnn', 'sem_fpn'])
-def test_predictions_stay_flat(head: str) -> None:
+def test_prediction_memory_is_flat(head: str) -> None:
     """500 images of 25 sizes, from pixels to results."""
     model, sizes, found = random_model(head), random.Random(0), []
     for number in range(1, 501):
@@ -69,7 +69,7 @@ def test_predictions_stay_flat(head: str) -> None:
 
 
 @pytest.mark.slow
-def test_requests_stay_flat() -> None:
+def test_server_memory_is_flat() -> None:
     """1,000 images to the server, a quarter of which it refuses."""
     images = [file_of(shapes_image(seed, (64, 48))) for seed in range(30)]
     images += [b'no image'] * 10
@@ -86,7 +86,7 @@ def test_requests_stay_flat() -> None:
 
 
 @pytest.mark.slow
-def test_200_users_at_once() -> None:
+def test_200_concurrent_users() -> None:
     """Each gets the answer to the own image; those that are told to come again do so."""
     model = random_model('mask_rcnn')
     images = [shapes_image(seed, (64, 48)) for seed in range(40)]
@@ -118,7 +118,7 @@ def test_200_users_at_once() -> None:
 
 
 @pytest.mark.parametrize('persistent', [False, True])
-def test_workers_end_with_their_run(persistent: bool) -> None:
+def test_workers_end_with_run(persistent: bool) -> None:
     """Also those of an endless pass, which would go on; another pass starts others."""
     data: Any = range(8)
     loader = DataLoader(data, 2, num_workers=2, persistent_workers=persistent)
@@ -137,7 +137,7 @@ def test_workers_end_with_their_run(persistent: bool) -> None:
 
 
 @pytest.mark.slow
-def test_a_killed_worker_ends_a_training(run_tool: Callable, shapes: Path, tmp_path: Path) -> None:
+def test_killed_worker_ends_training(run_tool: Callable, shapes: Path, tmp_path: Path) -> None:
     """At once, with torch's error; what was saved before is there."""
     (tmp_path / 'faulty.py').write_text(
         f'_base_ = {str(config("sem_fpn"))!r}\n'
@@ -174,8 +174,8 @@ def read_in_shard(path: str) -> bytes:
 
 
 @pytest.mark.parametrize('read', [get, read_in_shard])
-def test_a_disk_that_fails_for_a_while(read: Callable[[str], bytes], failing: Path,
-                                       monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_is_retried(read: Callable[[str], bytes], failing: Path,
+                         monkeypatch: pytest.MonkeyPatch) -> None:
     pauses: list[float] = []
 
     def pause(seconds: float) -> None:
@@ -188,7 +188,7 @@ def test_a_disk_that_fails_for_a_while(read: Callable[[str], bytes], failing: Pa
     assert read(str(failing)) == b'content' and pauses == list(retrying_backend.PAUSES[:2])
 
 
-def test_a_disk_that_fails_for_good(failing: Path, short_pauses: None) -> None:
+def test_read_fails_after_retries(failing: Path, short_pauses: None) -> None:
     with pytest.raises(OSError, match=r'Input/output error, in 4 attempts within 0.4 s: .*\.png'):
         get(str(failing))
     with pytest.raises(FileNotFoundError):  # at once

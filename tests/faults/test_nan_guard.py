@@ -229,7 +229,7 @@ def weights(runner: Runner) -> dict[str, Tensor]:
 AVERAGED = dict(type='EMAHook', momentum=0.5, update_buffers=True)
 
 
-def test_a_bad_image_leaves_no_trace(small: Callable, tmp_path: Path, log: Callable) -> None:
+def test_nan_image_leaves_no_trace(small: Callable, tmp_path: Path, log: Callable) -> None:
     """Neither in weights nor running statistics, nor their average, nor the logged means."""
     before = weights(small(2))
     runner = small(3, bad=[5], hooks=[AVERAGED])
@@ -246,8 +246,7 @@ def test_a_bad_image_leaves_no_trace(small: Callable, tmp_path: Path, log: Calla
 
 @pytest.mark.parametrize('clip', [None, dict(max_norm=0.01), dict(max_norm=0.01, norm_type=1),
                                   dict(type='value', clip_value=0.01)])  # yapf: disable
-def test_a_healthy_run_is_the_same_to_the_bit(small: Callable, log: Callable,
-                                              clip: dict | None) -> None:
+def test_guard_does_not_change_training(small: Callable, log: Callable, clip: dict | None) -> None:
     guarded = small(4, clip_grad=clip and dict(clip))
     plain = small(4, clip_grad=clip and dict(clip), train=False)
     for hook in [hook for hook in plain.hooks if 'nan_guard' in type(hook).__module__]:
@@ -258,7 +257,7 @@ def test_a_healthy_run_is_the_same_to_the_bit(small: Callable, log: Callable,
     assert 'skipped' not in log(guarded)
 
 
-def test_a_healthy_run_with_schedulers_warns_of_nothing(small: Callable) -> None:
+def test_guard_keeps_scheduler_counts(small: Callable) -> None:
     runner = small(3, train=False)
     runner.param_schedulers = [dict(type='LinearLR', start_factor=0.1, by_epoch=False)]
     with warnings.catch_warnings():
@@ -268,7 +267,7 @@ def test_a_healthy_run_with_schedulers_warns_of_nothing(small: Callable) -> None
     assert runner.optim_wrapper._global_step == 2  # of three, from 0
 
 
-def test_too_many_in_a_row_stop(small: Callable, tmp_path: Path) -> None:
+def test_too_many_skipped_steps_stop(small: Callable, tmp_path: Path) -> None:
     """A good step in between starts the count anew."""
     bad = [*range(4, 8), *range(10, 64)]
     with pytest.raises(FloatingPointError) as error:
@@ -283,7 +282,7 @@ def test_too_many_in_a_row_stop(small: Callable, tmp_path: Path) -> None:
     assert not list(tmp_path.glob('iter_[678].pth')), 'saved while steps were skipped'
 
 
-def test_the_first_module_is_named(small: Callable) -> None:
+def test_first_nan_module_is_named(small: Callable) -> None:
 
     @HOOKS.register_module(force=True)
     class BreakNorm(Hook):
@@ -301,7 +300,7 @@ def test_the_first_module_is_named(small: Callable) -> None:
     assert 'there is no good checkpoint yet' in str(error.value)
 
 
-def test_weights_that_are_not_finite(small: Callable, tmp_path: Path) -> None:
+def test_nan_weights_stop(small: Callable, tmp_path: Path) -> None:
     """Before training, and while it runs: no checkpoint gets them."""
 
     @HOOKS.register_module(force=True)
@@ -336,8 +335,8 @@ def test_weights_that_are_not_finite(small: Callable, tmp_path: Path) -> None:
     assert 'is not finite: layer (Linear)' in str(error.value)
 
 
-def test_a_gradient_alone_is_not_finite(small: Callable, log: Callable,
-                                        monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nan_gradient_stops(small: Callable, log: Callable,
+                            monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Model, 'backward_is_nan', True)
     with pytest.raises(FloatingPointError) as error:
         small(9, max_skipped_steps=2)
@@ -345,8 +344,8 @@ def test_a_gradient_alone_is_not_finite(small: Callable, log: Callable,
         str(error.value)
 
 
-def test_an_error_that_nan_leads_to_is_skipped(small: Callable, log: Callable,
-                                               monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_caused_by_nan_is_skipped(small: Callable, log: Callable,
+                                        monkeypatch: pytest.MonkeyPatch) -> None:
     """scipy takes no NaN as cost, as where detectors match queries with objects."""
     monkeypatch.setattr(Model, 'raises', True)
     assert 'the forward pass ended with ValueError: matrix contains invalid numeric entries' in \
@@ -354,7 +353,7 @@ def test_an_error_that_nan_leads_to_is_skipped(small: Callable, log: Callable,
     runner = small(8, bad=[5, 9], accumulative_counts=2)
     assert '2 steps were skipped' in log(runner)
     assert runner.optim_wrapper.inner_count == 8
-    monkeypatch.setattr('test_numbers.linear_sum_assignment', lambda costs: [][0])
+    monkeypatch.setattr('test_nan_guard.linear_sum_assignment', lambda costs: [][0])
     for bad in ([], [1]):
         with pytest.raises(IndexError):  # which is no matter of numbers, whatever the batch holds
             small(4, bad=bad)
@@ -362,12 +361,12 @@ def test_an_error_that_nan_leads_to_is_skipped(small: Callable, log: Callable,
     def fail(costs: Any) -> None:
         raise ValueError('a bug')
 
-    monkeypatch.setattr('test_numbers.linear_sum_assignment', fail)
+    monkeypatch.setattr('test_nan_guard.linear_sum_assignment', fail)
     with pytest.raises(ValueError, match='a bug'):
         small(4, bad=[1])
 
 
-def test_a_bad_part_drops_an_accumulated_step(small: Callable, log: Callable) -> None:
+def test_nan_drops_accumulated_step(small: Callable, log: Callable) -> None:
     before = weights(small(2, accumulative_counts=2))
     runner = small(4, bad=[5], accumulative_counts=2)
     for name, value in runner.model.named_parameters():
@@ -377,7 +376,7 @@ def test_a_bad_part_drops_an_accumulated_step(small: Callable, log: Callable) ->
     assert not find_non_finite(runner.model.named_buffers())
 
 
-def test_wrappers_with_an_update_of_their_own_are_guarded(small: Callable, log: Callable) -> None:
+def test_custom_optim_wrapper_is_guarded(small: Callable, log: Callable) -> None:
     runner = small(4, bad=[5], type='CountingOptimWrapper')
     assert runner.optim_wrapper.num_updates == 4
     assert 'CountingOptimWrapper has an update_params of its own' in log(runner)
@@ -385,8 +384,8 @@ def test_wrappers_with_an_update_of_their_own_are_guarded(small: Callable, log: 
     assert not find_non_finite(runner.model.named_parameters())
 
 
-def test_overflows_of_a_scaler_are_its_own(small: Callable, log: Callable,
-                                           monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loss_scaler_overflow_is_not_counted(small: Callable, log: Callable,
+                                             monkeypatch: pytest.MonkeyPatch) -> None:
     """It lowers its factor until there is none; a loss that is NaN does not touch the factor."""
     monkeypatch.setattr(Model, 'factor', 1e6)
     runner = small(24, type='ScaledOptimWrapper', lr=1e-9)
@@ -400,20 +399,20 @@ def test_overflows_of_a_scaler_are_its_own(small: Callable, log: Callable,
     assert runner.optim_wrapper.loss_scaler.get_scale() == 2.**9, 'two good steps'
 
 
-def test_an_overflow_that_no_scaler_mends(small: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_overflow_at_lowest_scale_stops(small: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Model, 'backward_is_nan', True)
     with pytest.raises(FloatingPointError, match='2 steps in a row'):
         small(20, type='ScaledOptimWrapper', init_scale=2.**4, max_skipped_steps=2)
 
 
-def test_the_hook_of_mmdet_does_not_end_training(small: Callable, log: Callable) -> None:
+def test_check_invalid_loss_hook_is_removed(small: Callable, log: Callable) -> None:
     from mmdet.engine.hooks import CheckInvalidLossHook
     runner = small(4, bad=[5], hooks=[dict(type=CheckInvalidLossHook, interval=1)], train=False)
     runner.train()
     assert runner.iter == 4 and 'removed the CheckInvalidLossHook of the config' in log(runner)
 
 
-def test_a_bad_image_of_a_segmenter(train: Callable, shapes: Path, tmp_path: Path) -> None:
+def test_nan_image_of_segmenter(train: Callable, shapes: Path, tmp_path: Path) -> None:
     """In the log, in metrics.csv and in the report."""
     run = train(spoil=[3], iters=3, custom_hooks=[AVERAGED])
     text = latest_log(run)
@@ -427,8 +426,8 @@ def test_a_bad_image_of_a_segmenter(train: Callable, shapes: Path, tmp_path: Pat
         assert not not_finite_of(checkpoint)
 
 
-def test_a_weight_of_a_segmenter_ends_with_a_message(train: Callable, tmp_path: Path,
-                                                     capsys: pytest.CaptureFixture) -> None:
+def test_nan_weight_of_segmenter(train: Callable, tmp_path: Path,
+                                 capsys: pytest.CaptureFixture) -> None:
     with pytest.raises(SystemExit) as error:
         train('--max-skipped-steps', '2', iters=9, custom_hooks=[
             dict(type='SpoilWeight', at=2, priority='LOWEST')])  # yapf: disable
@@ -439,13 +438,13 @@ def test_a_weight_of_a_segmenter_ends_with_a_message(train: Callable, tmp_path: 
     assert f'the last good checkpoint is {tmp_path / "run/iter_1.pth"}' in text
 
 
-def test_max_bad_steps_is_at_least_one(train: Callable) -> None:
+def test_max_skipped_steps_error(train: Callable) -> None:
     with pytest.raises(SystemExit, match='--max-skipped-steps must be at least 1, got 0'):
         train('--max-skipped-steps', '0')
 
 
 @pytest.mark.slow
-def test_a_bad_box_of_a_detector(train: Callable) -> None:
+def test_nan_box_of_detector(train: Callable) -> None:
     """Which its losses ignore."""
     run = train(head='mask_rcnn', spoil=[3], what='gt_bboxes', iters=3)
     assert re.search(
@@ -456,7 +455,7 @@ def test_a_bad_box_of_a_detector(train: Callable) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize('head', ['mask2former', 'dino'])
-def test_a_bad_image_of_a_detector_that_matches_queries(train: Callable, head: str) -> None:
+def test_nan_image_of_query_detector(train: Callable, head: str) -> None:
     run = train(head=head, spoil=[3], iters=3)
     assert 'iteration 2: the step is skipped' in latest_log(run)
     assert len(states(run)) == 2 and not any(map(not_finite_of, states(run)))
@@ -497,8 +496,7 @@ def train_two(train: Callable, tmp_path: Path, shapes: Path) -> Callable[..., st
 @pytest.mark.slow
 @pytest.mark.parametrize('options', [[], ['--grad-accum', '2'], ['--fsdp']],
                          ids=['ddp', 'accumulated', 'fsdp'])  # yapf: disable
-def test_processes_skip_the_same_steps(train_two: Callable, options: list[str],
-                                       tmp_path: Path) -> None:
+def test_processes_skip_same_steps(train_two: Callable, options: list[str], tmp_path: Path) -> None:
     """One image of the second process is NaN."""
     log = train_two(*options, spoil=[3], rank=1, iters=4)
     assert 'same weights: True' in log and log.count(', [1])') == 2
@@ -519,7 +517,7 @@ def test_processes_stop_together(train_two: Callable, options: list[str]) -> Non
 
 
 @pytest.mark.slow
-def test_a_million_times_the_learning_rate(train: Callable, tmp_path: Path) -> None:
+def test_huge_learning_rate(train: Callable, tmp_path: Path) -> None:
     """It may end with a message; whatever is saved is finite."""
     try:
         train(iters=60, **{'optim_wrapper.optimizer.lr': 1e4, 'optim_wrapper.clip_grad': None,

@@ -30,7 +30,7 @@ ELASTIC = ('-m', 'torch.distributed.run', '--nnodes', '1:2', '--nproc-per-node',
 
 @pytest.mark.slow
 @pytest.mark.parametrize('rank', [0, 1])
-def test_a_killed_process_costs_no_iteration(rank: int, shapes: Path, tmp_path: Path) -> None:
+def test_torchrun_restart_resumes(rank: int, shapes: Path, tmp_path: Path) -> None:
     """One command starts a run, and goes on with it when torchrun starts its processes again."""
     (tmp_path / 'own.py').write_text(
         f'_base_ = {str(config("sem_fpn"))!r}\n'
@@ -60,7 +60,7 @@ def test_a_killed_process_costs_no_iteration(rank: int, shapes: Path, tmp_path: 
     assert 'no checkpoint in' in printed
 
 
-def test_images_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_total_batch_size(monkeypatch: pytest.MonkeyPatch) -> None:
     cfg = Config(dict(launcher='pytorch', train_dataloader=dict(batch_size=2)))
     for processes, share in ((4, 4), (2, 8)):
         monkeypatch.setenv('WORLD_SIZE', str(processes))
@@ -78,8 +78,7 @@ def test_images_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
 PAGE = ROOT / 'docs/clusters.md'
 
 
-def test_the_job_of_kubernetes_starts_a_command_that_exists(
-        monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kubernetes_example_is_valid(monkeypatch: pytest.MonkeyPatch) -> None:
     block, = blocks_of(PAGE, 'yaml')
     job = yaml.safe_load(block.code)
     assert job['kind'] == 'PyTorchJob'
@@ -97,7 +96,7 @@ def test_the_job_of_kubernetes_starts_a_command_that_exists(
     assert (args.resume, args.total_batch_size, args.data_root) == ('auto', 64, 's3://bucket/coco')
 
 
-def test_the_example_of_ray_names_options_that_exist() -> None:
+def test_ray_example_is_valid() -> None:
     """Without Ray: what its workers call, with the options that they get."""
     block, = blocks_of(PAGE, 'python')
     tree = ast.parse(block.code)
@@ -111,7 +110,7 @@ def test_the_example_of_ray_names_options_that_exist() -> None:
 SLURM = dict(SLURM_PROCID='0', SLURM_NTASKS='1', SLURM_LOCALID='0', SLURM_NODELIST='here')
 
 
-def test_a_task_of_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slurm_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     """What mmengine sets for torch on a GPU is set on a CPU too, where gloo starts."""
     assert get_torch_variables(SLURM) == dict(
         RANK='0', WORLD_SIZE='1', LOCAL_RANK='0', MASTER_ADDR='127.0.0.1', MASTER_PORT='29500')
@@ -124,7 +123,7 @@ def test_a_task_of_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-def test_slurm_trains_on_a_cpu(shapes: Path, tmp_path: Path) -> None:
+def test_slurm_training_on_cpu(shapes: Path, tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(('127.0.0.1', 0))
         port = str(free.getsockname()[1])
@@ -140,8 +139,8 @@ def test_slurm_trains_on_a_cpu(shapes: Path, tmp_path: Path) -> None:
     ('slurm', 'SLURM_PROCID', 'srun'),
     ('mpi', 'OMPI_COMM_WORLD_RANK', 'mpirun'),
 ])
-def test_processes_that_nothing_started(launcher: str, variable: str, starter: str,
-                                        monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_launcher_variable(launcher: str, variable: str, starter: str,
+                                   monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(variable, raising=False)
     with pytest.raises(ValueError, match=f'{variable} is not set: .* with {starter}'):
         check_launcher(launcher)
@@ -154,13 +153,13 @@ def test_processes_that_nothing_started(launcher: str, variable: str, starter: s
     (dict(env_cfg=dict(dist_cfg=dict(backend='nccl'))), 1800),
     (dict(env_cfg=dict(dist_cfg=dict(timeout=20))), 20),
 ])
-def test_processes_wait_as_long_as_the_config_says(own: dict, expected: int) -> None:
+def test_timeout_of_config(own: dict, expected: int) -> None:
     cfg = Config(own)
     set_timeout(cfg)
     assert cfg.env_cfg.dist_cfg.timeout == expected
 
 
-def test_machines_send_each_other_what_they_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metrics_are_gathered_between_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in dict(WORLD_SIZE='4', LOCAL_WORLD_SIZE='4', SLURM_NNODES='2').items():
         monkeypatch.setenv(name, value)
     assert not has_several_hosts('none') and not has_several_hosts('pytorch')

@@ -32,7 +32,7 @@ from colonnade.settings.reading import read_config
 SMALL = ('--estimate', '--image-size', 64, 64, '--cfg-options', 'train_dataloader.batch_size=2')
 
 
-def test_what_lives_is_counted_once() -> None:
+def test_live_memory() -> None:
     weight = nn.Parameter(torch.zeros(256, 256))
     with LiveMemory([weight]) as living:
         x = torch.ones(256, 256)  # as many bytes
@@ -50,8 +50,7 @@ def test_what_lives_is_counted_once() -> None:
     ('mask2former/xcit_small_12_p16_50ep_coco_lsj', (1024, 1024)),
     ('sem_fpn/xcit_tiny_12_p16_80k_ade20k', (512, 512)),
 ])
-def test_sizes_are_those_of_the_pipeline(leaf: str, largest: tuple[int, int],
-                                         tmp_path: Path) -> None:
+def test_image_sizes_of_pipeline(leaf: str, largest: tuple[int, int], tmp_path: Path) -> None:
     cfg = read_config(find_config(leaf))
     cfg.train_dataloader.dataset.data_root = str(tmp_path)  # nothing is there
     counts = count_data(cfg)
@@ -61,7 +60,7 @@ def test_sizes_are_those_of_the_pipeline(leaf: str, largest: tuple[int, int],
     assert sizes.mean_pixels <= prod(largest)
 
 
-def test_sizes_of_data(shapes: Path) -> None:
+def test_image_sizes_of_dataset(shapes: Path) -> None:
     for head, folder in (('mask_rcnn', 'coco'), ('sem_fpn', 'ade')):
         options = TrainOptions(slim(head), data_root=shapes / folder)
         cfg = load_estimated_config(options, EstimateOptions())
@@ -76,14 +75,14 @@ def test_sizes_of_data(shapes: Path) -> None:
         compute_batch_sizes(cfg, ())
 
 
-def test_batches_are_padded_as_the_model_pads_them() -> None:
+def test_padded_size() -> None:
     cfg = read_config(find_config('mask_rcnn/xcit_nano_12_p16_3x_coco'))
     assert compute_padded_size(cfg, (33, 64)) == (64, 64)
     cfg = read_config(find_config('sem_fpn/xcit_tiny_12_p16_80k_ade20k'))
     assert compute_padded_size(cfg, (100, 512)) == (512, 512)
 
 
-def test_schedules() -> None:
+def test_schedule_estimate() -> None:
     options = TrainOptions(find_config('mask_rcnn/xcit_nano_12_p16_3x_coco'), grad_accum=0)
     cfg = load_estimated_config(options, EstimateOptions(num_processes=4))
     # the fourth checkpoint is written before the first is deleted
@@ -95,8 +94,7 @@ def test_schedules() -> None:
     assert Schedule.from_config(cfg, None, 1).checkpoints == 2
 
 
-def test_room_is_that_of_the_nearest_folder(tmp_path: Path,
-                                            monkeypatch: pytest.MonkeyPatch) -> None:
+def test_free_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     room = {tmp_path: SimpleNamespace(free=5)}  # a disk's own may change meanwhile
     monkeypatch.setattr(shutil, 'disk_usage', room.__getitem__)
     assert get_free_disk(tmp_path / 'not/yet') == get_free_disk(tmp_path) == 5
@@ -112,7 +110,7 @@ def estimated(**changes: Any) -> StepEstimate:
     return StepEstimate(replace(setting, **changes), (512, 512), 512**2, steps, 8, parts, 5000)
 
 
-def test_memory_of_processes() -> None:
+def test_memory_of_process() -> None:
     assert estimated(processes=1).memory.shared == 0
     memory = estimated().memory  # DDP's buckets
     assert (memory.activations, memory.shared, memory.weights) == (8 * GIB, GIB, GIB)
@@ -122,7 +120,7 @@ def test_memory_of_processes() -> None:
     assert estimated(device='cpu', images=4).memory.total > 1.35 * 9 * GIB + 5000
 
 
-def test_lines_through_what_was_measured() -> None:
+def test_extrapolate() -> None:
     assert extrapolate([(100, 1100), (200, 1200)], 400) == 1400
     assert extrapolate([(100, 1100)], 400) == extrapolate([(50, 2000), (100, 1100)], 400) == 4400
     assert scale_size((800, 1344), 1 / 4) == (192, 320) and scale_size((10, 30), 1 / 2) == (5, 15)
@@ -132,7 +130,7 @@ def test_lines_through_what_was_measured() -> None:
     (dict(launcher='pytorch'), 'runs in one process: remove torchrun.*--num-processes N'),
     (dict(cfg_options={'train_dataloader': None}), 'has no train_dataloader'),
 ])
-def test_what_cannot_be_planned(options: dict[str, object], message: str) -> None:
+def test_estimate_needs_training_config(options: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         load_estimated_config(TrainOptions(slim('sem_fpn'), **options), EstimateOptions())
 
@@ -142,12 +140,12 @@ def test_what_cannot_be_planned(options: dict[str, object], message: str) -> Non
     (dict(gpu_memory=0.), '--gpu-memory must be positive, got 0'),
     (dict(image_size=(0, 8)), '--image-size must be two positive numbers of pixels, got 0 8'),
 ])
-def test_wrong_options(options: dict[str, object], message: str) -> None:
+def test_estimate_option_errors(options: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         EstimateOptions(**options)
 
 
-def test_advice_keeps_the_images_of_a_step() -> None:
+def test_suggestions_keep_images_per_step() -> None:
     """16 images of two processes, in batches that the head's norms allow."""
     batch = '--total-batch-size 8 --grad-accum 2'
     assert list(suggest_changes(estimated())) == [
@@ -160,8 +158,8 @@ def test_advice_keeps_the_images_of_a_step() -> None:
     assert [text.split()[0] for text in left] == ['--image-size', 'a']
 
 
-def test_a_training_that_fits(run_tool: Callable[..., None], tmp_path: Path,
-                              capsys: pytest.CaptureFixture[str]) -> None:
+def test_estimate_that_fits(run_tool: Callable[..., None], tmp_path: Path,
+                            capsys: pytest.CaptureFixture[str]) -> None:
     run_tool('train', slim('sem_fpn'), '--work-dir', tmp_path / 'run', *SMALL)
     printed = capsys.readouterr().out
     assert printed.splitlines()[-1] == 'fits'
@@ -170,8 +168,8 @@ def test_a_training_that_fits(run_tool: Callable[..., None], tmp_path: Path,
     assert not (tmp_path / 'run').exists()
 
 
-def test_a_training_that_does_not_fit(run_tool: Callable[..., None], tmp_path: Path,
-                                      capsys: pytest.CaptureFixture[str]) -> None:
+def test_estimate_that_does_not_fit(run_tool: Callable[..., None], tmp_path: Path,
+                                    capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         run_tool('train', slim('mask_rcnn'), '--work-dir', tmp_path / 'run', '--gpu-memory', 0.63,
                  *SMALL)
@@ -183,7 +181,7 @@ def test_a_training_that_does_not_fit(run_tool: Callable[..., None], tmp_path: P
     assert 'time: not measured, because that GPU is not present' in lines
 
 
-def test_a_gpu_that_is_not_here_stores_what_gpus_store() -> None:
+def test_estimate_for_absent_gpu() -> None:
     """GELU and norms are computed anew for the gradients on a CPU only."""
     cfg, peaks = read_config(slim('sem_fpn')), {}
     cfg.model.backbone.drop_path_rate = 0.

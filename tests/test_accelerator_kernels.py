@@ -111,7 +111,7 @@ def autocast(enabled: bool) -> Iterator[None]:
 
 
 @every_model
-def test_training_launches_no_more_than_timm(name: str) -> None:
+def test_training_kernel_launches(name: str) -> None:
     with torch.device('meta'):
         backbone, maps, _ = pair(name)
         image = torch.empty(2, 3, SIDE, SIDE)
@@ -128,7 +128,7 @@ FORMS = [(False, False, False), (True, True, False), (False, True, True)]  # tha
     for name in MODELS for form in (*FORMS, (False, True, False),
                                     (True, False, False)) if not form[0] or 'gates' not in name
 ])
-def test_no_more_launches_than_timm(name: str, fused: bool, half: bool, grad: bool) -> None:
+def test_kernel_launches(name: str, fused: bool, half: bool, grad: bool) -> None:
     """On tensors that say that they are on a GPU; forward only, also in training.
 
     Without a GPU, autograd has no streams for gradients.
@@ -148,7 +148,7 @@ def test_no_more_launches_than_timm(name: str, fused: bool, half: bool, grad: bo
 
 @pytest.mark.parametrize('gradients', [False, True], ids=['inference', 'training'])
 @pytest.mark.parametrize('rotary', [False, True])
-def test_windows_launch_no_more_than_timms(rotary: bool, gradients: bool) -> None:
+def test_window_attention_kernel_launches(rotary: bool, gradients: bool) -> None:
     """timm has windows in SAM's blocks, which have no prefix tokens and pad to whole windows."""
     side, window = SIDE // 16, 17
     arch = SMALL | dict(class_token=False, global_pool='avg')
@@ -170,7 +170,7 @@ def test_windows_launch_no_more_than_timms(rotary: bool, gradients: bool) -> Non
 
 
 @every_model
-def test_values_and_gradients_are_those_of_a_cpu(name: str) -> None:
+def test_accelerator_kernels_match_cpu(name: str) -> None:
     """To rounding; without gradients too."""
     backbone = tiny(partial(MODELS[name], out_indices=TAPS)).eval()
     image, exact = torch.randn(2, 3, 96, 130), doubled(backbone)
@@ -187,7 +187,7 @@ def test_values_and_gradients_are_those_of_a_cpu(name: str) -> None:
     check_all_rounding(*results)
 
 
-def test_one_place_decides_by_device() -> None:
+def test_device_checks_are_in_one_module() -> None:
     root = Path(__file__).parents[1]
     files = [path for folder in ('backbones', 'necks', 'models/fusion')
              for path in (root / folder).rglob('*.py')]  # yapf: disable
@@ -203,7 +203,7 @@ def test_one_place_decides_by_device() -> None:
         name, marks=[] if name in ('XCiT', 'PlainViT with rotary positions') else pytest.mark.slow)
     for name in MODELS
 ])
-def test_blocks_are_compiled_once_without_a_break(name: str) -> None:
+def test_blocks_compile_without_graph_break(name: str) -> None:
     """For images of all sizes and for all blocks."""
     torch._dynamo.reset()
     backbone, counter = tiny(partial(MODELS[name], out_indices=TAPS)).eval(), CompileCounter()
@@ -216,7 +216,7 @@ def test_blocks_are_compiled_once_without_a_break(name: str) -> None:
     assert counter.frame_count == 1
 
 
-def test_a_stem_takes_few_images_at_a_time_and_not_thin_strips() -> None:
+def test_stem_chunks() -> None:
     backbone = tiny(MODELS['XCiT']).eval()
     image = torch.randn(24, 3, 160, 160)
     counts = []
