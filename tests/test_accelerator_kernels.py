@@ -129,10 +129,6 @@ FORMS = [(False, False, False), (True, True, False), (False, True, True)]  # tha
                                     (True, False, False)) if not form[0] or 'gates' not in name
 ])
 def test_kernel_launches(name: str, fused: bool, half: bool, grad: bool) -> None:
-    """On tensors that say that they are on a GPU; forward only, also in training.
-
-    Without a GPU, autograd has no streams for gradients.
-    """
     with torch.device('meta'):
         backbone, maps, theirs = pair(name)
     with FakeTensorMode(allow_non_fake_inputs=True), torch.device('cuda'), autocast(half):
@@ -149,7 +145,6 @@ def test_kernel_launches(name: str, fused: bool, half: bool, grad: bool) -> None
 @pytest.mark.parametrize('gradients', [False, True], ids=['inference', 'training'])
 @pytest.mark.parametrize('rotary', [False, True])
 def test_window_attention_kernel_launches(rotary: bool, gradients: bool) -> None:
-    """timm has windows in SAM's blocks, which have no prefix tokens and pad to whole windows."""
     side, window = SIDE // 16, 17
     arch = SMALL | dict(class_token=False, global_pool='avg')
     rope = None
@@ -171,7 +166,6 @@ def test_window_attention_kernel_launches(rotary: bool, gradients: bool) -> None
 
 @every_model
 def test_accelerator_kernels_match_cpu(name: str) -> None:
-    """To rounding; without gradients too."""
     backbone = tiny(partial(MODELS[name], out_indices=TAPS)).eval()
     image, exact = torch.randn(2, 3, 96, 130), doubled(backbone)
     results = []
@@ -204,7 +198,6 @@ def test_device_checks_are_in_one_module() -> None:
     for name in MODELS
 ])
 def test_blocks_compile_without_graph_break(name: str) -> None:
-    """For images of all sizes and for all blocks."""
     torch._dynamo.reset()
     backbone, counter = tiny(partial(MODELS[name], out_indices=TAPS)).eval(), CompileCounter()
     images = [torch.randn(1, 3, *size) for size in ((96, 130), (112, 64), (80, 160))]

@@ -135,7 +135,6 @@ def test_grad_accum_errors(changes: dict, count: int | None, message: str) -> No
 
 @every_class
 def test_accumulated_gradients_equal_batch(cls: type) -> None:
-    """With norm statistics frozen; the loss is the mean over the images."""
     images = torch.rand(2, 3, 40, 56)
     steps = {}
     for count in (1, 2):

@@ -34,7 +34,6 @@ def test_ddp_step_equals_single_process(cls: type, states: States) -> None:
 
 @every_class
 def test_fsdp_step_equals_ddp(cls: type, states: States) -> None:
-    """Also where gradients are clipped, and the average of the weights."""
     found = states[cls.__name__]
     names = {name for name, _ in backbone(cls).named_parameters()}
     for shards, replicas in (('fsdp', 'ddp'), ('averaged_shards', 'averaged')):

@@ -31,7 +31,6 @@ ELASTIC = ('-m', 'torch.distributed.run', '--nnodes', '1:2', '--nproc-per-node',
 @pytest.mark.slow
 @pytest.mark.parametrize('rank', [0, 1])
 def test_torchrun_restart_resumes(rank: int, shapes: Path, tmp_path: Path) -> None:
-    """One command starts a run, and goes on with it when torchrun starts its processes again."""
     (tmp_path / 'own.py').write_text(
         f'_base_ = {str(config("sem_fpn"))!r}\n'
         "custom_imports = dict(imports=['helpers.killed_once'])\n"
@@ -97,7 +96,6 @@ def test_kubernetes_example_is_valid(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_ray_example_is_valid() -> None:
-    """Without Ray: what its workers call, with the options that they get."""
     block, = blocks_of(PAGE, 'python')
     tree = ast.parse(block.code)
     calls = {ast.unparse(node.func): {key.arg for key in node.keywords} - {None}
@@ -111,7 +109,6 @@ SLURM = dict(SLURM_PROCID='0', SLURM_NTASKS='1', SLURM_LOCALID='0', SLURM_NODELI
 
 
 def test_slurm_variables(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What mmengine sets for torch on a GPU is set on a CPU too, where gloo starts."""
     assert get_torch_variables(SLURM) == dict(
         RANK='0', WORLD_SIZE='1', LOCAL_RANK='0', MASTER_ADDR='127.0.0.1', MASTER_PORT='29500')
     given = dict(SLURM, SLURM_PROCID='5', SLURM_NTASKS='8', MASTER_ADDR='a', MASTER_PORT='1')

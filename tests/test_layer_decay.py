@@ -140,7 +140,6 @@ def test_list_param_groups(run_tool: Callable, capsys: pytest.CaptureFixture[str
 
 def test_list_param_groups_of_frozen_backbone(run_tool: Callable,
                                               capsys: pytest.CaptureFixture[str]) -> None:
-    """mmengine gives all parameters to the optimizer then."""
     run_tool('list_param_groups', ROOT / 'configs/linear/xcit_small_12_p16_40k_ade20k.py')
     printed = capsys.readouterr().out
     assert 'rate 0.001, weight decay 0.0001: 4 parameters\n  decode_head.conv_seg' in printed

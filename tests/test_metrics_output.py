@@ -80,11 +80,9 @@ class Odd(BaseMetric):
         super().__init__()  # a setting of the metric that it replaces
 
     def process(self, data_batch: Any, data_samples: Sequence[dict]) -> None:
-        """Count images."""
         self.results += [None] * len(data_samples)
 
     def compute_metrics(self, results: list) -> dict[str, Any]:
-        """Numbers within others, and text."""
         return {
             'recall': {1: {'all': np.float32(0.5), 'none': math.nan}},
             'copypaste': '0.1 0.2',

@@ -85,7 +85,6 @@ def test_channels_last() -> None:
 @pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16])
 def test_half_precision_rounding(case: Callable[..., list[Tensor]], dtype: torch.dtype,
                                  monkeypatch: pytest.MonkeyPatch) -> None:
-    """At the end: until then as float32 from the same inputs."""
     run = drawn.with_gradients
 
     def check(function: Callable[..., Tensor], *inputs: Tensor) -> list[Tensor]:

@@ -146,7 +146,6 @@ def test_estimate_option_errors(options: dict[str, object], message: str) -> Non
 
 
 def test_suggestions_keep_images_per_step() -> None:
-    """16 images of two processes, in batches that the head's norms allow."""
     batch = '--total-batch-size 8 --grad-accum 2'
     assert list(suggest_changes(estimated())) == [
         '--amp', '--cfg-options model.backbone.with_cp=True', batch, '--fsdp --num-processes N',
@@ -182,7 +181,6 @@ def test_estimate_that_does_not_fit(run_tool: Callable[..., None], tmp_path: Pat
 
 
 def test_estimate_for_absent_gpu() -> None:
-    """GELU and norms are computed anew for the gradients on a CPU only."""
     cfg, peaks = read_config(slim('sem_fpn')), {}
     cfg.model.backbone.drop_path_rate = 0.
     for device in ('cpu', 'cuda'):

@@ -205,7 +205,6 @@ def test_work_dir_is_locked(train: Callable, tmp_path: Path) -> None:
 
 
 def test_orphaned_worker_holds_no_lock(tmp_path: Path) -> None:
-    """As a loader's may, after kill -9."""
     context = multiprocessing.get_context('fork')
     started, ended = context.Event(), context.Event()
     with lock_folder(tmp_path, ''):

@@ -64,7 +64,6 @@ def test_mixed_precision_training(head: str, amp: list[str], shapes: Path, tmp_p
 @pytest.mark.gpu
 @pytest.mark.parametrize('options', [[], ['--amp'], ['--fsdp'], ['--grad-accum', '2']])
 def test_sync_bn_on_gpu(options: list[str], shapes: Path, tmp_path: Path) -> None:
-    """As the recipes train on several GPUs, with NCCL and checkpointed blocks; one will do."""
     data = ['--data-root', shapes / 'ade', '--work-dir', tmp_path, '--launcher', 'pytorch']
     launch = [*LAUNCH[:-1], 1]
     log = run_python(*launch, 'tools/train.py', config('sem_fpn'), *data, *options, *SHORT,
@@ -79,7 +78,6 @@ def test_sync_bn_on_gpu(options: list[str], shapes: Path, tmp_path: Path) -> Non
 @pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16, torch.float16])
 @every_class
 def test_feature_maps_on_gpu(cls: type, dtype: torch.dtype) -> None:
-    """Maps and gradients are those of a CPU, to the precision."""
     on_cpu = tiny(cls).train()
     on_gpu = copy.deepcopy(on_cpu).cuda()
     images = torch.rand(2, 3, 40, 56)
@@ -102,10 +100,6 @@ def test_feature_maps_on_gpu(cls: type, dtype: torch.dtype) -> None:
 ])
 def test_two_process_training(head: str, options: list[str], shapes: Path, tmp_path: Path,
                               run_tool: Callable) -> None:
-    """Two gloo processes train on, and evaluate, a half of the data each.
-
-    They start from a file that needs trust, and one process goes on with the images of both.
-    """
     data = ['--data-root', shapes / LAYOUTS[head], '--work-dir', tmp_path]
     state = MODELS.build(read_config(config(head)).model).state_dict()
     torch.save(dict(state_dict=state, made_by=Path('here')), tmp_path / 'start.pth')

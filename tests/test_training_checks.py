@@ -68,7 +68,6 @@ def wrapped(dataset: dict[str, Any], kind: str) -> dict[str, Any]:
 @pytest.mark.parametrize('kind', ['', 'RepeatDataset', 'ConcatDataset', 'MultiImageMixDataset'])
 @pytest.mark.parametrize('key', ['train_dataloader', 'val_dataloader'])
 def test_classes_missing_in_file(kind: str, key: str, data: Path) -> None:
-    """On any backbone, and before an image is read."""
     file = data / 'coco/annotations/instances_train2017.json'
     if key == 'val_dataloader':
         file = file.with_name('instances_val2017.json')
@@ -242,7 +241,6 @@ def test_torch_datasets_have_no_image_paths() -> None:
 
 
 def test_datasets_without_classes_are_not_checked() -> None:
-    """A tracker's head knows pedestrians alone."""
     head = dict(type='YOLOXHead', num_classes=1)
     cfg = Config(
         dict(

@@ -75,11 +75,9 @@ class Written(BaseMetric):
         super().__init__()  # a setting of the metric that it replaces
 
     def process(self, data_batch: Any, data_samples: Sequence[dict]) -> None:
-        """Count images."""
         self.results += [None] * len(data_samples)
 
     def compute_metrics(self, results: list) -> dict[str, Any]:
-        """The next number, and what is none; nothing where there is no number."""
         Written.evaluated += 1
         number = self.numbers.get(Written.evaluated)
         if isinstance(number, dict):
@@ -95,7 +93,6 @@ class Interrupted(Hook):
         self.best = best
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
-        """Press it."""
         if checkpoint['meta']['iter'] == 2 and ('optimizer' not in checkpoint) == self.best:
             raise KeyboardInterrupt
 
@@ -105,7 +102,6 @@ class WithoutTable(Hook):
     """Keeps metrics.csv from being written in the second iteration: a folder has its name."""
 
     def before_train_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None) -> None:
-        """Put the folder there, and take it away."""
         table, kept = (Path(runner.work_dir, name) for name in ('metrics.csv', 'kept.csv'))
         if runner.iter == 1:
             table.rename(kept)
@@ -274,7 +270,6 @@ def test_best_checkpoint_is_last_of_equal_ones(evaluated: Callable) -> None:
 
 
 def test_last_checkpoint_replaces_missing_best(evaluated: Callable) -> None:
-    """Until there is one."""
     by_iou = ['default_hooks.checkpoint.save_best=mIoU']
     work_dir = evaluated([dict(mIoU=0.), dict(mIoU=0.)], options=by_iou)
     last = work_dir / 'iter_2.pth'
@@ -306,7 +301,6 @@ def test_is_lowest(name: str, value: Any, expected: bool) -> None:
 
 
 def test_resume_keeps_best_patience_and_rows(evaluated: Callable) -> None:
-    """Also the latest losses, as many as the log is smoothed over."""
     work_dir = evaluated([0.5, 0.25, 0.25], '--patience', '3', own=SMOOTHED)
     seconds = float(rows(work_dir)[-1]['time'])
     MetricsTable(work_dir / 'metrics.csv').append(dict(iter=9, score=1.))  # behind the checkpoint
@@ -343,7 +337,6 @@ def test_resume_keeps_best_of_other_folder(evaluated: Callable, tmp_path: Path) 
 
 @pytest.mark.parametrize('metrics', [['mIoU'], ['mIoU', 'mAcc']])
 def test_best_checkpoint_of_moved_run(metrics: list[str], tmp_path: Path) -> None:
-    """It is taken from the run's own folder; one that is not there stays where it was."""
     hub = MessageHub.get_instance(f'moved_{len(metrics)}')
     hook, was = BestCheckpoint(save_best=metrics, rule='greater'), []
     for name in metrics:
@@ -391,7 +384,6 @@ def test_last_checkpoint_survives_failed_save(evaluated: Callable, tmp_path: Pat
 
 
 def test_resume_reruns_missing_evaluation(evaluated: Callable, tmp_path: Path) -> None:
-    """And the checkpoint that the run went on from notes it."""
     with pytest.raises(SystemExit):
         evaluated([0.5, 0.75], own="custom_hooks = [dict(type='Interrupted', best=True)]")
     assert torch.load(
@@ -437,7 +429,6 @@ def test_early_stopping_saves_last_state(evaluated: Callable) -> None:
 
 
 def test_early_stopping_waits_for_optimizer_step(evaluated: Callable) -> None:
-    """Of accumulated gradients, the state of the step behind the evaluation is saved."""
     work_dir = evaluated(
         [0.5, 0.5, 0.5, 0.5],
         '--patience',
@@ -458,7 +449,6 @@ def test_third_party_early_stopping_keeps_checkpoint(evaluated: Callable) -> Non
 
 
 def test_early_stopping_waits_for_epoch(evaluated: Callable) -> None:
-    """With a tracker that the config has already."""
     work_dir = evaluated(
         [2., 1.],
         '--tracker',
@@ -546,7 +536,6 @@ def test_two_hooks_do_not_stop_a_training(evaluated: Callable) -> None:
 
 
 def test_wandb_run_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a resumed training, with the option or with the config's own backend."""
     for name in ('WANDB_RUN_ID', 'WANDB_RESUME'):
         monkeypatch.delenv(name, raising=False)
     backends = [dict(type='LocalVisBackend'), dict(type='mmengine.WandbVisBackend')]
@@ -613,7 +602,6 @@ def test_coco_output_is_hidden() -> None:
 
 @pytest.mark.slow
 def test_overfitting_stops_early(run_tool: Callable, shapes: Path, tmp_path: Path) -> None:
-    """On others it gets worse at last; what is tested from the best has its metric."""
     data = ['--data-root', shapes / 'ade']
     run_tool('train', config('sem_fpn'), *data, '--work-dir', tmp_path / 'run', '--patience', '3',
              '--cfg-options', 'train_cfg.max_iters=600', 'train_cfg.val_interval=20',
@@ -630,7 +618,6 @@ def test_overfitting_stops_early(run_tool: Callable, shapes: Path, tmp_path: Pat
 
 
 def test_third_party_checkpoint_hook_keeps_its_attributes() -> None:
-    """Ours takes its place, unless both would mean something else by a name."""
 
     class Named(CheckpointHook):
         """One that calls its files so."""

@@ -115,7 +115,6 @@ def test_damaged_checkpoint_falls_back(tear: Callable, has_sums: bool, tmp_path:
 
 @pytest.mark.parametrize('best', ['whole', 'torn', None])
 def test_all_checkpoints_damaged(best: str | None, tmp_path: Path) -> None:
-    """The best checkpoint may hold weights alone."""
     path = tmp_path / 'best_mIoU_iter_2.pth'
     if best:
         torch.save(dict(state_dict=dict(weight=torch.ones(64, 64))), path)
@@ -130,7 +129,6 @@ def test_all_checkpoints_damaged(best: str | None, tmp_path: Path) -> None:
 
 
 def test_old_best_checkpoint_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a run that was killed before it saved the state of training, and starts anew."""
     said: list[str] = []
     monkeypatch.setattr('colonnade.engine.work_dir.run.print_log',
                         lambda text, **_: said.append(text))
@@ -153,7 +151,6 @@ def test_old_best_checkpoint_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize('note', [None, '/moved/best_mAP_iter_2.pth'])
 def test_recorded_best_checkpoint_is_suggested(note: str | None, tmp_path: Path) -> None:
-    """Else the newest."""
     for metric, time_of in (('mAP', 1), ('mIoU', 2)):
         path = tmp_path / f'best_{metric}_iter_2.pth'
         torch.save(state(2), path)
@@ -178,7 +175,6 @@ def test_replaced_checkpoint_is_not_resumed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize('text', ['', '/gone/run/iter_4.pth', '/gone/iter_', 'iter_4.pth\n', None])
 def test_last_checkpoint_record_may_be_lost(text: str | None, tmp_path: Path) -> None:
-    """Cut off, of a folder that was moved, or not there at all."""
     for step in (2, 4):
         path = save(tmp_path, step)
     note = tmp_path / 'last_checkpoint'
@@ -205,7 +201,6 @@ def test_copied_run_resumes_from_own_checkpoint(tmp_path: Path,
 
 
 def test_latest_checkpoint_is_saved_last(tmp_path: Path) -> None:
-    """Not the one of the highest number: a run went back to iteration 2, and saved 3."""
     for step in (2, 4, 3):
         save(tmp_path, step)
     save(tmp_path, 5, note=False).rename(tmp_path / 'best_mIoU_iter_5.pth')
@@ -266,7 +261,6 @@ def killed_at(event: int, work: Callable[[], object]) -> bool:
 
 
 def test_killed_at_each_step_of_saving(tmp_path: Path) -> None:
-    """Of a checkpoint that is written anew, as with a better evaluation, and of the next."""
     start, found, at, is_killed = tmp_path / 'start', set(), 0, True
     start.mkdir()
     save(start, 4)
@@ -356,7 +350,6 @@ def test_sha256sum_reads_checksums(tmp_path: Path) -> None:
 
 
 def test_file_is_synced_before_rename(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise a failure of power may leave a file without content under its name."""
     events: list[str] = []
     fsync, replace = os.fsync, Path.replace
 
@@ -378,7 +371,6 @@ def test_file_is_synced_before_rename(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_third_party_files_load(tmp_path: Path) -> None:
-    """Also those whose writer told torch to leave the CRC-32 out."""
     torch.save(state(1), tmp_path / 'theirs.pth')
     torch.serialization.set_crc32_options(False)
     torch.save(state(1), tmp_path / 'fast.pth')
@@ -421,7 +413,6 @@ def hold(folder: Path, ready: Any) -> None:
 @pytest.mark.parametrize('nfs', [False, True])
 def test_killed_run_releases_lock(nfs: bool, tmp_path: Path,
                                   monkeypatch: pytest.MonkeyPatch) -> None:
-    """On NFS, whose server locks files and no folders, too."""
     if nfs:
         flock = locking.fcntl.flock
 
@@ -460,7 +451,6 @@ def test_file_system_without_locks_warns(tmp_path: Path, monkeypatch: pytest.Mon
 
 @pytest.mark.slow
 def test_checksum_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Prints seconds of a processor, the least of three, for a file of 360 MB."""
     content = dict(state_dict={str(i): torch.randn(10**6) for i in range(90)})
     torch.save(content, tmp_path / 'theirs.pth')
     ours = tmp_path / 'ours.pth'

@@ -47,7 +47,6 @@ def test_batch_uses_its_seed() -> None:
 
 @pytest.mark.parametrize('diff_rank_seed', [False, True])
 def test_processes_share_initial_values(diff_rank_seed: bool, tmp_path: Path) -> None:
-    """They drop other things, and share out one order of the images."""
     command = [ROOT / 'tests/helpers/seeded_processes.py', tmp_path, diff_rank_seed]
     ended = run_independently(command, command, out=tmp_path, timeout=60)
     assert [each.status for each in ended] == [0, 0], ended
@@ -62,7 +61,6 @@ def test_processes_share_initial_values(diff_rank_seed: bool, tmp_path: Path) ->
 @pytest.mark.slow
 @pytest.mark.parametrize('head', ['mask_rcnn', 'sem_fpn', 'upernet'])
 def test_training_is_deterministic(head: str, shapes: Path, tmp_path: Path) -> None:
-    """In two threads; once with two workers, and once with one."""
     data, metrics = shapes / LAYOUTS[head], []
     for name, workers in (('one', 1), ('two', 2)):
         status, printed = run(

@@ -73,7 +73,6 @@ def run_two_of(path: Path,
 ])
 def test_crashed_process_ends_job(fault: str, rank: int, expected: str, shapes: Path,
                                   tmp_path: Path) -> None:
-    """Also where nothing stops the others, as with srun."""
     ended = run_two_of(
         faulty(tmp_path, hook=dict(fault=fault, rank=rank)), shapes, tmp_path, *NO_WORKERS, *NO_VAL)
     statuses = [each.status for each in ended]
@@ -90,7 +89,6 @@ def test_crashed_process_ends_job(fault: str, rank: int, expected: str, shapes: 
 @pytest.mark.parametrize('options', [(), ('--fsdp', )])
 def test_error_while_saving_ends_job(options: tuple[str, ...], shapes: Path,
                                      tmp_path: Path) -> None:
-    """As an error of the disk does, and the log has its traceback."""
     path = faulty(tmp_path, hook=dict(fault='fail', rank=0, iteration=-1))
     command = train(path, '--data-root', shapes / 'ade', '--work-dir', tmp_path / 'run',
                     '--no-report', *options, *OPTIONS, *NO_WORKERS, *NO_VAL,
@@ -103,7 +101,6 @@ def test_error_while_saving_ends_job(options: tuple[str, ...], shapes: Path,
 
 
 def test_raise_on_all_ranks(tmp_path: Path) -> None:
-    """Each is the one that leads to it; nobody waits, and errors of the record end nothing."""
     command = [ROOT / 'tests/helpers/failing_processes.py']
     one, other = run_independently(command, command, out=tmp_path, timeout=60)
     assert one.status == other.status == 0, (one, other)
@@ -123,7 +120,6 @@ def test_raise_on_all_ranks(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize('rank', [0, 1])
 def test_stopped_process_ends_job(rank: int, shapes: Path, tmp_path: Path) -> None:
-    """By SIGSTOP; the others end, what is stopped is left to the launcher."""
     ended = run_two_of(
         faulty(tmp_path, hook=dict(fault='stop', rank=rank)),
         shapes,
@@ -152,7 +148,6 @@ def test_hang_in_iteration_ends_job(shapes: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize('num_workers', [0, 1])
 def test_hang_in_transform_ends_by_torch_timeout(num_workers: int, shapes: Path, tmp_path: Path,
                                                  monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a process or in its worker, none of which is left; the log names it before."""
     monkeypatch.setattr(monitor, 'REMINDER', 1.)
     options = NO_WORKERS if num_workers == 0 else [
         'train_dataloader.num_workers=1', 'train_dataloader.persistent_workers=False'
@@ -172,7 +167,6 @@ def test_hang_in_transform_ends_by_torch_timeout(num_workers: int, shapes: Path,
 @pytest.mark.slow
 @pytest.mark.parametrize('rank', [0, 1])
 def test_slow_evaluation_is_not_a_hang(rank: int, shapes: Path, tmp_path: Path) -> None:
-    """It takes twice the limit in one process, and the other waits."""
     ended = run_two_of(
         faulty(tmp_path, hook=dict(fault='late', rank=rank, iteration=0)), shapes, tmp_path,
         'train_cfg.val_interval=3', *NO_WORKERS)
@@ -183,7 +177,6 @@ def test_slow_evaluation_is_not_a_hang(rank: int, shapes: Path, tmp_path: Path) 
 @pytest.mark.slow
 def test_slow_data_is_not_a_hang(shapes: Path, tmp_path: Path,
                                  monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each image takes longer than the limit in one process, which is named."""
     monkeypatch.setattr(monitor, 'REMINDER', 3.)
     ended = run_two_of(
         faulty(tmp_path, transform=dict(fault='late', count=1, rank=1)), shapes, tmp_path,
@@ -230,7 +223,6 @@ def test_crashed_process_ends_evaluation(fault: str, rank: int, expected: str, s
 
 @pytest.mark.slow
 def test_hang_in_evaluation_ends_job(shapes: Path, tmp_path: Path) -> None:
-    """While the other process waits for what this one found."""
     path = faulty(tmp_path, hook=dict(fault='loop', rank=1, iteration=2))
     assert [each.status for each in evaluate_by_two(path, shapes, tmp_path)] == [1, 1]
     assert re.search(r'the run hangs: process 1 \(.*\) has been in iteration 2 for',
@@ -255,7 +247,6 @@ def reports(*states: tuple[str, float, float]) -> list[Report]:
 
 
 def test_find_stuck_process() -> None:
-    """From what processes report of themselves, as the first of them judges it."""
     for fine in (
             reports((STEP, 599, 0), (STEP, 599, 0)),
             reports((STEP, 5000, 0), (DATA, 5000, 0)),  # loads data, for however long
@@ -286,7 +277,6 @@ def test_find_slow_data() -> None:
 
 @pytest.mark.parametrize('kind', ['train', 'val', 'test'])
 def test_process_phases(kind: str) -> None:
-    """Data count for nothing, steps for their time, and other hooks may take any."""
     report = Report(0, 'here', 7)
     loop = SimpleNamespace(dataloader=[0, 0])
     runner = SimpleNamespace(iter=0, val_loop=loop, test_loop=loop)
@@ -336,7 +326,6 @@ def port() -> Iterator[int]:
 
 def test_hanging_disk_does_not_block_exit(port: int, tmp_path: Path,
                                           monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever opens a pipe that nobody reads waits for ever."""
     os.mkfifo(tmp_path / 'pipe')
     monkeypatch.setattr(monitor, 'GRACE', 1.)
     process = multiprocessing.get_context('fork').Process(
@@ -354,7 +343,6 @@ def test_hanging_disk_does_not_block_exit(port: int, tmp_path: Path,
 
 def test_first_traceback_is_kept(port: int, tmp_path: Path,
                                  monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever is told after it; also that of an error whose message would be enough."""
     monkeypatch.setattr(monitor, 'BEAT', 0.01)
     own, other = watch_of(0, port, tmp_path), watch_of(1, port, tmp_path)
     other.send_report()

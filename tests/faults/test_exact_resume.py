@@ -20,7 +20,6 @@ def runs(shapes: Path, tmp_path: Path) -> Runs:
 
 
 def test_resume_is_exact(runs: Runs, run_tool: Callable, tmp_path: Path) -> None:
-    """Without a seed in the config: the checkpoint has it."""
     runs.config('sem_fpn')
     options = (*NO_VAL, *NO_WORKERS[:2], 'randomness.seed=None')
     run_tool('train', *runs.words('whole', *options))
@@ -32,7 +31,6 @@ def test_resume_is_exact(runs: Runs, run_tool: Callable, tmp_path: Path) -> None
 
 @pytest.mark.slow
 def test_resume_of_earlier_version(runs: Runs, trained: Path, run_tool: Callable) -> None:
-    """And a line says that it does not so to the bit."""
     path = trained / 'iter_2.pth'
     content = torch.load(path, weights_only=False)
     for kept in ('runtime_info', 'resumed_keys'):
@@ -47,7 +45,6 @@ def test_resume_of_earlier_version(runs: Runs, trained: Path, run_tool: Callable
 
 def test_signal_saves_and_run_resumes(runs: Runs, run_tool: Callable, tmp_path: Path,
                                       capfd: pytest.CaptureFixture) -> None:
-    """At an iteration without a checkpoint of its own, and within a step of the optimizer."""
     options = (*NO_VAL, *NO_WORKERS[:2], 'optim_wrapper.accumulative_counts=2',
                'default_hooks.checkpoint.interval=3')
     runs.config('sem_fpn')
@@ -72,10 +69,6 @@ def test_signal_saves_and_run_resumes(runs: Runs, run_tool: Callable, tmp_path: 
 @pytest.mark.parametrize('accumulate', [1, 3])
 def test_interrupted_evaluation_is_repeated(accumulate: int, runs: Runs, run_tool: Callable,
                                             tmp_path: Path) -> None:
-    """With averaged weights, which are in the model's place while it is evaluated.
-
-    Within a step of accumulated gradients, it is finished, and the step is made.
-    """
     options = (*NO_WORKERS, 'default_hooks.checkpoint.interval=4',
                f'optim_wrapper.accumulative_counts={accumulate}')
     runs.config('sem_fpn')
@@ -101,7 +94,6 @@ default_hooks = dict(checkpoint=dict(by_epoch=True, interval=1, save_best=None))
 
 @pytest.mark.slow
 def test_ctrl_c_within_epoch(runs: Runs, tmp_path: Path) -> None:
-    """With two workers, which get the signal too; the run that is not stopped has none."""
     accumulate = 'optim_wrapper.accumulative_counts=4'  # of epochs of 6 iterations
     words = dict(head='mask_rcnn', iters=0)
     runs.config('mask_rcnn', EPOCHS)
@@ -138,7 +130,6 @@ def printed_by_a_failure(*command: Any, out: Path) -> str:
 @pytest.mark.parametrize('evaluating', [False, True])
 def test_two_processes_stop_together(options: tuple[str, ...], evaluating: bool, runs: Runs,
                                      tmp_path: Path) -> None:
-    """One of them gets the signal."""
     both = ('default_hooks.checkpoint.interval=4', *NO_WORKERS)
     runs.config('sem_fpn')
     run_two(

@@ -36,7 +36,6 @@ class FillDisk(Hook):
         self.full, self.free = full, free
 
     def before_train_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None) -> None:
-        """Write a file until there is no room, or delete it."""
         filler = Path(runner.work_dir).parent / 'filler'
         if runner.iter + 1 == self.full:
             fill(filler)
@@ -100,7 +99,6 @@ def files_of(work_dir: Path) -> set[str]:
 
 
 def test_disk_is_full_temporarily(train: Callable, capsys: pytest.CaptureFixture[str]) -> None:
-    """The best of that time is lost, and the next that is better than the one before is saved."""
     work_dir = train([0.5, 0.75, 0.25, 0.625], 2, 4)
     assert files_of(work_dir) == {'iter_4.pth', 'best_score_iter_4.pth'}
     assert (work_dir / 'last_checkpoint').read_text() == str(work_dir / 'iter_4.pth')
@@ -121,7 +119,6 @@ def test_disk_is_full_temporarily(train: Callable, capsys: pytest.CaptureFixture
 
 
 def test_log_file_is_open_initially(tmp_path: Path) -> None:
-    """mmengine writes how weights were initialized to its stream, without a record."""
     handler = TolerantLogFile(logging.FileHandler(tmp_path / 'log.txt'))
     handler.stream.write('initialized\n')
     handler.close()
@@ -130,7 +127,6 @@ def test_log_file_is_open_initially(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_full_disk_with_mmengine_runner(train: Callable) -> None:
-    """Of a config with a runner of its own: its checkpoints are whole, and have sums too."""
     work_dir = train([0.5, 0.75, 0.25, 0.625], 2, 4, own="runner_type = 'Runner'\n")
     assert files_of(work_dir) == {'iter_4.pth', 'best_score_iter_4.pth'}
 
@@ -154,7 +150,6 @@ def test_disk_stays_full(train: Callable, disk: Path) -> None:
 @pytest.mark.slow
 def test_last_checkpoint_is_saved_at_end(train: Callable, disk: Path,
                                          monkeypatch: pytest.MonkeyPatch) -> None:
-    """The last checkpoint is tried once more behind the last evaluation."""
     compute = Written.compute_metrics
 
     def free(self: Written, results: list) -> dict:
@@ -189,7 +184,6 @@ for rank in (0, 1):
 
 @pytest.mark.slow
 def test_full_disk_is_raised_on_all_ranks(tmp_path: Path) -> None:
-    """Those that do not write would wait for the one that does."""
     (tmp_path / 'script.py').write_text(SCRIPT)
     printed = run_two(str(tmp_path / 'script.py'), out=tmp_path)
     for rank in (0, 1):

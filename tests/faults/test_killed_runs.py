@@ -39,7 +39,6 @@ class KilledWhileSaving(Hook):
         self.iteration = iteration
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
-        """Let the disk take half."""
         if checkpoint['meta']['iter'] != self.iteration or runner._resume:
             return
 
@@ -104,7 +103,6 @@ def assert_same(first: Path, second: Path) -> None:
 
 
 def test_resume_skips_damaged_checkpoint(trained: Path, run_tool: Callable, shapes: Path) -> None:
-    """By the command line, from the files of a training; the config says resume, or the option."""
     newest = trained / 'iter_2.pth'
     os.truncate(newest, newest.stat().st_size // 2)
     run_tool('train', config('sem_fpn'), '--data-root', shapes / 'ade', '--work-dir', trained,
@@ -133,7 +131,6 @@ def test_killed_while_saving(train: Callable, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_killed_at_random(train: Callable, tmp_path: Path) -> None:
-    """Data order and random states of a run that goes on are those of one that was not killed."""
     seed = int(os.environ.get('COLONNADE_SEED', random.randrange(10**6)))
     print(f'seed {seed}: COLONNADE_SEED repeats it')
     moments = random.Random(seed)

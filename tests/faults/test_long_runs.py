@@ -34,7 +34,6 @@ GROWTH = 8  # MiB that a part of a run may hold more than the part before
 
 @pytest.mark.slow
 def test_training_memory_is_flat(run_tool: Callable, shapes: Path, tmp_path: Path) -> None:
-    """2,000 iterations with two workers, four evaluations and eight checkpoints."""
     (tmp_path / 'measured.py').write_text(
         f'_base_ = {str(config("sem_fpn"))!r}\n'
         "custom_imports = dict(imports=['helpers.measured_run'])\n"
@@ -56,7 +55,6 @@ def test_training_memory_is_flat(run_tool: Callable, shapes: Path, tmp_path: Pat
 @pytest.mark.slow
 @pytest.mark.parametrize('head', ['mask_rcnn', 'sem_fpn'])
 def test_prediction_memory_is_flat(head: str) -> None:
-    """500 images of 25 sizes, from pixels to results."""
     model, sizes, found = random_model(head), random.Random(0), []
     for number in range(1, 501):
         image = np.random.default_rng(number).integers(
@@ -70,7 +68,6 @@ def test_prediction_memory_is_flat(head: str) -> None:
 
 @pytest.mark.slow
 def test_server_memory_is_flat() -> None:
-    """1,000 images to the server, a quarter of which it refuses."""
     images = [file_of(shapes_image(seed, (64, 48))) for seed in range(30)]
     images += [b'no image'] * 10
     found = []
@@ -87,7 +84,6 @@ def test_server_memory_is_flat() -> None:
 
 @pytest.mark.slow
 def test_200_concurrent_users() -> None:
-    """Each gets the answer to the own image; those that are told to come again do so."""
     model = random_model('mask_rcnn')
     images = [shapes_image(seed, (64, 48)) for seed in range(40)]
     alone = [model.predict(image).above(0.6) for image in images]
@@ -119,7 +115,6 @@ def test_200_concurrent_users() -> None:
 
 @pytest.mark.parametrize('persistent', [False, True])
 def test_workers_end_with_run(persistent: bool) -> None:
-    """Also those of an endless pass, which would go on; another pass starts others."""
     data: Any = range(8)
     loader = DataLoader(data, 2, num_workers=2, persistent_workers=persistent)
     runner: Any = SimpleNamespace(visualizer=SimpleNamespace())
@@ -138,7 +133,6 @@ def test_workers_end_with_run(persistent: bool) -> None:
 
 @pytest.mark.slow
 def test_killed_worker_ends_training(run_tool: Callable, shapes: Path, tmp_path: Path) -> None:
-    """At once, with torch's error; what was saved before is there."""
     (tmp_path / 'faulty.py').write_text(
         f'_base_ = {str(config("sem_fpn"))!r}\n'
         "custom_imports = dict(imports=['helpers.process_faults'])\n"

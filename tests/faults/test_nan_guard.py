@@ -55,7 +55,6 @@ class Spoil(BaseTransform):
         self.numbers, self.what, self.rank = numbers, what, rank
 
     def transform(self, results: dict) -> dict:
-        """Spoil it."""
         Spoil.loaded += 1
         if Spoil.loaded in self.numbers and get_rank() == self.rank:
             value = results[self.what]
@@ -75,7 +74,6 @@ class SpoilWeight(Hook):
         self.at = at
 
     def after_train_iter(self, runner: Runner, *_: Any, **__: Any) -> None:
-        """Set it."""
         if runner.iter + 1 == self.at:
             runner.model.backbone.blocks[1].attn.qkv.weight.data[0, 0] = NAN
 
@@ -117,7 +115,6 @@ class Model(BaseModel):
         self.layer = nn.Linear(4, 2)
 
     def forward(self, inputs: list[Tensor], data_samples: list, mode: str) -> dict[str, Tensor]:
-        """The losses."""
         found = self.layer(self.norm(self.conv(torch.stack(inputs))).mean((2, 3)))
         if self.raises:
             linear_sum_assignment(found.detach())
@@ -230,7 +227,6 @@ AVERAGED = dict(type='EMAHook', momentum=0.5, update_buffers=True)
 
 
 def test_nan_image_leaves_no_trace(small: Callable, tmp_path: Path, log: Callable) -> None:
-    """Neither in weights nor running statistics, nor their average, nor the logged means."""
     before = weights(small(2))
     runner = small(3, bad=[5], hooks=[AVERAGED])
     for name, value in runner.model.state_dict().items():
@@ -268,7 +264,6 @@ def test_guard_keeps_scheduler_counts(small: Callable) -> None:
 
 
 def test_too_many_skipped_steps_stop(small: Callable, tmp_path: Path) -> None:
-    """A good step in between starts the count anew."""
     bad = [*range(4, 8), *range(10, 64)]
     with pytest.raises(FloatingPointError) as error:
         small(20, bad=bad, max_skipped_steps=3)
@@ -289,7 +284,6 @@ def test_first_nan_module_is_named(small: Callable) -> None:
         """Makes a weight so large that a product is infinite."""
 
         def before_train(self, runner: Runner) -> None:
-            """Make it."""
             runner.model.norm.weight.data[0] = 3e38
             runner.model.norm.bias.data[0] = 3e38
 
@@ -301,7 +295,6 @@ def test_first_nan_module_is_named(small: Callable) -> None:
 
 
 def test_nan_weights_stop(small: Callable, tmp_path: Path) -> None:
-    """Before training, and while it runs: no checkpoint gets them."""
 
     @HOOKS.register_module(force=True)
     class BreakWeight(Hook):
@@ -311,12 +304,10 @@ def test_nan_weights_stop(small: Callable, tmp_path: Path) -> None:
             self.at = at
 
         def before_run(self, runner: Runner) -> None:
-            """Set it."""
             if not self.at:
                 runner.model.layer.weight.data[0, 0] = NAN
 
         def after_train_iter(self, runner: Runner, *_: Any, **__: Any) -> None:
-            """Set it."""
             if runner.iter + 1 == self.at:
                 runner.model.layer.weight.data[0, 0] = NAN
 
@@ -346,7 +337,6 @@ def test_nan_gradient_stops(small: Callable, log: Callable,
 
 def test_error_caused_by_nan_is_skipped(small: Callable, log: Callable,
                                         monkeypatch: pytest.MonkeyPatch) -> None:
-    """scipy takes no NaN as cost, as where detectors match queries with objects."""
     monkeypatch.setattr(Model, 'raises', True)
     assert 'the forward pass ended with ValueError: matrix contains invalid numeric entries' in \
         log(small(4, bad=[5]))
@@ -386,7 +376,6 @@ def test_custom_optim_wrapper_is_guarded(small: Callable, log: Callable) -> None
 
 def test_loss_scaler_overflow_is_not_counted(small: Callable, log: Callable,
                                              monkeypatch: pytest.MonkeyPatch) -> None:
-    """It lowers its factor until there is none; a loss that is NaN does not touch the factor."""
     monkeypatch.setattr(Model, 'factor', 1e6)
     runner = small(24, type='ScaledOptimWrapper', lr=1e-9)
     scaler = runner.optim_wrapper.loss_scaler
@@ -413,7 +402,6 @@ def test_check_invalid_loss_hook_is_removed(small: Callable, log: Callable) -> N
 
 
 def test_nan_image_of_segmenter(train: Callable, shapes: Path, tmp_path: Path) -> None:
-    """In the log, in metrics.csv and in the report."""
     run = train(spoil=[3], iters=3, custom_hooks=[AVERAGED])
     text = latest_log(run)
     assert re.search(r'iteration 2: the step is skipped, .* images: \S+/\d+.jpg, \S+.jpg', text)
@@ -445,7 +433,6 @@ def test_max_skipped_steps_error(train: Callable) -> None:
 
 @pytest.mark.slow
 def test_nan_box_of_detector(train: Callable) -> None:
-    """Which its losses ignore."""
     run = train(head='mask_rcnn', spoil=[3], what='gt_bboxes', iters=3)
     assert re.search(
         r'iteration 2: the step is skipped, as not finite: gt_instances.bboxes of '
@@ -468,7 +455,6 @@ class SameWeights(Hook):
     priority = 'LOWEST'
 
     def after_train(self, runner: Runner) -> None:
-        """Compare them."""
         sums = [
             sum(gather_tensor(p, True).double().sum().item() for p in runner.model.parameters())
         ]
@@ -497,7 +483,6 @@ def train_two(train: Callable, tmp_path: Path, shapes: Path) -> Callable[..., st
 @pytest.mark.parametrize('options', [[], ['--grad-accum', '2'], ['--fsdp']],
                          ids=['ddp', 'accumulated', 'fsdp'])  # yapf: disable
 def test_processes_skip_same_steps(train_two: Callable, options: list[str], tmp_path: Path) -> None:
-    """One image of the second process is NaN."""
     log = train_two(*options, spoil=[3], rank=1, iters=4)
     assert 'same weights: True' in log and log.count(', [1])') == 2
     assert re.search(r'iteration [24]: the step is skipped, as the loss is not finite', log)
@@ -507,7 +492,6 @@ def test_processes_skip_same_steps(train_two: Callable, options: list[str], tmp_
 @pytest.mark.slow
 @pytest.mark.parametrize('options', [[], ['--fsdp']], ids=['ddp', 'fsdp'])
 def test_processes_stop_together(train_two: Callable, options: list[str]) -> None:
-    """All images of the second process are NaN; both name one of them."""
     log = train_two('--max-skipped-steps', '2', *options, spoil=list(range(99)), rank=1, iters=8)
     said = log.split('\ntrain: training stops at iteration 2 of 8: 2 steps in a row were ')[1:]
     assert len(said) == 2
@@ -518,7 +502,6 @@ def test_processes_stop_together(train_two: Callable, options: list[str]) -> Non
 
 @pytest.mark.slow
 def test_huge_learning_rate(train: Callable, tmp_path: Path) -> None:
-    """It may end with a message; whatever is saved is finite."""
     try:
         train(iters=60, **{'optim_wrapper.optimizer.lr': 1e4, 'optim_wrapper.clip_grad': None,
                            'param_scheduler': []})  # yapf: disable

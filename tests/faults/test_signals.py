@@ -113,7 +113,6 @@ def test_workers_of_iteration_loop_ignore_signals() -> None:
 
 
 def test_evaluation_within_step_is_finished(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No checkpoint holds the gradients that are summed."""
     model, hook, stopped = nn.Linear(1, 1), StopOnSignal(), []
     wrapper = OptimWrapper(SGD(model.parameters(), lr=0.1), accumulative_counts=2)
     loop = SimpleNamespace(dataloader=[0, 0])
@@ -129,7 +128,6 @@ def test_evaluation_within_step_is_finished(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize('signalled', [False, True])
 def test_validation_does_not_wait(signalled: bool, tmp_path: Path) -> None:
-    """One process is done but for a batch before the other begins; both hear of a signal."""
     command = [ROOT / 'tests/helpers/validating_processes.py', *['signal'] * signalled]
     ended = run_independently(command, command, out=tmp_path, timeout=60)
     assert [each.status for each in ended] == [0, 0], ended
@@ -139,7 +137,6 @@ def test_validation_does_not_wait(signalled: bool, tmp_path: Path) -> None:
 
 
 def test_signal_after_training(capfd: pytest.CaptureFixture) -> None:
-    """It is not said that training stops; handlers are given back when all is written."""
     loop = SimpleNamespace(dataloader=DataLoader([0]))
     runner = SimpleNamespace(
         train_loop=loop, val_loop=None, hooks=[], register_hook=lambda hook: None)
@@ -163,7 +160,6 @@ def test_signal_without_checkpoints(capfd: pytest.CaptureFixture) -> None:
 
 def test_ctrl_c_while_config_is_formatted(monkeypatch: pytest.MonkeyPatch,
                                           capsys: pytest.CaptureFixture[str]) -> None:
-    """mmengine says of it that the config is wrong."""
 
     @handle_ctrl_c('train')
     def lay_out() -> str:
@@ -218,7 +214,6 @@ class Global:
 
 
 def test_resumed_global_sampler() -> None:
-    """Whatever the model draws in between."""
 
     def batches(at: int) -> list[tuple[Any, ...]]:
         made, found = SeededBatches(BatchSampler(Global(), 2, False), endless=True), []
@@ -233,7 +228,6 @@ def test_resumed_global_sampler() -> None:
 
 
 def test_processes_split_global_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As they are seeded alike, each takes its part of the same permutation."""
 
     class Shuffled(Sampler):
 
@@ -266,7 +260,6 @@ def test_training_set_smaller_than_batch() -> None:
 @pytest.mark.parametrize('sampler', [DefaultSampler, InfiniteSampler])
 @pytest.mark.parametrize('kind', [BatchSampler, AspectRatioBatchSampler])
 def test_hook_reads_data_of_endless_loader(sampler: type, kind: type) -> None:
-    """It ends where the sampler does, and training draws what it would have drawn."""
 
     def drawn(hook: bool) -> list[tuple[int, ...]]:
         data = Sized(range(11))
@@ -331,7 +324,6 @@ WORKERS = ['train_dataloader.num_workers=1', 'train_dataloader.persistent_worker
 
 @pytest.mark.slow
 def test_torchrun_forwards_signal(runs: Runs) -> None:
-    """It is no failure that starts the processes again."""
     runs.config('sem_fpn')
     words = runs.words('run', *NO_VAL, *WORKERS, iters=500, start=('--launcher', 'pytorch'))
     seldom = 'default_hooks.checkpoint.interval=500'
@@ -374,7 +366,6 @@ MADE = dict(predict='predicted', make_shapes='.shapes-*')
 @pytest.mark.slow
 @pytest.mark.parametrize('tool', ['test', *MADE])
 def test_ctrl_c_ends_tools(tool: str, runs: Runs, trained: Path) -> None:
-    """Their workers get it too."""
     folder, data, checkpoint = runs.folder, runs.shapes / 'ade', trained / 'iter_2.pth'
     path = runs.config('sem_fpn', averaging=False, name='SIGINT', iteration=0, group=True)
     arguments = dict(
