@@ -1,4 +1,4 @@
-"""What accelerators run: torch's plain operators, no more of them than timm's modules."""
+"""Kernels on accelerators: stock torch operators, and no more launches than timm's modules."""
 from __future__ import annotations
 
 import re
@@ -23,10 +23,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from colonnade.backbones import CaiT, ColumnarBackbone, PlainViT, ResMLP, XCiT
 from colonnade.backbones.kernels.devices import accelerator_forms, should_use_cpu_forms
 
-SIDE = 544  # of images: more tokens than a CPU takes at a time, and more pixels than its stem
+SIDE = 544  # pixels: more tokens than a CPU takes at a time, and more pixels than its stem
 SMALL = dict(embed_dim=32, depth=2, num_heads=4, patch_size=16, img_size=SIDE)
 SCALED = dict(layer_scale_init_value=0.1)
-TAPS = (0, 1)
+OUT_INDICES = (0, 1)
 MODELS: dict[str, Callable[..., ColumnarBackbone]] = {
     'XCiT': partial(XCiT,
                     dict(embed_dim=32, depth=2, num_heads=4, patch_size=16) | SCALED),
@@ -43,7 +43,9 @@ SIMILAR = ('PlainViT', 'PlainViT with LayerScale')  # to those with rotary posit
 every_model = pytest.mark.parametrize(
     'name',
     [pytest.param(name, marks=pytest.mark.slow if name in SIMILAR else []) for name in MODELS])
-IN_ORDER = {'ResMLP': 1 + len(TAPS)}  # timm's has channels first there: copies of tokens and maps
+IN_ORDER = {
+    'ResMLP': 1 + len(OUT_INDICES)
+}  # timm's has channels first there: copies of tokens and maps
 NOT_LAUNCHED = ('empty', 'new_empty', '_unsafe_view', 'detach', 'promote_types', 'prim::device')
 
 
@@ -84,14 +86,14 @@ def check_launches(ours: Counter[str], theirs: Counter[str], more: int = 0) -> N
 
 def pair(name: str) -> tuple[ColumnarBackbone, Callable[[Tensor], Sequence[Tensor]], nn.Module]:
     """A backbone, what gives the same maps of timm's module, and this module."""
-    backbone = MODELS[name](out_indices=TAPS, drop_path_rate=0.)
+    backbone = MODELS[name](out_indices=OUT_INDICES, drop_path_rate=0.)
     theirs = backbone.timm_module(SIDE)
-    if isinstance(backbone, (CaiT, ResMLP)):  # which takes images of other sizes, too
+    if isinstance(backbone, (CaiT, ResMLP)):  # takes images of other sizes too
         embedding = getattr(theirs, 'stem', None) or theirs.patch_embed
         embedding.strict_img_size, embedding.dynamic_img_pad = False, True
     maps = partial(
         theirs.forward_intermediates,
-        indices=TAPS,
+        indices=OUT_INDICES,
         norm=backbone.tap_norm,
         output_fmt='NCHW',
         intermediates_only=True)
@@ -119,7 +121,7 @@ def test_training_kernel_launches(name: str) -> None:
     check_launches(found, expected, IN_ORDER.get(name, 0))
 
 
-FORMS = [(False, False, False), (True, True, False), (False, True, True)]  # that run always
+FORMS = [(False, False, False), (True, True, False), (False, True, True)]  # not slow
 
 
 @pytest.mark.parametrize('name, fused, half, grad', [
@@ -166,7 +168,7 @@ def test_window_attention_kernel_launches(rotary: bool, gradients: bool) -> None
 
 @every_model
 def test_accelerator_kernels_match_cpu(name: str) -> None:
-    backbone = tiny(partial(MODELS[name], out_indices=TAPS)).eval()
+    backbone = tiny(partial(MODELS[name], out_indices=OUT_INDICES)).eval()
     image, exact = torch.randn(2, 3, 96, 130), doubled(backbone)
     results = []
     for module, given, forms in ((backbone, image, accelerator_forms),
@@ -199,7 +201,8 @@ def test_device_checks_are_in_one_module() -> None:
 ])
 def test_blocks_compile_without_graph_break(name: str) -> None:
     torch._dynamo.reset()
-    backbone, counter = tiny(partial(MODELS[name], out_indices=TAPS)).eval(), CompileCounter()
+    backbone, counter = tiny(partial(MODELS[name],
+                                     out_indices=OUT_INDICES)).eval(), CompileCounter()
     images = [torch.randn(1, 3, *size) for size in ((96, 130), (112, 64), (80, 160))]
     with accelerator_forms(), torch.no_grad():
         expected = [backbone(image)[-1] for image in images]

@@ -27,14 +27,14 @@ def settings(model: nn.Module, **paramwise_cfg: object) -> dict[str, tuple[float
     return {names[id(p)]: (g['lr'], g['weight_decay']) for g in groups for p in g['params']}
 
 
-def model_of(cls: type) -> nn.Module:
+def build_model(cls: type) -> nn.Module:
     return nn.ModuleDict(
         dict(backbone=tiny(cls), neck=nn.ConvTranspose2d(32, 32, 2), head=nn.Conv2d(32, 3, 1)))
 
 
 @every_class
 def test_learning_rates_decay_to_stem(cls: type) -> None:
-    model = model_of(cls)
+    model = build_model(cls)
     found = settings(model, layer_decay_rate=0.5)
     assert found.keys() == {name for name, _ in model.named_parameters()}
     for name, (rate, decay) in found.items():
@@ -61,7 +61,7 @@ MATRICES = {
 
 @pytest.mark.parametrize('cls', FLAT)
 def test_flat_decay_mult(cls: type) -> None:
-    found = settings(model_of(cls), layer_decay_rate=0.9, flat_decay_mult=0.)
+    found = settings(build_model(cls), layer_decay_rate=0.9, flat_decay_mult=0.)
     for block in range(4):
         for name in FLAT[cls]:
             assert found[f'backbone.blocks.{block}.{name}'][1] == 0., name
@@ -74,7 +74,7 @@ def test_flat_decay_mult(cls: type) -> None:
 
 def test_custom_keys_override_flat_decay_mult() -> None:
     found = settings(
-        model_of(CaiT),
+        build_model(CaiT),
         layer_decay_rate=0.5,
         flat_decay_mult=0.,
         custom_keys={'pos_embed': dict(decay_mult=2., lr_mult=10.)})
@@ -83,7 +83,7 @@ def test_custom_keys_override_flat_decay_mult() -> None:
 
 def test_custom_keys_of_learning_rates_keep_decay() -> None:
     found = settings(
-        model_of(CaiT), flat_decay_mult=0., custom_keys={'backbone': dict(lr_mult=0.1)})
+        build_model(CaiT), flat_decay_mult=0., custom_keys={'backbone': dict(lr_mult=0.1)})
     for name in FLAT[CaiT]:
         assert found[f'backbone.blocks.0.{name}'] == (0.1, 0.), name
     for name in MATRICES[CaiT]:
@@ -100,7 +100,7 @@ def test_frozen_parameters_have_no_group() -> None:
 @pytest.mark.parametrize('rate', [0., 1.5, -1.])
 def test_layer_decay_rate_out_of_range(rate: float) -> None:
     with pytest.raises(ValueError, match=r'layer_decay_rate must be in \(0, 1\], got'):
-        settings(model_of(XCiT), layer_decay_rate=rate)
+        settings(build_model(XCiT), layer_decay_rate=rate)
 
 
 def test_layer_decay_needs_layer_depths() -> None:

@@ -74,7 +74,7 @@ def test_computed_metrics_are_written(evaluate: Callable) -> None:
 
 @METRICS.register_module(force=True)
 class Odd(BaseMetric):
-    """What is no number, as mmdet's metrics of captions and retrieval give."""
+    """A metric with values that are not numbers, as mmdet's for captions and retrieval."""
 
     def __init__(self, iou_metrics: list[str]) -> None:
         super().__init__()  # a setting of the metric that it replaces

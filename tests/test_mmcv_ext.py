@@ -1,4 +1,4 @@
-"""tools/mmcv_ext, behind mmcv's own layers, gives what mmcv's compiled operators give."""
+"""tools/mmcv_ext gives the results of mmcv's compiled operators."""
 from __future__ import annotations
 
 import importlib
@@ -33,7 +33,7 @@ def operator_modules() -> Iterator[ModuleType]:
 
 @pytest.fixture(autouse=True)
 def ours(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let mmcv call our extension, whichever is installed."""
+    """Make mmcv call Colonnade's extension, whichever is installed."""
     for module in operator_modules():
         monkeypatch.setattr(module, 'ext_module', mmcv_ext)
 
@@ -148,7 +148,7 @@ def softmax_by_hand(logits: Tensor, target: Tensor, gamma: float, weight: Tensor
 def test_focal_loss(kind: str, by_hand: Callable[..., Tensor], gamma: float, weighted: bool,
                     num: int) -> None:
     weight = drawn.draw(2, 5).abs() if weighted else None
-    target = drawn.whole(1, 6 if kind == 'sigmoid' and not weighted else 5, num)
+    target = drawn.draw_integers(1, 6 if kind == 'sigmoid' and not weighted else 5, num)
     check_close(
         drawn.focal_loss(kind, num, gamma, weighted, torch.float64),
         drawn.with_gradients(lambda logits: by_hand(logits, target, gamma, weight),

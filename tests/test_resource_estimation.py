@@ -35,7 +35,7 @@ SMALL = ('--estimate', '--image-size', 64, 64, '--cfg-options', 'train_dataloade
 def test_live_memory() -> None:
     weight = nn.Parameter(torch.zeros(256, 256))
     with LiveMemory([weight]) as living:
-        x = torch.ones(256, 256)  # as many bytes
+        x = torch.ones(256, 256)  # the same number of bytes
         view = x[1:].t()
         assert living.now == 2 * weight.nbytes
         y = (x @ weight).relu()  # the product is dropped: relu keeps its own result
@@ -102,7 +102,7 @@ def test_free_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def estimated(**changes: Any) -> StepEstimate:
-    """Of 8 images, whose activations take 8 GiB."""
+    """Return the estimate of 8 images whose activations take 8 GiB."""
     cfg = load_estimated_config(TrainOptions(slim('sem_fpn')), EstimateOptions(num_processes=2))
     setting = Setting(cfg, 'cuda', 'cpu', None, images=8, objects=1, processes=2, fsdp=False)
     parts = ModelMemory(weights=GIB, gradients=GIB, states=2 * GIB, averaged=0, gathered=GIB / 2)

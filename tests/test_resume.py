@@ -67,7 +67,7 @@ def test_ema_weights_resume_and_are_tested(averaging: Path, train: Callable, sha
     assert (tmp_path / 'm.json').is_file()
 
 
-slowly = pytest.mark.slow  # what others cover in part
+slowly = pytest.mark.slow  # partly covered by other tests
 
 
 @pytest.mark.slow
@@ -142,7 +142,8 @@ def test_resume_refuses_other_batch_size(train: Callable, trained: Path) -> None
         images_per_iteration=2, iterations_per_step=1)
     four_images = [*LONGER[:-1], 'train_dataloader.batch_size=4']
     for arguments, options, says in (
-        (['--grad-accum', '2'], LONGER, '2 images per iteration and 2 iterations per step, .* no --grad'),
+        (['--grad-accum', '2'], LONGER,
+         '2 images per iteration and 2 iterations per step, .* no --grad'),
         ([], four_images, '2 images per iteration and 1 iteration per step, this run has 4 images'),
     ):  # yapf: disable
         with pytest.raises(SystemExit, match=f'train: .*{says}.*--load-from'):
@@ -170,7 +171,7 @@ def test_resume_accepts_same_batch_size_of_other_processes(processes: int, image
     monkeypatch.setattr('colonnade.engine.runner.hooks.get_world_size', lambda: processes)
     batch = dict(images_per_iteration=16, iterations_per_step=1)
     BatchSizeHook(images, 1).compare(dict(meta={BATCH: batch}))
-    BatchSizeHook(images, 1).compare(dict(meta={}))  # of an older run
+    BatchSizeHook(images, 1).compare(dict(meta={}))  # an older run
 
 
 def test_resume_of_finished_run_warns(train: Callable, trained: Path) -> None:

@@ -115,7 +115,7 @@ def test_two_process_training(head: str, options: list[str], shapes: Path, tmp_p
         *start,
         *SHORT,
         out=tmp_path)
-    dumped = tmp_path / config(head).name  # of the first run
+    dumped = tmp_path / config(head).name  # by the first run
     printed = run_two(
         'tools/test.py',
         dumped,

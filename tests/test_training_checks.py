@@ -1,4 +1,4 @@
-"""What is said before training: classes that differ, nothing to learn from, shared images."""
+"""Checks before training: different classes, unusable training sets, shared images."""
 from __future__ import annotations
 
 import json
@@ -38,7 +38,7 @@ def data(shapes: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def train(run_tool: Callable, data: Path, tmp_path: Path) -> Callable[..., None]:
-    """Train a head of ours on the copy for two iterations, without evaluating all images."""
+    """Train a shipped config on the copy for two iterations, without evaluating all images."""
 
     def run(head: str, *options: str) -> None:
         run_tool('train', config(head), '--data-root', data / LAYOUTS[head], '--work-dir',
@@ -58,7 +58,7 @@ def change(file: Path, **changes: Any) -> dict[str, Any]:
 
 
 def wrapped(dataset: dict[str, Any], kind: str) -> dict[str, Any]:
-    """A data set within one that repeats, joins or mixes it."""
+    """Return a dataset within one that repeats, joins or mixes it."""
     if kind == 'ConcatDataset':
         return dict(type=kind, datasets=[dataset, dataset])
     more = dict(RepeatDataset=dict(times=2), MultiImageMixDataset=dict(pipeline=[]))
@@ -140,7 +140,7 @@ def test_training_set_without_usable_images(changes: dict[str, Any], options: li
 
 
 class OwnLoader(LoadAnnotations):
-    """As one that makes polygons of RLEs."""
+    """A transform that converts RLEs to polygons."""
 
 
 @pytest.mark.parametrize('steps, expected', [
@@ -170,11 +170,11 @@ class SeveralFiles(CocoDataset):
         self.ann_file = [f'{self.data_root}/{file}' for file in self.files]
 
     def load_data_list(self):
-        whole, files = [], self.ann_file
+        entries, files = [], self.ann_file
         for self.ann_file in files:
-            whole += super().load_data_list()
+            entries += super().load_data_list()
         self.ann_file = files
-        return whole
+        return entries
 """
 
 

@@ -1,4 +1,4 @@
-"""What the product uses of other packages that has no public name is there, and means the same."""
+"""Private names of other packages that the product uses exist and have the same meaning."""
 from __future__ import annotations
 
 from types import SimpleNamespace

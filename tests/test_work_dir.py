@@ -1,4 +1,4 @@
-"""What a training leaves in its folder: best and last checkpoint, metrics.csv, trackers, a line."""
+"""The work dir: best and last checkpoints, metrics.csv, early stopping, trackers, progress line."""
 from __future__ import annotations
 
 import csv
@@ -164,11 +164,11 @@ def test_table_is_complete_after_each_row(tmp_path: Path) -> None:
 def test_table_drops_truncated_row(tmp_path: Path) -> None:
     table = MetricsTable(tmp_path / 'm.csv')
     table.append(dict(iter=1, time=1.5))
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)  # as on a full disk
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)  # simulates a full disk
     resource.setrlimit(resource.RLIMIT_FSIZE, (table.path.stat().st_size + 3, limits[1]))
     try:
         for row in (dict(iter=2, time=2.5), dict(iter=2, loss=0.5)):
-            with pytest.raises(OSError):  # of the disk: its text is the system's
+            with pytest.raises(OSError):
                 table.append(row)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
@@ -303,7 +303,7 @@ def test_is_lowest(name: str, value: Any, expected: bool) -> None:
 def test_resume_keeps_best_patience_and_rows(evaluated: Callable) -> None:
     work_dir = evaluated([0.5, 0.25, 0.25], '--patience', '3', own=SMOOTHED)
     seconds = float(rows(work_dir)[-1]['time'])
-    MetricsTable(work_dir / 'metrics.csv').append(dict(iter=9, score=1.))  # behind the checkpoint
+    MetricsTable(work_dir / 'metrics.csv').append(dict(iter=9, score=1.))  # after the checkpoint
     evaluated([0.5, 0.25, 0.25, 0.25], '--patience', '3', '--resume', own=SMOOTHED, iterations=9)
     assert 'did not exceed 0.5 in 3 evaluations (--patience 3)' in latest_log(work_dir)
     assert 'training stops at iteration 4 of 9' in latest_log(work_dir)
@@ -415,28 +415,30 @@ def test_runs_in_one_process_have_own_visualizers(evaluated: Callable, tmp_path:
         assert len(scalars.read_text().splitlines()) == number
 
 
-def test_early_stopping_saves_last_state(evaluated: Callable) -> None:
-    work_dir = evaluated([0.5, 0.54],
-                         '--patience',
-                         '1',
-                         '--min-delta',
-                         '0.05',
-                         iterations=9,
-                         options=['default_hooks.checkpoint.interval=9'])
-    assert 'training stops at iteration 2 of 9' in latest_log(work_dir)
-    assert (work_dir / 'last_checkpoint').read_text() == str(work_dir / 'iter_2.pth')
-    assert torch.load(work_dir / 'iter_2.pth', weights_only=False)['meta']['iter'] == 2
-
-
-def test_early_stopping_waits_for_optimizer_step(evaluated: Callable) -> None:
+@pytest.mark.parametrize('numbers, arguments, options, own, stop, saved', [
+    ([0.5, 0.54], ['1', '--min-delta', '0.05'], [], '', '2 of 9', 'iter_2.pth'),
+    ([0.5] * 4, ['2'], ['optim_wrapper.accumulative_counts=2'], '', '4 of 9', 'iter_4.pth'),
+    ([2., 1.], ['1', '--tracker', 'tensorboard'],
+     ['train_dataloader.dataset.indices=4'], BY_EPOCH, '4 of 18', 'epoch_2.pth'),
+], ids=['between iterations', 'between steps', 'between epochs'])  # yapf: disable
+def test_early_stopping_saves_last_state(numbers: list[float], arguments: list[str],
+                                         options: list[str], own: str, stop: str, saved: str,
+                                         evaluated: Callable) -> None:
     work_dir = evaluated(
-        [0.5, 0.5, 0.5, 0.5],
+        numbers,
         '--patience',
-        '2',
+        *arguments,
+        own=own,
         iterations=9,
-        options=['default_hooks.checkpoint.interval=9', 'optim_wrapper.accumulative_counts=2'])
-    assert 'training stops at iteration 4 of 9' in latest_log(work_dir)
-    assert torch.load(work_dir / 'iter_4.pth', weights_only=False)['meta']['iter'] == 4
+        options=['default_hooks.checkpoint.interval=9', *options])
+    assert f'training stops at iteration {stop}' in latest_log(work_dir)
+    assert (work_dir / 'last_checkpoint').read_text() == str(work_dir / saved)
+    meta = torch.load(work_dir / saved, weights_only=False)['meta']
+    assert meta['iter'] == int(stop.split()[0])
+    if own:  # the config has the tracker already
+        assert [row['epoch'] for row in rows(work_dir)] == ['0.5', '1', '1', '1.5', '2', '2']
+        assert len(list(work_dir.rglob('events.*'))) == 1
+        assert not (work_dir / 'tensorboard').exists()
 
 
 def test_third_party_early_stopping_keeps_checkpoint(evaluated: Callable) -> None:
@@ -446,22 +448,6 @@ def test_third_party_early_stopping_keeps_checkpoint(evaluated: Callable) -> Non
     work_dir = evaluated([0.5, 0.75, 0.25], own=own, iterations=9, options=options)
     assert (work_dir / 'last_checkpoint').read_text() == str(work_dir / 'iter_3.pth')
     assert torch.load(work_dir / 'iter_3.pth', weights_only=False)['meta']['iter'] == 3
-
-
-def test_early_stopping_waits_for_epoch(evaluated: Callable) -> None:
-    work_dir = evaluated(
-        [2., 1.],
-        '--tracker',
-        'tensorboard',
-        '--patience',
-        '1',
-        own=BY_EPOCH,
-        iterations=5,
-        options=['train_dataloader.dataset.indices=4', 'default_hooks.checkpoint.interval=9'])
-    assert 'training stops at iteration 4 of 10' in latest_log(work_dir)
-    assert (work_dir / 'last_checkpoint').read_text() == str(work_dir / 'epoch_2.pth')
-    assert [row['epoch'] for row in rows(work_dir)] == ['0.5', '1', '1', '1.5', '2', '2']
-    assert len(list(work_dir.rglob('events.*'))) == 1 and not (work_dir / 'tensorboard').exists()
 
 
 @pytest.mark.slow
@@ -550,7 +536,7 @@ def test_wandb_run_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         return found
 
     assert run_id(False, ['tensorboard']) is None
-    first = run_id(True)  # of a run that had no tracker
+    first = run_id(True)  # the earlier run had no tracker
     assert first == (tmp_path / 'wandb_run_id').read_text()
     assert run_id(True) == first != run_id(False)
     cfg.visualizer = dict(vis_backends=backends)
@@ -627,7 +613,7 @@ def test_third_party_checkpoint_hook_keeps_its_attributes() -> None:
             self.names = ['a']
 
     class Plain(CheckpointHook):
-        """One of another name alone."""
+        """A hook with another rule_map."""
         rule_map = {'greater': min, 'equal': max}
 
     hooks: list[CheckpointHook] = [Named()]

@@ -52,7 +52,7 @@ def state(step: int) -> dict[str, Any]:
 
 
 def save(folder: Path, step: int, *, note: bool = True, value: int | None = None) -> Path:
-    """What training does: the checkpoint, then its name."""
+    """Save a checkpoint and record its path, as training does."""
     path = folder / f'iter_{step}.pth'
     torch.save(state(step if value is None else value), folder / 'content')
     content = (folder / 'content').read_bytes()
@@ -75,7 +75,7 @@ def cut(path: Path) -> None:
 
 
 def blank(path: Path) -> None:
-    """What a failure of power may leave: the length, and no content."""
+    """Keep the length without content, as after a power failure."""
     path.write_bytes(bytes(path.stat().st_size))
 
 
@@ -96,7 +96,7 @@ def test_damaged_checkpoint_falls_back(tear: Callable, has_sums: bool, tmp_path:
     monkeypatch.setattr('colonnade.engine.work_dir.run.print_log',
                         lambda text, **_: said.append(text))
     first, second = save(tmp_path, 2), save(tmp_path, 10)
-    if not has_sums:  # of an earlier version, or of mmengine's runner
+    if not has_sums:  # an earlier version, or mmengine's runner
         (tmp_path / SUMS).unlink()
     cfg = settings(tmp_path)
     assert Run.from_config(cfg).find_latest_intact() == second and not said
@@ -113,19 +113,19 @@ def test_damaged_checkpoint_falls_back(tear: Callable, has_sums: bool, tmp_path:
     assert text.count('delete its line') == has_sums
 
 
-@pytest.mark.parametrize('best', ['whole', 'torn', None])
+@pytest.mark.parametrize('best', ['intact', 'damaged', None])
 def test_all_checkpoints_damaged(best: str | None, tmp_path: Path) -> None:
     path = tmp_path / 'best_mIoU_iter_2.pth'
     if best:
         torch.save(dict(state_dict=dict(weight=torch.ones(64, 64))), path)
-    if best == 'torn':
+    if best == 'damaged':
         cut(path)
     cut(save(tmp_path, 4))
     with pytest.raises(DamagedError) as raised:
         Run.from_config(settings(tmp_path)).find_latest_intact()
     advice = 'Train again in another --work-dir'
     start = f', from the best checkpoint: --load-from {path}'
-    assert str(raised.value).endswith(f'there. {advice}{start if best == "whole" else ""}')
+    assert str(raised.value).endswith(f'there. {advice}{start if best == "intact" else ""}')
 
 
 def test_old_best_checkpoint_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,11 +51,11 @@ def faulty(tmp_path: Path,
     return path
 
 
-def run_two_of(path: Path,
-               shapes: Path,
-               tmp_path: Path,
-               *options: str,
-               timeout: float = 100) -> list[Ended]:
+def train_two(path: Path,
+              shapes: Path,
+              tmp_path: Path,
+              *options: str,
+              timeout: float = 100) -> list[Ended]:
     """Train in two processes that nothing but we stop."""
     command = train(path, '--data-root', shapes / 'ade', '--work-dir', tmp_path / 'run',
                     '--hang-timeout', LIMIT, '--no-report', *OPTIONS, *options)  # yapf: disable
@@ -70,14 +70,19 @@ def run_two_of(path: Path,
     ('fail', 0, r'process 0 \(pid \d+ on \S+\) ended: RuntimeError: a fault of one process'),
     ('file', 1, r'process 1 \(pid \d+ on \S+\) ended: OSError: a file of one process'),
     ('memory', 1, r'process 1 \(.*\) ended: RuntimeError: .*can.t allocate memory'),
+    ('stop', 1, r'the run hangs: process 1 \(.*\) has not reported for \d+ s, since iteration'),
+    ('stop', 0, r'the run hangs: process 0 \(.*\) has not reported for \d+ s, since iteration'),
 ])
 def test_crashed_process_ends_job(fault: str, rank: int, expected: str, shapes: Path,
                                   tmp_path: Path) -> None:
-    ended = run_two_of(
+    ended = train_two(
         faulty(tmp_path, hook=dict(fault=fault, rank=rank)), shapes, tmp_path, *NO_WORKERS, *NO_VAL)
     statuses = [each.status for each in ended]
-    assert statuses == [-9 if fault == 'kill' and rank == own else 1 for own in (0, 1)]
+    status = dict(kill=-9, stop=None).get(fault, 1)  # a stopped process is left to the launcher
+    assert statuses == [status if rank == own else 1 for own in (0, 1)]
     assert re.search(expected, latest_log(tmp_path / 'run'))
+    if fault == 'stop':
+        return
     assert re.search(f'train: {expected}', ended[1 - rank].printed)
     where = dict(kill='', fail=', in fail', file=', in lack_a_file',
                  memory=', in exhaust_memory')[fault]  # yapf: disable
@@ -118,25 +123,9 @@ def test_raise_on_all_ranks(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('rank', [0, 1])
-def test_stopped_process_ends_job(rank: int, shapes: Path, tmp_path: Path) -> None:
-    ended = run_two_of(
-        faulty(tmp_path, hook=dict(fault='stop', rank=rank)),
-        shapes,
-        tmp_path,
-        *NO_WORKERS,
-        *NO_VAL,
-        timeout=60)
-    assert [each.status for each in ended] == [None if rank == own else 1 for own in (0, 1)]
-    assert re.search(
-        rf'the run hangs: process {rank} \(.*\) has not reported for \d+ s, '
-        'since iteration', latest_log(tmp_path / 'run'))
-
-
-@pytest.mark.slow
 def test_hang_in_iteration_ends_job(shapes: Path, tmp_path: Path) -> None:
     path = faulty(tmp_path, hook=dict(fault='loop', rank=1))
-    ended = run_two_of(path, shapes, tmp_path, *NO_WORKERS, *NO_VAL)
+    ended = train_two(path, shapes, tmp_path, *NO_WORKERS, *NO_VAL)
     assert [each.status for each in ended] == [1, 1]
     assert re.search(r'the run hangs: process \d \(.*\) has been in iteration 3 for \d+ s',
                      latest_log(tmp_path / 'run'))
@@ -152,7 +141,7 @@ def test_hang_in_transform_ends_by_torch_timeout(num_workers: int, shapes: Path,
     options = NO_WORKERS if num_workers == 0 else [
         'train_dataloader.num_workers=1', 'train_dataloader.persistent_workers=False'
     ]
-    ended = run_two_of(
+    ended = train_two(
         faulty(tmp_path, transform=dict(fault='loop', count=7, rank=1)), shapes, tmp_path, *options,
         *NO_VAL, 'env_cfg.dist_cfg.timeout=30')
     assert [each.status for each in ended] == [1, 1]
@@ -167,7 +156,7 @@ def test_hang_in_transform_ends_by_torch_timeout(num_workers: int, shapes: Path,
 @pytest.mark.slow
 @pytest.mark.parametrize('rank', [0, 1])
 def test_slow_evaluation_is_not_a_hang(rank: int, shapes: Path, tmp_path: Path) -> None:
-    ended = run_two_of(
+    ended = train_two(
         faulty(tmp_path, hook=dict(fault='late', rank=rank, iteration=0)), shapes, tmp_path,
         'train_cfg.val_interval=3', *NO_WORKERS)
     assert [each.status for each in ended] == [0, 0], ended
@@ -178,7 +167,7 @@ def test_slow_evaluation_is_not_a_hang(rank: int, shapes: Path, tmp_path: Path) 
 def test_slow_data_is_not_a_hang(shapes: Path, tmp_path: Path,
                                  monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(monitor, 'REMINDER', 3.)
-    ended = run_two_of(
+    ended = train_two(
         faulty(tmp_path, transform=dict(fault='late', count=1, rank=1)), shapes, tmp_path,
         'train_dataloader.batch_size=1', 'train_cfg.max_iters=2', *NO_WORKERS, *NO_VAL)
     assert [each.status for each in ended] == [0, 0], ended
@@ -209,24 +198,17 @@ def evaluate_by_two(path: Path, shapes: Path, tmp_path: Path) -> list[Ended]:
     ('kill', 1, r'process 1 \(pid \d+ on \S+\) was killed or crashed without an error message'),
     ('fail', 0, r'process 0 \(pid \d+ on \S+\) ended: RuntimeError: a fault of one process'),
     ('stop', 1, r'the run hangs: process 1 \(.*\) has not reported for \d+ s, since'),
+    ('loop', 1, r'the run hangs: process 1 \(.*\) has been in iteration 2 for'),
 ])
 def test_crashed_process_ends_evaluation(fault: str, rank: int, expected: str, shapes: Path,
                                          tmp_path: Path) -> None:
     path = faulty(tmp_path, hook=dict(fault=fault, rank=rank, iteration=2))
     ended = evaluate_by_two(path, shapes, tmp_path)
-    of_faulty = dict(kill=-9, fail=1, stop=None)[fault]
+    of_faulty = dict(kill=-9, fail=1, stop=None, loop=1)[fault]
     assert [each.status for each in ended] == [of_faulty if rank == own else 1 for own in (0, 1)]
     assert re.search(expected, latest_log(tmp_path / 'run'))
     assert re.search(expected, ended[1 - rank].printed)
     assert not list(tmp_path.glob('run/*/metrics.json'))
-
-
-@pytest.mark.slow
-def test_hang_in_evaluation_ends_job(shapes: Path, tmp_path: Path) -> None:
-    path = faulty(tmp_path, hook=dict(fault='loop', rank=1, iteration=2))
-    assert [each.status for each in evaluate_by_two(path, shapes, tmp_path)] == [1, 1]
-    assert re.search(r'the run hangs: process 1 \(.*\) has been in iteration 2 for',
-                     latest_log(tmp_path / 'run'))
 
 
 @pytest.mark.slow
@@ -241,7 +223,7 @@ def test_evaluation_refuses_different_checkpoints(shapes: Path, tmp_path: Path) 
 
 
 def reports(*states: tuple[str, float, float]) -> list[Report]:
-    """Of processes, from their phase, the seconds in it and their silence."""
+    """Return reports of processes, given phase, seconds in it, and silence."""
     return [Report(rank, 'here', 7, phase, 12, seconds=seconds, silence=silence)
             for rank, (phase, seconds, silence) in enumerate(states)]  # yapf: disable
 
@@ -303,13 +285,13 @@ def test_process_phases(kind: str) -> None:
 
 
 def wait_for_an_end(port: int, hanging: Path) -> None:
-    """What the second process of two does, whose disk hangs when the first one ends the job."""
-    watch_of(1, port, hanging).start()
+    """Run the second of two processes, whose disk hangs when the first one ends the job."""
+    build_watch(1, port, hanging).start()
     time.sleep(60)
 
 
-def watch_of(rank: int, port: int, path: Path) -> monitor.Watch:
-    """The watch of one of two processes, which have a store at a port."""
+def build_watch(rank: int, port: int, path: Path) -> monitor.Watch:
+    """Return the watch of one of two processes that share a store."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(monitor, 'get_rank', lambda: rank)
         patch.setattr(monitor, 'get_world_size', lambda: 2)
@@ -318,7 +300,7 @@ def watch_of(rank: int, port: int, path: Path) -> monitor.Watch:
 
 @pytest.fixture
 def port() -> Iterator[int]:
-    """That of a store in which no process has reported an end."""
+    """Return the port of a store in which no process has reported an end."""
     store = TCPStore('127.0.0.1', 0, is_master=True, wait_for_workers=False)
     store.set(monitor.ENDED, '')
     yield store.port
@@ -332,7 +314,7 @@ def test_hanging_disk_does_not_block_exit(port: int, tmp_path: Path,
         target=wait_for_an_end, args=(port, tmp_path / 'pipe'))
     with no_dump_of_forks():
         process.start()
-    first = watch_of(0, port, tmp_path)
+    first = build_watch(0, port, tmp_path)
     first.send_report()
     first.reason = 'a fault'
     first.send_reason()
@@ -344,7 +326,7 @@ def test_hanging_disk_does_not_block_exit(port: int, tmp_path: Path,
 def test_first_traceback_is_kept(port: int, tmp_path: Path,
                                  monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(monitor, 'BEAT', 0.01)
-    own, other = watch_of(0, port, tmp_path), watch_of(1, port, tmp_path)
+    own, other = build_watch(0, port, tmp_path), build_watch(1, port, tmp_path)
     other.send_report()
     try:
         try:

@@ -1,4 +1,4 @@
-"""Runs that are stopped and go on end as if they had not been."""
+"""Interrupted and resumed runs give the same result as uninterrupted ones."""
 from __future__ import annotations
 
 import gc
@@ -94,7 +94,7 @@ default_hooks = dict(checkpoint=dict(by_epoch=True, interval=1, save_best=None))
 
 @pytest.mark.slow
 def test_ctrl_c_within_epoch(runs: Runs, tmp_path: Path) -> None:
-    accumulate = 'optim_wrapper.accumulative_counts=4'  # of epochs of 6 iterations
+    accumulate = 'optim_wrapper.accumulative_counts=4'  # an epoch has 6 iterations
     words = dict(head='mask_rcnn', iters=0)
     runs.config('mask_rcnn', EPOCHS)
     status, printed = run('tools/train.py', *runs.words('whole', *NO_WORKERS, accumulate, **words))
@@ -116,12 +116,12 @@ TOGETHER = ('--launcher', 'pytorch')
 
 
 def printed_by_a_failure(*command: Any, out: Path) -> str:
-    """What two processes print that end with another status than 0."""
+    """Return the output of two processes that fail."""
     try:
         run_two(*command, out=out)
     except AssertionError as error:
         printed = str(error)
-    gc.collect()  # of the store, which forks could not end
+    gc.collect()  # frees the store, which forks could not end
     return printed
 
 

@@ -18,8 +18,8 @@ def rows() -> list[tuple[str, str]]:
 
 
 @cache
-def functions_of(path: Path) -> dict[str, str]:
-    """The functions of a file and what decorates them."""
+def find_functions(path: Path) -> dict[str, str]:
+    """Return the decorators of the functions in a file."""
     tree = ast.parse(path.read_text())
     return {
         node.name: ' '.join(map(ast.unparse, node.decorator_list))
@@ -32,7 +32,7 @@ def test_listed_tests_exist(fault: str, names: str) -> None:
     named = TEST.findall(names)
     assert named, f'{fault}: no test'
     for file, name, star in named:
-        decorators = functions_of(ROOT / 'tests' / file)
+        decorators = find_functions(ROOT / 'tests' / file)
         assert name in decorators, f'{fault}: {file} has no {name}'
         assert bool(star) == decorators[name].startswith('pytest.mark.slow'), \
             f'{fault}: {name} is slow and has no star, or the other way round'

@@ -20,7 +20,7 @@ from colonnade.common.hashing import compute_sha256
 from colonnade.engine.work_dir.trackers import TolerantLogFile
 from colonnade.weights.checksums import SUMS, read_checksums
 
-MEGABYTES = 24  # of the disk: of five checkpoints of the model below
+MEGABYTES = 24  # size of the disk: five checkpoints of the model
 
 
 @HOOKS.register_module(force=True)
@@ -89,8 +89,8 @@ def train(disk: Path, run_tool: Callable, shapes: Path, tmp_path: Path,
     return run
 
 
-def files_of(work_dir: Path) -> set[str]:
-    """Checkpoints and what may be left of them; each is the one that its SHA-256 is of."""
+def list_checkpoint_files(work_dir: Path) -> set[str]:
+    """Return the names of checkpoints and hidden files; check that SHA-256 match."""
     sums = read_checksums(work_dir)
     assert {name for name, _ in sums} == {path.name for path in work_dir.glob('*.pth')}
     assert all(compute_sha256(work_dir / name) == digest for name, digest in sums)
@@ -100,14 +100,14 @@ def files_of(work_dir: Path) -> set[str]:
 
 def test_disk_is_full_temporarily(train: Callable, capsys: pytest.CaptureFixture[str]) -> None:
     work_dir = train([0.5, 0.75, 0.25, 0.625], 2, 4)
-    assert files_of(work_dir) == {'iter_4.pth', 'best_score_iter_4.pth'}
+    assert list_checkpoint_files(work_dir) == {'iter_4.pth', 'best_score_iter_4.pth'}
     assert (work_dir / 'last_checkpoint').read_text() == str(work_dir / 'iter_4.pth')
     assert (work_dir / 'best_checkpoint').read_text() == str(work_dir / 'best_score_iter_4.pth')
     said = ''.join(capsys.readouterr())
     size = (work_dir / 'iter_4.pth').stat().st_size
     found = re.search(r'ERROR - (.*iter_2.pth) cannot be saved: No space left on device \(it needs '
-                      r'([\d,]+) bytes, and ([\d,]+) are free\). Training continues, and saves again '
-                      rf'when the next checkpoint is due, and at its end. The latest checkpoint is '
+                      r'([\d,]+) bytes, and ([\d,]+) are free\). Training continues, and saves '
+                      rf'again when the next checkpoint is due, and at its end. The latest checkpoint is '
                       rf'{work_dir}/iter_1.pth', said)  # yapf: disable
     assert found, said
     needed, free = (int(number.replace(',', '')) for number in found.groups()[1:])
@@ -128,7 +128,7 @@ def test_log_file_is_open_initially(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_full_disk_with_mmengine_runner(train: Callable) -> None:
     work_dir = train([0.5, 0.75, 0.25, 0.625], 2, 4, own="runner_type = 'Runner'\n")
-    assert files_of(work_dir) == {'iter_4.pth', 'best_score_iter_4.pth'}
+    assert list_checkpoint_files(work_dir) == {'iter_4.pth', 'best_score_iter_4.pth'}
 
 
 @pytest.mark.slow
@@ -140,11 +140,11 @@ def test_disk_stays_full(train: Callable, disk: Path) -> None:
         f'train: {disk}/run/iter_3.pth cannot be saved: No space left on device .*Training has '
         'ended, and its last state is lost: free disk space and resume with --resume. The latest '
         f'checkpoint is {disk}/run/iter_1.pth', text), text
-    assert files_of(disk / 'run') == {'iter_1.pth', 'best_score_iter_1.pth'}
+    assert list_checkpoint_files(disk / 'run') == {'iter_1.pth', 'best_score_iter_1.pth'}
     (disk / 'filler').unlink()
     work_dir = train([0.5, 0.75, 0.25], 0, 0, '--resume')
     assert 'Iter(train) [2/3]' in latest_log(work_dir)
-    assert files_of(work_dir) == {'iter_3.pth', 'best_score_iter_3.pth'}
+    assert list_checkpoint_files(work_dir) == {'iter_3.pth', 'best_score_iter_3.pth'}
 
 
 @pytest.mark.slow
@@ -159,7 +159,7 @@ def test_last_checkpoint_is_saved_at_end(train: Callable, disk: Path,
 
     monkeypatch.setattr(Written, 'compute_metrics', free)
     work_dir = train([0.5, 0.25], 2, 0)
-    assert files_of(work_dir) == {'iter_2.pth', 'best_score_iter_1.pth'}
+    assert list_checkpoint_files(work_dir) == {'iter_2.pth', 'best_score_iter_1.pth'}
     assert f'the last state is saved: {work_dir}/iter_2.pth' in latest_log(work_dir)
     assert SUMS in {path.name for path in work_dir.iterdir()}
 

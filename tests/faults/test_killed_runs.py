@@ -1,4 +1,4 @@
-"""Trainings that are killed by ``kill -9``, and go on from the newest whole checkpoint."""
+"""Trainings that are killed by ``kill -9`` and resume from the latest intact checkpoint."""
 from __future__ import annotations
 
 import os
@@ -29,10 +29,10 @@ KILLS = 8
 
 @HOOKS.register_module(force=True)
 class KilledWhileSaving(Hook):
-    """Kills its process when half of a checkpoint is written, unless the run goes on.
+    """Kills its process when half of a checkpoint is written, unless the run is resumed.
 
     Args:
-        iteration: Of the checkpoint.
+        iteration: Iteration of the checkpoint.
     """
 
     def __init__(self, iteration: int) -> None:
@@ -47,7 +47,7 @@ class KilledWhileSaving(Hook):
                 file.write(content[:len(content) // 2])
             os.kill(os.getpid(), signal.SIGKILL)
 
-        Path.write_bytes = write  # in this process alone
+        Path.write_bytes = write  # only in this process
 
 
 @pytest.fixture

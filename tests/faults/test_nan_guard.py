@@ -45,9 +45,9 @@ class Spoil(BaseTransform):
     """Puts NaN into an image or its boxes, if its number is among those to spoil.
 
     Args:
-        numbers: Of samples, as they are loaded.
+        numbers: Indices of samples, in order of loading, from 1.
         what: ``'img'`` or ``'gt_bboxes'``.
-        rank: Of the process that does it.
+        rank: Rank of the process that does it.
     """
     loaded = 0
 
@@ -67,15 +67,29 @@ class Spoil(BaseTransform):
 
 
 @HOOKS.register_module(force=True)
-class SpoilWeight(Hook):
-    """Sets a weight to NaN after an iteration."""
+class SetParameter(Hook):
+    """Sets the first value of parameters after an iteration, or before training.
 
-    def __init__(self, at: int) -> None:
-        self.at = at
+    Args:
+        names: Names of the parameters.
+        value: Value to set.
+        at: Iteration, from 1; 0 is before training.
+    """
+
+    def __init__(self, names: list[str], at: int, value: float = NAN) -> None:
+        self.names, self.at, self.value = names, at, value
+
+    def before_run(self, runner: Runner) -> None:
+        if not self.at:
+            self.set(runner)
 
     def after_train_iter(self, runner: Runner, *_: Any, **__: Any) -> None:
         if runner.iter + 1 == self.at:
-            runner.model.backbone.blocks[1].attn.qkv.weight.data[0, 0] = NAN
+            self.set(runner)
+
+    def set(self, runner: Runner) -> None:
+        for name in self.names:
+            runner.model.get_parameter(name).data.view(-1)[0] = self.value
 
 
 @OPTIM_WRAPPERS.register_module(force=True)
@@ -104,7 +118,7 @@ class Model(BaseModel):
     Attributes:
         backward_is_nan: Whether the loss is finite and its gradient is not.
         raises: Whether costs are matched, as detectors do, which takes no NaN.
-        factor: Of the loss.
+        factor: Factor of the loss.
     """
     backward_is_nan = raises = False
     factor = 1.
@@ -146,8 +160,9 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_layout: None,
     """
     monkeypatch.setattr('mmengine.runner.runner.collect_env', dict)
 
-    def run(iters: int, *, bad: Sequence[int] = (), max_skipped_steps: int = 5, hooks: Sequence[dict] =
-            (), train: bool = True, lr: float = 0.1, **wrapper: Any) -> Runner:  # yapf: disable
+    def run(iters: int, *, bad: Sequence[int] = (), max_skipped_steps: int = 5,
+            hooks: Sequence[dict] = (), train: bool = True, lr: float = 0.1,
+            **wrapper: Any) -> Runner:  # yapf: disable
         torch.manual_seed(0)
         loader = DataLoader(Images(bad), batch_size=2, collate_fn=pseudo_collate)
         runner = Runner(
@@ -203,19 +218,19 @@ def train(run_tool: Callable, shapes: Path, tmp_path: Path, no_layout: None,
 
 
 def states(work_dir: Path) -> list[dict[str, Any]]:
-    """What the checkpoints of a run hold, in their order."""
+    """Return the contents of the checkpoints of a run, in order."""
     paths = sorted(work_dir.glob('iter_*.pth'), key=lambda path: int(path.stem[5:]))
     return [fetch(str(path)) for path in paths]
 
 
-def not_finite_of(checkpoint: dict[str, Any]) -> list[str]:
-    return find_non_finite(iter_tensors({key: value for key, value in checkpoint.items()
-                                  if key != 'message_hub'}))  # yapf: disable
+def find_non_finite_in(checkpoint: dict[str, Any]) -> list[str]:
+    states = {key: value for key, value in checkpoint.items() if key != 'message_hub'}
+    return find_non_finite(iter_tensors(states))
 
 
 @pytest.fixture
 def log(caplog: pytest.LogCaptureFixture) -> Callable[[Runner], str]:
-    """What a runner logged."""
+    """Return the log of a runner."""
     return lambda runner: Path(runner.logger.log_file).read_text()
 
 
@@ -226,13 +241,13 @@ def weights(runner: Runner) -> dict[str, Tensor]:
 AVERAGED = dict(type='EMAHook', momentum=0.5, update_buffers=True)
 
 
-def test_nan_image_leaves_no_trace(small: Callable, tmp_path: Path, log: Callable) -> None:
+def test_bad_image_leaves_no_trace(small: Callable, tmp_path: Path, log: Callable) -> None:
     before = weights(small(2))
     runner = small(3, bad=[5], hooks=[AVERAGED])
     for name, value in runner.model.state_dict().items():
         assert torch.equal(value, before[name]), name
     for checkpoint in states(tmp_path):
-        assert not not_finite_of(checkpoint)
+        assert not find_non_finite_in(checkpoint)
     text = log(runner)
     assert 'iteration 3: the step is skipped, as the loss is not finite; 1 skipped so far; ' \
         'images: 4.jpg, 5.jpg' in text
@@ -260,7 +275,7 @@ def test_guard_keeps_scheduler_counts(small: Callable) -> None:
         for text in ('Seems like `optimizer', 'Detected call of `scheduler'):
             warnings.filterwarnings('error', text)
         runner.train()
-    assert runner.optim_wrapper._global_step == 2  # of three, from 0
+    assert runner.optim_wrapper._global_step == 2  # the third, from 0
 
 
 def test_too_many_skipped_steps_stop(small: Callable, tmp_path: Path) -> None:
@@ -278,50 +293,27 @@ def test_too_many_skipped_steps_stop(small: Callable, tmp_path: Path) -> None:
 
 
 def test_first_nan_module_is_named(small: Callable) -> None:
-
-    @HOOKS.register_module(force=True)
-    class BreakNorm(Hook):
-        """Makes a weight so large that a product is infinite."""
-
-        def before_train(self, runner: Runner) -> None:
-            runner.model.norm.weight.data[0] = 3e38
-            runner.model.norm.bias.data[0] = 3e38
-
+    overflow = dict(type='SetParameter', names=['norm.weight', 'norm.bias'], at=0, value=3e38)
     with pytest.raises(FloatingPointError) as error:
-        small(9, hooks=[dict(type='BreakNorm', priority='LOWEST')])
+        small(9, hooks=[overflow])
     assert 'is not finite: norm (BatchNorm2d)' in str(error.value)
     assert 'weights that' not in str(error.value) and 'in the batch' not in str(error.value)
     assert 'there is no good checkpoint yet' in str(error.value)
 
 
 def test_nan_weights_stop(small: Callable, tmp_path: Path) -> None:
-
-    @HOOKS.register_module(force=True)
-    class BreakWeight(Hook):
-        """Sets a weight to NaN after the second iteration, or before training."""
-
-        def __init__(self, at: int) -> None:
-            self.at = at
-
-        def before_run(self, runner: Runner) -> None:
-            if not self.at:
-                runner.model.layer.weight.data[0, 0] = NAN
-
-        def after_train_iter(self, runner: Runner, *_: Any, **__: Any) -> None:
-            if runner.iter + 1 == self.at:
-                runner.model.layer.weight.data[0, 0] = NAN
-
+    hook = dict(type='SetParameter', names=['layer.weight'])
     with pytest.raises(FloatingPointError, match='1 weights are not finite before training: layer'):
-        small(3, hooks=[dict(type='BreakWeight', at=0)])
+        small(3, hooks=[dict(hook, at=0)])
     with pytest.raises(FloatingPointError) as error:
-        small(9, hooks=[dict(type='BreakWeight', at=2)])
+        small(9, hooks=[dict(hook, at=2)])
     assert str(error.value).startswith(
         'training stops at iteration 2 of 9: no checkpoint is saved, '
         'as state_dict.layer.weight are not finite')
     assert f'good checkpoint is {tmp_path / "iter_1.pth"}' in str(error.value)
     assert [path.name for path in tmp_path.glob('*.pth')] == ['iter_1.pth']
     with pytest.raises(FloatingPointError) as error:
-        small(9, hooks=[dict(type='BreakWeight', at=2, priority='LOWEST')])
+        small(9, hooks=[dict(hook, at=2, priority='LOWEST')])
     assert 'weights that are not finite: layer.weight' in str(error.value)
     assert 'is not finite: layer (Linear)' in str(error.value)
 
@@ -345,7 +337,7 @@ def test_error_caused_by_nan_is_skipped(small: Callable, log: Callable,
     assert runner.optim_wrapper.inner_count == 8
     monkeypatch.setattr('test_nan_guard.linear_sum_assignment', lambda costs: [][0])
     for bad in ([], [1]):
-        with pytest.raises(IndexError):  # which is no matter of numbers, whatever the batch holds
+        with pytest.raises(IndexError):  # not caused by NaN
             small(4, bad=bad)
 
     def fail(costs: Any) -> None:
@@ -411,14 +403,18 @@ def test_nan_image_of_segmenter(train: Callable, shapes: Path, tmp_path: Path) -
         isfinite(float(row['loss'])) for row in rows)
     assert ('steps skipped, as a number was not finite', '1') in describe_run(read_run(run))
     for checkpoint in states(run):
-        assert not not_finite_of(checkpoint)
+        assert not find_non_finite_in(checkpoint)
 
 
 def test_nan_weight_of_segmenter(train: Callable, tmp_path: Path,
                                  capsys: pytest.CaptureFixture) -> None:
     with pytest.raises(SystemExit) as error:
         train('--max-skipped-steps', '2', iters=9, custom_hooks=[
-            dict(type='SpoilWeight', at=2, priority='LOWEST')])  # yapf: disable
+            dict(
+                type='SetParameter',
+                names=['backbone.blocks.1.attn.qkv.weight'],
+                at=2,
+                priority='LOWEST')])  # yapf: disable
     text = str(error.value.code)
     assert text.startswith('train: training stops at iteration 4 of 9: 2 steps in a row')
     assert 'weights that are not finite: backbone.blocks.1.attn.qkv.weight\n' in text
@@ -437,7 +433,7 @@ def test_nan_box_of_detector(train: Callable) -> None:
     assert re.search(
         r'iteration 2: the step is skipped, as not finite: gt_instances.bboxes of '
         r'\S+.jpg; 1 skipped', latest_log(run))
-    assert not any(map(not_finite_of, states(run)))
+    assert not any(map(find_non_finite_in, states(run)))
 
 
 @pytest.mark.slow
@@ -445,7 +441,7 @@ def test_nan_box_of_detector(train: Callable) -> None:
 def test_nan_image_of_query_detector(train: Callable, head: str) -> None:
     run = train(head=head, spoil=[3], iters=3)
     assert 'iteration 2: the step is skipped' in latest_log(run)
-    assert len(states(run)) == 2 and not any(map(not_finite_of, states(run)))
+    assert len(states(run)) == 2 and not any(map(find_non_finite_in, states(run)))
 
 
 @HOOKS.register_module(force=True)
@@ -486,7 +482,7 @@ def test_processes_skip_same_steps(train_two: Callable, options: list[str], tmp_
     log = train_two(*options, spoil=[3], rank=1, iters=4)
     assert 'same weights: True' in log and log.count(', [1])') == 2
     assert re.search(r'iteration [24]: the step is skipped, as the loss is not finite', log)
-    assert not any(map(not_finite_of, states(tmp_path / 'run')))
+    assert not any(map(find_non_finite_in, states(tmp_path / 'run')))
 
 
 @pytest.mark.slow
@@ -508,4 +504,4 @@ def test_huge_learning_rate(train: Callable, tmp_path: Path) -> None:
     except SystemExit as error:
         text = str(error.code)
         assert 'steps in a row were skipped' in text or 'no checkpoint is saved' in text
-    assert not any(map(not_finite_of, states(tmp_path / 'run')))
+    assert not any(map(find_non_finite_in, states(tmp_path / 'run')))

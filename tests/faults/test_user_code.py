@@ -63,7 +63,7 @@ class OwnHead(FPNHead):
         self.mask = torch.nn.Identity()
 
     def loss_by_feat(self, logits, samples):
-        self.mask(torch.tensor(float('-inf')))  # as where attention is masked: no NaN of a fault
+        self.mask(torch.tensor(float('-inf')))  # Inf on purpose, as for masked attention
         raise KIND('theirs')  # head
 
     def predict(self, inputs, batch_img_metas, test_cfg):
@@ -90,7 +90,7 @@ SETTINGS = dict(
 
 @pytest.fixture
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], tuple[Path, str]]:
-    """Write a config with a class of a module beside it; returns it and the line that fails."""
+    """Write a config with a class of a module next to it; returns it and the line that fails."""
 
     def write(place: str, kind: str) -> tuple[Path, str]:
         name = f'own_{place}_{kind}'.lower()
@@ -116,7 +116,7 @@ def run(run_tool: Callable, capfd: pytest.CaptureFixture[str]) -> Callable[..., 
         try:
             run_tool(tool, *arguments)
         except SystemExit as stopped:
-            assert isinstance(stopped.code, str)  # which is printed, with status 1
+            assert isinstance(stopped.code, str)  # printed, with exit status 1
             return f'{capfd.readouterr().err}{stopped.code}'
         except Exception:
             return f'{capfd.readouterr().err}{traceback.format_exc()}'

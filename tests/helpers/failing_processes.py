@@ -32,7 +32,7 @@ def say(name: str, *works: Callable[[], None]) -> None:
 
     Args:
         name: Name of the case.
-        *works: What each process does.
+        *works: Function of each process.
     """
     try:
         with raise_on_all_ranks():
@@ -47,7 +47,7 @@ def refuse() -> None:
 
 
 def say_of_first(name: str, work: Callable[[], None]) -> None:
-    """Print what the work of the first process alone raises in this one."""
+    """Print what the work of the first process raises in this one."""
     try:
         run_on_first_rank(work)
     except Exception as error:

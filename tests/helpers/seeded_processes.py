@@ -35,7 +35,7 @@ class Numbers(Dataset):
 
 @DATA_SAMPLERS.register_module()
 class GlobalOrder(Sampler):
-    """An order drawn from a generator of the whole program, of which each process has a share."""
+    """An order drawn from a global generator, split between the processes."""
 
     def __init__(self, dataset: Dataset, **_: Any) -> None:
         self.dataset = dataset
