@@ -101,7 +101,11 @@ def set_resume(cfg: Config, resume: str | None) -> None:
     elif resume == 'auto':
         last = run.last
         cfg.resume = True
-        if '://' in last and _is_stored(last, cfg.work_dir):
+        try:
+            is_stored = '://' in last and exists(last)
+        except ValueError as error:
+            raise UserError(f'{cfg.work_dir}/last_checkpoint: {error}') from error
+        if is_stored:
             cfg.load_from = last
         elif run.checkpoints():
             cfg.load_from = None  # select_resume_checkpoint sets it to the latest intact one
@@ -119,13 +123,6 @@ def set_resume(cfg: Config, resume: str | None) -> None:
         if not is_checkpoint(resume):
             raise MissingFileError(f'--resume: {resume} does not exist')
         cfg.resume, cfg.load_from = True, resume
-
-
-def _is_stored(url: str, work_dir: str) -> bool:
-    try:
-        return exists(url)
-    except ValueError as error:
-        raise UserError(f'{work_dir}/last_checkpoint: {error}') from error
 
 
 def set_batch_size(cfg: Config, options: TrainOptions) -> None:

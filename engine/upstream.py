@@ -13,6 +13,8 @@ from mmengine.visualization import BaseVisBackend
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+ENVIRONMENT_LOGGER = Runner._log_env.__name__  # method that logs environment and config
+
 
 def is_resuming(runner: Runner) -> bool:
     """Return True if a runner resumes from a checkpoint; its config may say otherwise."""

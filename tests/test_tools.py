@@ -177,7 +177,7 @@ def test_a_checkpoint_of_another_model_is_refused(shapes: Path, tmp_path: Path,
         'model.backbone.init_cfg.checkpoint=a.pth'
     ], "init_cfg has a checkpoint and no type: init_cfg.type must be 'Pretrained'"),
     ('train', ['{config}', '--data-root', '{data}', '--resume', 'no.pth'
-               ], '--resume: no checkpoint no.pth'),
+               ], '--resume: no.pth does not exist'),
     ('test', ['{config}', 'no.pth', '--data-root', '{data}'], 'test: no weights file no.pth'),
     ('test', ['{config}', '{config}'], 'instances_val2017.json (test_dataloader.dataset)'),
     ('test', [

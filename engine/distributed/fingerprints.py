@@ -4,6 +4,7 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import sys
 from collections.abc import Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -110,7 +111,7 @@ def get_versions() -> dict[str, str]:
 def describe_machine() -> dict[str, str]:
     """Return processor, memory, GPUs and mmengine's description of the environment."""
     total = os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE')
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()
+    cores = os.cpu_count() if sys.platform == 'darwin' else len(os.sched_getaffinity(0))
     info = Path('/proc/cpuinfo')  # on Linux
     lines = info.read_text(encoding='utf-8').splitlines() if info.is_file() else []
     models = [line.partition(':')[2].strip() for line in lines if line.startswith('model name')]

@@ -99,10 +99,8 @@ class Trial:
                 the step whose memory is measured.
         """
         preprocessor: Any = self.model.data_preprocessor
-        if hasattr(preprocessor, 'pad_size_divisor'):
-            preprocessor.pad_size_divisor = 1
-        if hasattr(preprocessor, 'size_divisor'):  # mmseg's, which takes one of the two
-            preprocessor.size, preprocessor.size_divisor = size, None
+        preprocessor.pad_size_divisor = 1  # read by mmdet's preprocessor
+        preprocessor.size, preprocessor.size_divisor = size, None  # read by mmseg's
         step = partial(self._step, _draw_batch(self.setting, size))
         with nullcontext() if self.setting.device == 'cpu' else accelerator_forms():
             if num_timed or not any(True for _ in self.states()):  # the first step creates them

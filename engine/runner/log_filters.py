@@ -5,9 +5,10 @@ import logging
 import sys
 
 from mmengine.hooks import LoggerHook
-from mmengine.runner import Runner
 
 from colonnade.runtime.sanitize import printable
+
+from ..upstream import ENVIRONMENT_LOGGER
 
 #: warnings of mmengine about what its own hooks use
 MMENGINE_WARNINGS = ('"FileClient" will be deprecated', '"HardDiskBackend" is the alias')
@@ -58,7 +59,7 @@ class StartFilter(logging.Filter):
     """Drops the environment, the config and the list of hooks."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        return record.funcName != Runner._log_env.__name__ and \
+        return record.funcName != ENVIRONMENT_LOGGER and \
             not str(record.msg).startswith('Hooks will be executed')
 
 

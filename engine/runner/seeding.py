@@ -127,7 +127,7 @@ def build_endless_loader(loader: DataLoader) -> tuple[DataLoader, SeededBatches]
     Its sampler has a state of its own, because hooks may read the given loader meanwhile.
     """
     sampler = copy(loader.batch_sampler)
-    for name, value in getattr(sampler, '__dict__', {}).items():
+    for name, value in vars(sampler).items():
         if isinstance(value, list):  # such as the groups of AspectRatioBatchSampler
             vars(sampler)[name] = [
                 each.copy() if isinstance(each, list) else each for each in value

@@ -4,6 +4,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -208,7 +209,7 @@ def start_worker(init: Callable[[int], None] | None, number: int) -> None:
     """Make this worker end by its parent only, then call its own ``worker_init_fn``."""
     for each in set(SIGNALS) - {signal.SIGTERM}:
         signal.signal(each, signal.SIG_IGN)
-    if hasattr(signal, 'sigwaitinfo'):  # not on macOS
+    if sys.platform != 'darwin':  # which lacks sigwaitinfo
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         parent = multiprocessing.parent_process()  # os.getppid() may be that of the fork server
         pid = os.getppid() if parent is None else parent.pid

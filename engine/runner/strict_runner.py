@@ -148,7 +148,7 @@ class StrictRunner(Runner):
         built = Runner.build_dataloader(dataloader, *args, **kwargs)
         is_training = dataloader is self._train_dataloader
         can_skip = is_training and not self.skipped_samples
-        advice = ADVICE + '; --on-bad-data skip takes others in their place' * can_skip
+        advice = ADVICE + '; --on-bad-sample skip uses other samples instead' * can_skip
         name_samples(built.dataset, self.skipped_samples if is_training else None, advice)
         return built
 

@@ -77,6 +77,10 @@ class BestCheckpoint(CheckpointHook):
         if (best := next(filter(None, paths), None)) and is_main_process():
             record_path(runner, Run.BEST, best)
 
+    def reset_rules(self) -> None:
+        """Use the current ``rule_map``."""
+        self._init_rule(self.rules, self.key_indicators)
+
     def get_key(self, name: str, item: str = 'ckpt') -> str:
         """Return the key of the best checkpoint of a metric in mmengine's message hub."""
         return f'best_{item}' if len(self.names) == 1 else f'best_{item}_{name}'

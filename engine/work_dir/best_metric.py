@@ -62,8 +62,10 @@ def _find_main_metric(evaluator: ConfigDict) -> str | None:
         name = next((each for each in IOU_NUMBERS if each in numbers), None)
     elif class_name in MAIN_NUMBERS and 'recall' not in tasks:
         name = MAIN_NUMBERS[class_name]
-    prefix = evaluator.get('prefix') or getattr(metric_class, 'default_prefix', None)
-    return f'{prefix}/{name}' if name and prefix else name
+    if name is None:
+        return None
+    prefix = evaluator.get('prefix') or metric_class.default_prefix
+    return f'{prefix}/{name}' if prefix else name
 
 
 def get_checkpoint_settings(cfg: Config) -> dict[str, Any] | None:

@@ -102,7 +102,8 @@ class RunCheckpoints(BestCheckpoint):
         limit = self.max_keep_ckpts
         name = self.filename_tmpl.format(step)
         path = str(self.file_backend.join_path(self.out_dir, name))
-        steps = [other for other in getattr(self, 'keep_ckpt_ids', ()) if other != step] + [step]
+        kept = self.keep_ckpt_ids if limit > 0 else ()
+        steps = [other for other in kept if other != step] + [step]
         with rollback_on_error(runner), raise_on_all_ranks():
             runner.message_hub.update_info('last_ckpt', path)
             if limit > 0:
@@ -208,7 +209,7 @@ def replace_checkpoint_hook(runner: Runner) -> RunCheckpoints | None:
                 CheckpointHook._save_checkpoint_with_step
             new.rule_map = {**base.rule_map, **BestCheckpoint.rule_map}
             if new.save_best:
-                new._init_rule(new.rules, new.key_indicators)  # uses the new rule_map
+                new.reset_rules()
             runner.hooks[index] = new
             return new
     return None

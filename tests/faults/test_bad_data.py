@@ -420,7 +420,7 @@ def test_a_sample_that_breaks_names_itself(workers: int, train: Callable, data: 
     assert says == (f'train: sample {path} with {data}/ade/annotations/training/{path.stem}.png '
                     '(index 3, BaseSegDataset) cannot be loaded: AssertionError: failed to load '
                     f'image: {path}. colonnade check_dataset CONFIG lists all that break; '
-                    '--on-bad-sample skip takes others in their place')  # yapf: disable
+                    '--on-bad-sample skip uses other samples instead')  # yapf: disable
     assert 'Traceback' not in capfd.readouterr().err
 
 
