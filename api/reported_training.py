@@ -8,9 +8,9 @@ from typing import Any
 from mmengine.runner import Runner
 
 from colonnade.configs import find_config
-from colonnade.engine.training import TrainOptions, prepared_runner
+from colonnade.engine.training import TrainOptions, prepare_runner
 from colonnade.engine.work_dir import Run
-from colonnade.engine.work_dir.last_checkpoint import saving_hook
+from colonnade.engine.work_dir.last_checkpoint import find_checkpoint_hook
 from colonnade.visualization.run_report.recorder import RunRecord
 
 
@@ -38,5 +38,5 @@ def train(config: str | Path, **options: Any) -> Path | None:
     """
     with prepare_training(TrainOptions(find_config(config), **options)) as runner:
         runner.train()
-    latest = Run(runner.work_dir).last if saving_hook(runner) is not None else ''
+    latest = Run(runner.work_dir).last if find_checkpoint_hook(runner) is not None else ''
     return Path(latest) if latest else None

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from colonnade.common.options import (ALLOW_OUTSIDE, CONFIG, ConfigOptions, UsageError, argument,
-                                      option)
+from colonnade.common.options import (ALLOW_EXTERNAL_FILES, CONFIG, ConfigOptions, UsageError,
+                                      argument, option)
 
 SPLITS = ('train', 'val', 'test')
 

@@ -16,7 +16,7 @@ from mmengine.registry import DATASETS, TRANSFORMS
 from mmengine.runner import Runner
 from torch.utils.data import Dataset
 
-from colonnade.common.distributed import do_in_first
+from colonnade.common.distributed import run_on_first_rank
 from colonnade.common.errors import UserError
 from colonnade.common.name_lists import format_names
 from colonnade.settings.checks.class_checks import reads_categories

@@ -86,7 +86,7 @@ def run_child(mode: str, data: str) -> None:
     from mmengine.hooks import Hook
     from mmengine.registry import DATASETS
 
-    from colonnade.engine.training import TrainOptions, prepared_runner
+    from colonnade.engine.training import TrainOptions, prepare_runner
     from colonnade.settings.reading import LaunchOptions, load_config
 
     class Ready(Exception):
@@ -109,7 +109,7 @@ def run_child(mode: str, data: str) -> None:
     else:
         started = time.perf_counter()
         try:
-            with prepared_runner(TrainOptions(CONFIG, data_root=data, work_dir=work_dir)) as runner:
+            with prepare_runner(TrainOptions(CONFIG, data_root=data, work_dir=work_dir)) as runner:
                 runner.register_hook(EndHere())
                 runner.train()
         except Ready:

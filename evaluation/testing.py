@@ -19,10 +19,10 @@ from mmengine.runner import Runner
 from torch import nn
 
 from colonnade.common.atomic_files import check_writable, write_json
-from colonnade.common.console_logging import without_steps
-from colonnade.common.distributed import do_in_first
+from colonnade.common.console_logging import hide_coco_output
+from colonnade.common.distributed import run_on_first_rank
 from colonnade.common.errors import FileError, MissingFileError, UserError
-from colonnade.common.hashing import sha256_of
+from colonnade.common.hashing import compute_sha256
 from colonnade.configs import find_config
 from colonnade.datasets.path_checks import check_pickles, iter_image_paths, report_deep_json
 from colonnade.datasets.training_checks import iter_datasets
@@ -30,11 +30,11 @@ from colonnade.datasets.validation.label_map_files import find_unknown_labels
 from colonnade.engine.distributed.fsdp import ShardedRunner
 from colonnade.engine.distributed.process_consistency import (check_same_data, check_same_start,
                                                               check_same_weights)
-from colonnade.engine.runner.hooks import drop_averaging
+from colonnade.engine.runner.hooks import remove_ema_hooks
 from colonnade.engine.runner.launch import build_runner
 from colonnade.engine.runner.strict_runner import StrictRunner
-from colonnade.engine.watchdog import watched
-from colonnade.engine.work_dir.metric_values import Metrics, complete
+from colonnade.engine.watchdog import watch_processes
+from colonnade.engine.work_dir.metric_values import Metrics, fill_missing_metrics
 from colonnade.models.fusion import is_fused, maybe_fuse
 from colonnade.models.half_precision import compute_in, get_half_type, get_type_name
 from colonnade.settings.dataset_paths import evaluators
@@ -84,7 +84,7 @@ def testing_settings(options: TestOptions) -> Settings:
         raise MissingFileError(f'no checkpoint {options.checkpoint}')
 
     def start(cfg: Config) -> None:
-        drop_averaging(cfg)
+        remove_ema_hooks(cfg)
         cfg.load_from, cfg.resume = options.checkpoint, False
         if cfg.get('runner_type') == ShardedRunner.__name__:  # a config that a run dumped
             cfg.pop('runner_type')  # An evaluation has no states to shard.
@@ -112,7 +112,7 @@ def prepared_runner(options: TestOptions) -> Iterator[Runner]:
         check_writable(Path(options.out))
     with allow_pickle(options.trust), ExitStack() as stack:
         runner = build_runner(cfg)
-        stack.enter_context(watched(runner, options.hang_limit))
+        stack.enter_context(watch_processes(runner, options.hang_timeout))
         settings.log_warnings()
         check_same_start(runner)
         if isinstance(runner, StrictRunner):
@@ -125,8 +125,8 @@ def prepared_runner(options: TestOptions) -> Iterator[Runner]:
         elif options.fuse is None:
             runner.logger.info(f'not fused: the runner is a {type(runner).__name__}')
         check_same_weights(options.checkpoint)
-        if get_world_size() > 1 or not options.allow_outside:
-            check_loaded_data(runner, allow_outside=options.allow_outside)
+        if get_world_size() > 1 or not options.allow_external_files:
+            check_loaded_data(runner, allow_external_files=options.allow_external_files)
         yield runner
 
 
@@ -184,7 +184,7 @@ def write_metrics(computed: dict[str, Any], runner: Runner, options: TestOptions
             amp=get_type_name(get_half_type(options.amp, get_device())),
             metrics=metrics)
         if (path := Path(options.checkpoint).expanduser()).is_file():
-            content['checkpoint_sha256'] = sha256_of(path)
+            content['checkpoint_sha256'] = compute_sha256(path)
         try:
             write_json(get_metrics_path(runner, options), content)
         except OSError as error:

@@ -12,7 +12,7 @@ from mmengine.config import Config
 
 from colonnade.common.atomic_files import new_folder, write_json
 from colonnade.common.errors import file_errors
-from colonnade.common.hashing import sha256_of
+from colonnade.common.hashing import compute_sha256
 from colonnade.inference import Model
 
 from .end_to_end import PredictionComparison, compare_predictions, verify_predictions
@@ -123,7 +123,7 @@ def _describe(model: Model, plan: ExportPlan, folder: Path, suffix: str) -> dict
         file, *weights = list_files(folder / f'{graph.name}{suffix}')
         graphs[graph.name] = dict(
             file=file.name,
-            sha256=sha256_of(file),
+            sha256=compute_sha256(file),
             inputs=graph.input_names,
             outputs=graph.output_names,
             weights=[dict(file=each.name, sha256=sha256_of(each)) for each in weights])

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim
 
-from colonnade.common.console_logging import errors_alone
+from colonnade.common.console_logging import log_errors_only
 from colonnade.common.errors import UserCodeError, UserError
 
 #: supported by onnxruntime >= 1.23; the first opset with GELU as one operator
@@ -180,7 +180,7 @@ def convert_export_errors(name: str) -> Iterator[None]:
     """Context manager that turns errors of torch into an ExportError, and hides its warnings."""
     with ExitStack() as stack:
         for logger in ('torch.onnx', 'torch.export', 'onnxscript'):
-            stack.enter_context(errors_alone(logging.getLogger(logger)))
+            stack.enter_context(log_errors_only(logging.getLogger(logger)))
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter('ignore')
         output = io.StringIO()

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from colonnade.common.atomic_files import write_json
-from colonnade.common.console_logging import errors_alone
+from colonnade.common.console_logging import log_errors_only
 from colonnade.common.errors import file_errors
-from colonnade.common.hashing import sha256_of
+from colonnade.common.hashing import compute_sha256
 from colonnade.runtime import ImageError, Model, load
 from colonnade.runtime.images import SUFFIXES
 from colonnade.runtime.metadata import METADATA_FILE

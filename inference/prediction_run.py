@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
-from colonnade.common.atomic_files import replacing
+from colonnade.common.atomic_files import atomic_write
 from colonnade.common.console_logging import print_traceback
 from colonnade.common.errors import FileError, MissingFileError, UserError, file_errors
-from colonnade.common.prefetching import prefetched
+from colonnade.common.prefetching import prefetch_map
 from colonnade.common.progress import Progress
 from colonnade.configs import list_configs
 from colonnade.models.half_precision import get_half_type, get_type_name

@@ -10,7 +10,7 @@ from typing import Any
 
 from colonnade.common.atomic_files import write_json
 from colonnade.common.errors import UserError, file_errors
-from colonnade.common.locking import locked
+from colonnade.common.locking import lock_folder
 
 SETTINGS, FINISHED = 'settings.json', 'finished.jsonl'
 

@@ -15,9 +15,9 @@ import numpy as np
 from av.container import InputContainer
 from av.error import FFmpegError, InvalidDataError
 
-from colonnade.common.atomic_files import replacing
+from colonnade.common.atomic_files import atomic_write
 from colonnade.common.errors import FileError, file_errors
-from colonnade.common.prefetching import prefetched
+from colonnade.common.prefetching import prefetch_map
 from colonnade.runtime.images import ImageError
 
 from .inputs import Input
@@ -108,7 +108,7 @@ def open_writer(path: Path, size: tuple[int, int],
             container.mux(stream.encode(av.VideoFrame.from_ndarray(cut, format='rgb24')))
 
     try:
-        with replacing(path) as scratch:
+        with atomic_write(path) as scratch:
             with file_errors():
                 file = scratch.open('wb')
             container = av.open(file, 'w', format='mp4')

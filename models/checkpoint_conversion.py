@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 from colonnade.backbones import ColumnarBackbone
 from colonnade.backbones.kernels.devices import on_meta_device
 from colonnade.backbones.registry import infer_backbone
-from colonnade.common.atomic_files import check_writable, replacing
+from colonnade.common.atomic_files import atomic_write, check_writable
 from colonnade.common.errors import FileError, UserError
 from colonnade.weights.downloads import fetch
 from colonnade.weights.formats import convert_keys
@@ -61,7 +61,7 @@ def format_plan(plan: Plan, checkpoint: dict[str, Any]) -> str:
 
 def _write_file(plan: Plan, meta: dict[str, Any], out: Path) -> None:
     """Write a converted file atomically."""
-    with replacing(out) as scratch:
+    with atomic_write(out) as scratch:
         try:
             if out.suffix == '.safetensors':
                 tensors = {key: value.contiguous() for key, value in plan.state.items()}

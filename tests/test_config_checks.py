@@ -14,7 +14,7 @@ from mmengine.config import Config, ConfigDict
 from mmengine.registry import MODELS
 from mmseg.evaluation import IoUMetric
 
-from colonnade.engine.training import TrainOptions, training_settings
+from colonnade.engine.training import TrainOptions, load_training_settings
 from colonnade.recipes.config_report import examine
 from colonnade.settings.checks.all_checks import check_config, find_problems
 from colonnade.settings.config_types import check_types, kind_problems

@@ -18,7 +18,7 @@ from mmengine.registry import DATASETS, MODELS
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
-from colonnade.engine.optim.batch_size import accumulate
+from colonnade.engine.optim.batch_size import set_grad_accumulation
 from colonnade.evaluation.tta import augment_tests
 from colonnade.models.building import build_on_meta
 from colonnade.models.checkpoint_conversion import convert
@@ -171,7 +171,7 @@ def compile_parts(model: nn.Module) -> None:
 
 
 def accumulation(head: SimpleNamespace) -> None:
-    accumulate(head.cfg, 2)
+    set_grad_accumulation(head.cfg, 2)
     head.cfg.optim_wrapper.optimizer.lr = 1e-3
     model = head.model.train()
     wrapper = build_optim_wrapper(model, head.cfg.optim_wrapper)

@@ -89,7 +89,7 @@ def write_export(model: Model, folder: Path) -> runtime.Model:
                 graph.input_names, graph.output_names)
         graphs[graph.name] = dict(
             file=path.name,
-            sha256=sha256_of(path),
+            sha256=compute_sha256(path),
             inputs=graph.input_names,
             outputs=graph.output_names)
     about = dict(

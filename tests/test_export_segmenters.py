@@ -13,7 +13,7 @@ from mmengine.registry import MODELS, DefaultScope
 from PIL import Image
 from torch import nn
 
-from colonnade.common.hashing import sha256_of
+from colonnade.common.hashing import compute_sha256
 from colonnade.configs import find_config
 from colonnade.export import ExportError, ExportOptions, export
 from colonnade.export.end_to_end import verify_predictions
@@ -144,7 +144,7 @@ def test_openvino_graph(tmp_path: Path) -> None:
     expected = load(folder).predict(image)
     to_openvino(folder / 'model.onnx', folder / 'model.xml')
     files = [
-        dict(file=name, sha256=sha256_of(folder / name)) for name in ('model.xml', 'model.bin')
+        dict(file=name, sha256=compute_sha256(folder / name)) for name in ('model.xml', 'model.bin')
     ]
     about = json.loads((folder / 'model.json').read_text())
     about['graphs']['model'].update(files[0], weights=files[1:])

@@ -19,7 +19,7 @@ from PIL import Image
 
 import colonnade
 from colonnade.common.errors import UserError
-from colonnade.common.prefetching import prefetched
+from colonnade.common.prefetching import prefetch_map
 from colonnade.configs import find_config
 from colonnade.inference.batches import WINDOW, run_in_batches
 from colonnade.inference.loading import find_dataset_metainfo

@@ -56,7 +56,15 @@ def test_resume_without_fsdp_from_sharded_checkpoint(shapes: Path, tmp_path: Pat
     data = ['--data-root', shapes / 'ade', '--work-dir', run]
     options = [*SHORT, 'default_hooks.checkpoint.interval=2', *NO_WORKERS]
     run_processes(
-        1, 'tools/train.py', cfg, *data, *FSDP, '--checkpoints', 'sharded', *options, out=tmp_path)
+        1,
+        'tools/train.py',
+        cfg,
+        *data,
+        *FSDP,
+        '--checkpoint-format',
+        'sharded',
+        *options,
+        out=tmp_path)
 
     folder = run / 'iter_2.pth'
     assert folder.is_dir() and not list(run.glob('.*'))
@@ -119,7 +127,7 @@ def train(shapes: Path, tmp_path: Path) -> Callable:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('options', [[], ['--accumulate', '2']])
+@pytest.mark.parametrize('options', [[], ['--grad-accum', '2']])
 @pytest.mark.parametrize('head', ['sem_fpn', 'mask_rcnn'])
 def test_fsdp_equals_replicas(head: str, options: list[str], train: Callable) -> None:
     replicas = train(2, head, 'replicas', *options)
@@ -136,7 +144,8 @@ def test_resume_with_any_number_of_processes(checkpoints: str, train: Callable, 
     train(2, 'sem_fpn', 'start', '--fsdp', '--checkpoints', checkpoints)
     for processes in (1, 2, 3):
         found = []
-        for name, options in (('shards', ['--fsdp', '--checkpoints', checkpoints]), ('plain', [])):
+        for name, options in (('shards', ['--fsdp', '--checkpoint-format',
+                                          checkpoints]), ('plain', [])):
             work_dir = tmp_path / f'{name}_{processes}'
             shutil.copytree(tmp_path / 'start', work_dir)
             start = work_dir / 'iter_2.pth'
@@ -171,7 +180,7 @@ def test_scalar_parameters_are_sharded(checkpoints: str, train: Callable, tmp_pa
     """FCOS multiplies predictions of each level by a scalar."""
     replicas = train(2, 'fcos', 'replicas')
     assert len(replicas) > 2
-    assert train(2, 'fcos', 'shards', '--fsdp', '--checkpoints', checkpoints) == replicas
+    assert train(2, 'fcos', 'shards', '--fsdp', '--checkpoint-format', checkpoints) == replicas
     content = fetch(str(tmp_path / 'shards/iter_2.pth'))
     plain = fetch(str(tmp_path / 'replicas/iter_2.pth'))
     scales = [name for name, value in plain['state_dict'].items() if value.ndim == 0]

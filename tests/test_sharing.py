@@ -17,8 +17,7 @@ from PIL import Image
 from safetensors import safe_open
 from torch import nn
 
-from colonnade.common.hashing import sha256_of
-from colonnade.engine.runner.hooks import plain
+from colonnade.common.hashing import compute_sha256
 from colonnade.inference import load
 from colonnade.inference.packages.creation import CardText, make_package, read_metrics, save_weights
 from colonnade.inference.packages.package import build_config, open_package

@@ -85,7 +85,7 @@ def test_earlier_run_is_not_overwritten(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=f'{tmp_path} has checkpoints of an earlier run'):
         set_resume(cfg, None)
     with pytest.raises(
-            FileNotFoundError, match='last_checkpoint names .*/iter_2.pth, which is not'):
+            FileNotFoundError, match='last_checkpoint names .*/iter_2.pth, which does not'):
         set_resume(cfg, 'auto')
     (tmp_path / 'iter_2.pth').touch()
     set_resume(cfg, 'auto')
@@ -174,7 +174,7 @@ def test_checkpoint_of_another_model(shapes: Path, tmp_path: Path, run_tool: Cal
         'model.backbone.init_cfg.checkpoint=a.pth'
     ], "init_cfg has a checkpoint and no type: init_cfg.type must be 'Pretrained'"),
     ('train', ['{config}', '--data-root', '{data}', '--resume', 'no.pth'
-               ], '--resume: no checkpoint no.pth'),
+               ], '--resume: no.pth does not exist'),
     ('test', ['{config}', 'no.pth', '--data-root', '{data}'], 'test: no weights file no.pth'),
     ('test', ['{config}', '{config}'], 'instances_val2017.json (test_dataloader.dataset)'),
     ('test', [

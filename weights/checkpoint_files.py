@@ -18,7 +18,7 @@ from typing import Any
 
 from mmengine.fileio import LocalBackend, register_backend
 
-from colonnade.common.atomic_files import replacing, write_text
+from colonnade.common.atomic_files import atomic_write, write_text
 from colonnade.common.errors import FileError
 from colonnade.common.hashing import sha256_of
 
@@ -109,7 +109,7 @@ class CheckpointFiles(LocalBackend):
         """Write a file, replacing an earlier one when the new one is complete."""
         path = Path(filepath)
         try:
-            with replacing(path, synced=True) as scratch:
+            with atomic_write(path, synced=True) as scratch:
                 scratch.write_bytes(obj)
                 add_checksums(path.parent, {path.name: sha256(obj).hexdigest()})
         except OSError as error:

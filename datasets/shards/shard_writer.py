@@ -14,7 +14,7 @@ import numpy as np
 
 from colonnade.common.atomic_files import write_json
 from colonnade.common.errors import FileError
-from colonnade.common.hashing import sha256_of
+from colonnade.common.hashing import compute_sha256
 from colonnade.common.storage.shard_index import (CHECKSUM, FORMAT, LENGTH, MANIFEST, OFFSET, PATHS,
                                                   PLACES, SHARD)
 
@@ -125,4 +125,4 @@ class ShardWriter:
                     raise FileError(f'{path}: {names[row].decode()} differs from what was written: '
                                     'check the disk for errors')
         return dict(file=path.name, files=len(rows), bytes=path.stat().st_size,
-                    sha256=sha256_of(path))  # yapf: disable
+                    sha256=compute_sha256(path))  # yapf: disable

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from colonnade.common.errors import UserError
-from colonnade.common.gc_control import pause_gc
+from colonnade.datasets.gc_control import pause_gc
 from colonnade.settings.findings import Finding
 from colonnade.settings.rules import EFFECTS, Effect
 

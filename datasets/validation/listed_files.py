@@ -11,7 +11,7 @@ from typing import Any
 
 from mmengine.fileio import get, list_dir_or_file
 
-from colonnade.common.prefetching import prefetched
+from colonnade.common.prefetching import prefetch_map
 from colonnade.common.progress import Progress
 from colonnade.common.storage import content as content_of
 from colonnade.common.storage.file_access import is_remote

@@ -15,8 +15,8 @@ from mmengine.logging import print_log
 from colonnade.common.atomic_files import write_json
 from colonnade.common.distributed import VARIABLES, wait_for_all
 from colonnade.common.errors import UserError
-from colonnade.common.storage.cache import cache_folder
 from colonnade.common.storage.file_access import is_remote
+from colonnade.common.storage.object_storage import cache_folder
 from colonnade.runtime.sanitize import one_line
 from colonnade.settings.rules import RULES, STOPPING
 

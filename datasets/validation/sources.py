@@ -14,10 +14,10 @@ from mmengine.config import Config, ConfigDict
 from mmengine.fileio import list_dir_or_file
 from mmengine.registry import DATASETS
 
-from colonnade.common.gc_control import pause_gc
 from colonnade.common.storage import exists, is_readable, local_copy
 from colonnade.common.storage.file_access import is_remote
 from colonnade.common.storage.shard_reader import SCHEME
+from colonnade.datasets.gc_control import pause_gc
 from colonnade.settings.checks.class_checks import reads_categories
 from colonnade.settings.dataset_paths import classes_of, evaluators, find_datasets, paths_of
 from colonnade.settings.findings import Finding

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from colonnade.common.atomic_files import replacing, write_json
+from colonnade.common.atomic_files import atomic_write, write_json
 from colonnade.common.errors import FileError
 
 DIGEST_BYTES = hashlib.sha256().digest_size

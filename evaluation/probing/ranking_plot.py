@@ -11,8 +11,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.ticker import ScalarFormatter
 from matplotlib.transforms import Bbox
 
-from colonnade.common.atomic_files import replacing
-from colonnade.common.plots import BLUE, GRAY, ORANGE, new_figure, render_figure
+from colonnade.common.atomic_files import atomic_write
+from colonnade.evaluation.plots import BLUE, GRAY, ORANGE, new_figure, render_figure
 
 from .ranking import RankingRow
 

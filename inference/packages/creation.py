@@ -17,7 +17,7 @@ from torch import nn
 
 from colonnade.common.atomic_files import new_folder
 from colonnade.common.errors import FileError, MissingFileError, file_errors
-from colonnade.common.hashing import sha256_of
+from colonnade.common.hashing import compute_sha256
 from colonnade.settings.plain_config import PackageError, config_text
 from colonnade.weights.files import DATASET_META
 
@@ -95,7 +95,8 @@ def build_metadata(model: Model, folder: Path, text: CardText,
         preprocessing=describe_preprocessing(model.cfg),
         parameters=sum(each.numel() for each in model.module.parameters()),
         files={
-            name: StoredFile(sha256=sha256_of(folder / name), bytes=(folder / name).stat().st_size)
+            name:
+            StoredFile(sha256=compute_sha256(folder / name), bytes=(folder / name).stat().st_size)
             for name in (CONFIG, WEIGHTS)
         },
         metrics=dict(metrics),

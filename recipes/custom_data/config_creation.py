@@ -105,9 +105,9 @@ def look_at_recipes_data(cfg: Config, args: NewConfigOptions, report: Report) ->
         filter_cfg=cfg.train_dataloader.dataset.get('filter_cfg') or {},
         polygons_only=any(step.get('poly2mask') is False for step in steps),
         kind='labels' if cfg.default_scope == 'mmseg' else 'instances')
-    if data and not args.allow_outside:
+    if data and not args.allow_external_files:
         for path in data.outside:
-            text = f'{path} is outside of {data.root}: move it there, or pass --allow-outside'
+            text = f'{path} is outside of {data.root}: move it there, or pass --allow-external-files'
             report.add(Finding('outside', text, (str(path), )))
     return data
 

@@ -6,7 +6,7 @@ from typing import Any
 from mmengine.config import Config
 
 from colonnade.common.errors import UserError
-from colonnade.engine.optim.batch_size import (APPLIED, COUNTS_OF_SCHEDULERS, base_batch_size,
+from colonnade.engine.optim.batch_size import (APPLIED, SCHEDULER_COUNTS, get_base_batch_size,
                                                scale_final_rates)
 
 RECIPE_IMAGES = {'CocoDataset': 117266, 'ADE20KDataset': 20210}  # images with objects

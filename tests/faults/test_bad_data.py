@@ -27,7 +27,7 @@ from colonnade.datasets.validation.label_map_files import check_label_map
 from colonnade.datasets.validation.listed_files import CheckLevel
 from colonnade.datasets.validation.preflight import BadDataError, run_preflight_checks
 from colonnade.datasets.validation.sources import Source, check_source, find_sources
-from colonnade.engine.runner.hooks import QuietFilter
+from colonnade.engine.runner.log_filters import Printable, QuietFilter, StartFilter
 from colonnade.runtime.sanitize import printable
 from colonnade.settings.checks.all_checks import check_config
 from colonnade.settings.dataset_paths import redirect_data_root
@@ -515,13 +515,13 @@ def test_unprintable_characters_are_escaped() -> None:
 def test_malformed_log_line_raises_nothing(capsys: pytest.CaptureFixture) -> None:
     logger = logging.Logger('malformed')
     handler = logging.StreamHandler(sys.stderr)
-    handler.addFilter(WithoutStart())
+    handler.addFilter(StartFilter())
     logger.addHandler(handler)
     logger.addFilter(Printable())
     logger.addFilter(QuietFilter())
     logger.info('epoch', 3)
     said = capsys.readouterr().err
-    assert said.startswith('epoch (3,) (this text') and 'test_bad_data.py' in said
+    assert said.startswith('epoch (3,) (the format string') and 'test_bad_data.py' in said
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ SEGMENTER = 'sem_fpn/xcit_nano_12_p16_slim_shapes'
 DETECTOR = 'mask_rcnn/xcit_nano_12_p16_slim_shapes'
 #: valid arguments of each command that reads files, apart from the missing files
 COMMANDS = {
-    'train': f'{SEGMENTER} --data-root nowhere --work-dir run --resume --accumulate 2 --tracker '
+    'train': f'{SEGMENTER} --data-root nowhere --work-dir run --resume --grad-accum 2 --tracker '
              'tensorboard --patience 3 --min-delta 0.1 --cfg-options train_cfg.max_iters=1 '
              'train_dataloader.batch_size=2',
     'test': f'{SEGMENTER} missing.pth --data-root nowhere --work-dir run --out m.json --tta',

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mmengine.config import Config
 
-from colonnade.engine.training import TrainOptions, training_settings
+from colonnade.engine.training import TrainOptions, load_training_settings
 from colonnade.settings.overrides import exists, merge_options, paths_below, value_at
 from colonnade.settings.plain_config import PackageError, config_text, parse_config
 from colonnade.settings.reading import read_config

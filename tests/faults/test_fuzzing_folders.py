@@ -150,4 +150,4 @@ def test_checkpoint_names(run: Path, text: st.DataObject) -> None:
     cfg = Config(dict(work_dir=str(run), resume=False, load_from=None))
     done = attempt(lambda: set_resume(cfg, 'auto') or True, names=str(run))
     if done and cfg.resume:
-        assert Run.of(cfg).checkpoints()[0].exists()
+        assert Run.from_config(cfg).checkpoints()[0].exists()

@@ -91,7 +91,7 @@ def test_check_dataset_reports_external_files(tmp_path: Path, run_tool: Callable
     with pytest.raises(SystemExit, match='1 finding stops'):
         run_tool('check_dataset', own, '--split', 'train')
     assert 'files outside of the folders of their data set (1)' in capsys.readouterr().out
-    run_tool('check_dataset', own, '--split', 'train', '--allow-outside')
+    run_tool('check_dataset', own, '--split', 'train', '--allow-external-files')
     assert 'nothing stops training' in capsys.readouterr().out
 
 
@@ -107,8 +107,8 @@ def test_create_config_rejects_external_files(file_name: str, tmp_path: Path, ru
         run_tool(*command)
     assert f'secret.jpg is outside of {tmp_path}/data' in capsys.readouterr().err
     assert not (tmp_path / 'own.py').exists()
-    run_tool(*command, '--allow-outside')
-    assert capsys.readouterr().out.endswith('own.py --allow-outside\n')
+    run_tool(*command, '--allow-external-files')
+    assert capsys.readouterr().out.endswith('own.py --allow-external-files\n')
 
 
 @pytest.mark.slow
@@ -181,7 +181,7 @@ def test_external_shards_are_rejected(name: object, shards: Path) -> None:
     manifest = json.loads((shards / 'shards.json').read_text())
     manifest['shards'][0]['file'] = name
     (shards / 'shards.json').write_text(json.dumps(manifest))
-    with pytest.raises(ValueError, match='shards.json: shards must be files beside it, got'):
+    with pytest.raises(ValueError, match='shards.json: shards must be files next to it, got'):
         read_manifest(str(shards))
 
 

@@ -21,7 +21,7 @@ from PIL import Image
 from test_predict import SEGMENTER, predict, weights  # noqa: F401, fixtures
 
 from colonnade import runtime
-from colonnade.common.hashing import sha256_of
+from colonnade.common.hashing import compute_sha256
 from colonnade.inference.serving.uploads import Limits, UploadError, read_upload
 from colonnade.inference.video import open_video
 from colonnade.runtime import ImageError, ModelError, read_image
@@ -157,7 +157,7 @@ def test_graphs_with_external_weights(place: str, tmp_path: Path) -> None:
     (folder / 'model.onnx').write_bytes(model.SerializeToString())
     text = (folder / 'model.json').read_text()
     old = text.partition('"sha256": "')[2][:64]
-    (folder / 'model.json').write_text(text.replace(old, sha256_of(folder / 'model.onnx')))
+    (folder / 'model.json').write_text(text.replace(old, compute_sha256(folder / 'model.onnx')))
     with pytest.raises(ModelError, match='(?i)external data path'):
         runtime.load(folder)
 

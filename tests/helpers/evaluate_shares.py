@@ -19,7 +19,7 @@ from mmengine.structures import InstanceData, PixelData
 from mmseg.structures import SegDataSample
 from torch import distributed
 
-from colonnade.engine.work_dir.metric_values import plain
+from colonnade.engine.work_dir.metric_values import to_json_value
 from colonnade.settings.reading import LaunchOptions, load_config
 
 #: images, and whether the sampler repeats some: 1 and 3 do not divide by two, 1 and 4 not by three

@@ -11,7 +11,7 @@ import torch
 from conftest import config
 from mmengine.registry import MODELS
 
-from colonnade.common.hashing import sha256_of
+from colonnade.common.hashing import compute_sha256
 from colonnade.inference import load
 from colonnade.inference.packages.creation import CardText, make_package
 from colonnade.settings.reading import read_config

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from colonnade.common.errors import UserError
-from colonnade.common.plots import render_figure
+from colonnade.evaluation.plots import render_figure
 from colonnade.runtime.images import MAX_PIXELS
 
 MAX_WIDTH = 9.  # inches of panels side by side

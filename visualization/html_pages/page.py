@@ -15,8 +15,8 @@ from mmengine.logging import print_log
 from PIL import Image
 
 from colonnade.common.atomic_files import write_text
-from colonnade.common.plots import DPI, render_figure
-from colonnade.common.text_tables import format_columns
+from colonnade.evaluation.plots import DPI, render_figure
+from colonnade.evaluation.text_tables import format_columns
 from colonnade.runtime.sanitize import printable
 
 Cell = str | int | float | None
@@ -62,7 +62,7 @@ class Section:
     Attributes:
         title: Heading.
         text: Paragraph below the heading.
-        plots: Captions and plots, see :func:`~colonnade.common.plots.new_figure`.
+        plots: Captions and plots, see :func:`~colonnade.evaluation.plots.new_figure`.
         tables: Tables.
         legend: Names and colors.
         images: Captions and images.

@@ -121,7 +121,7 @@ def get_evaluation_folder(work_dir: Path, iteration: int) -> Path:
 def is_training(work_dir: Path) -> bool:
     """Return True if a process of this host trains in a work dir."""
     try:
-        with locked(work_dir, ''):
+        with lock_folder(work_dir, ''):
             return False
     except UserError:
         return True

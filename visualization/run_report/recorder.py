@@ -188,7 +188,7 @@ class RunRecord(Hook):
             iteration=runner.iter,
             metrics={
                 key: value
-                for key, value in complete(metrics, evaluators).items()
+                for key, value in fill_missing_metrics(metrics, evaluators).items()
                 if value is None or isinstance(value, float)
             },
             images=len(dataset),

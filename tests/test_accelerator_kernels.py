@@ -1,4 +1,4 @@
-"""What accelerators run: torch's plain operators, no more of them than timm's modules."""
+"""Kernels on accelerators: stock torch operators, and no more launches than timm's modules."""
 from __future__ import annotations
 
 import re
@@ -23,10 +23,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from colonnade.backbones import CaiT, ColumnarBackbone, PlainViT, ResMLP, XCiT
 from colonnade.backbones.kernels.devices import accelerator_forms, should_use_cpu_forms
 
-SIDE = 544  # of images: more tokens than a CPU takes at a time, and more pixels than its stem
+SIDE = 544  # pixels: more tokens than a CPU takes at a time, and more pixels than its stem
 SMALL = dict(embed_dim=32, depth=2, num_heads=4, patch_size=16, img_size=SIDE)
 SCALED = dict(layer_scale_init_value=0.1)
-TAPS = (0, 1)
+OUT_INDICES = (0, 1)
 MODELS: dict[str, Callable[..., ColumnarBackbone]] = {
     'XCiT': partial(XCiT,
                     dict(embed_dim=32, depth=2, num_heads=4, patch_size=16) | SCALED),
@@ -43,7 +43,9 @@ SIMILAR = ('PlainViT', 'PlainViT with LayerScale')  # to those with rotary posit
 every_model = pytest.mark.parametrize(
     'name',
     [pytest.param(name, marks=pytest.mark.slow if name in SIMILAR else []) for name in MODELS])
-IN_ORDER = {'ResMLP': 1 + len(TAPS)}  # timm's has channels first there: copies of tokens and maps
+IN_ORDER = {
+    'ResMLP': 1 + len(OUT_INDICES)
+}  # timm's has channels first there: copies of tokens and maps
 NOT_LAUNCHED = ('empty', 'new_empty', '_unsafe_view', 'detach', 'promote_types', 'prim::device')
 
 
@@ -84,14 +86,14 @@ def check_launches(ours: Counter[str], theirs: Counter[str], more: int = 0) -> N
 
 def pair(name: str) -> tuple[ColumnarBackbone, Callable[[Tensor], Sequence[Tensor]], nn.Module]:
     """A backbone, what gives the same maps of timm's module, and this module."""
-    backbone = MODELS[name](out_indices=TAPS, drop_path_rate=0.)
+    backbone = MODELS[name](out_indices=OUT_INDICES, drop_path_rate=0.)
     theirs = backbone.timm_module(SIDE)
-    if isinstance(backbone, (CaiT, ResMLP)):  # which takes images of other sizes, too
+    if isinstance(backbone, (CaiT, ResMLP)):  # takes images of other sizes too
         embedding = getattr(theirs, 'stem', None) or theirs.patch_embed
         embedding.strict_img_size, embedding.dynamic_img_pad = False, True
     maps = partial(
         theirs.forward_intermediates,
-        indices=TAPS,
+        indices=OUT_INDICES,
         norm=backbone.tap_norm,
         output_fmt='NCHW',
         intermediates_only=True)
@@ -111,7 +113,7 @@ def autocast(enabled: bool) -> Iterator[None]:
 
 
 @every_model
-def test_training_launches_no_more_than_timm(name: str) -> None:
+def test_training_kernel_launches(name: str) -> None:
     with torch.device('meta'):
         backbone, maps, _ = pair(name)
         image = torch.empty(2, 3, SIDE, SIDE)
@@ -119,7 +121,7 @@ def test_training_launches_no_more_than_timm(name: str) -> None:
     check_launches(found, expected, IN_ORDER.get(name, 0))
 
 
-FORMS = [(False, False, False), (True, True, False), (False, True, True)]  # that run always
+FORMS = [(False, False, False), (True, True, False), (False, True, True)]  # not slow
 
 
 @pytest.mark.parametrize('name, fused, half, grad', [
@@ -128,11 +130,7 @@ FORMS = [(False, False, False), (True, True, False), (False, True, True)]  # tha
     for name in MODELS for form in (*FORMS, (False, True, False),
                                     (True, False, False)) if not form[0] or 'gates' not in name
 ])
-def test_no_more_launches_than_timm(name: str, fused: bool, half: bool, grad: bool) -> None:
-    """On tensors that say that they are on a GPU; forward only, also in training.
-
-    Without a GPU, autograd has no streams for gradients.
-    """
+def test_kernel_launches(name: str, fused: bool, half: bool, grad: bool) -> None:
     with torch.device('meta'):
         backbone, maps, theirs = pair(name)
     with FakeTensorMode(allow_non_fake_inputs=True), torch.device('cuda'), autocast(half):
@@ -148,8 +146,7 @@ def test_no_more_launches_than_timm(name: str, fused: bool, half: bool, grad: bo
 
 @pytest.mark.parametrize('gradients', [False, True], ids=['inference', 'training'])
 @pytest.mark.parametrize('rotary', [False, True])
-def test_windows_launch_no_more_than_timms(rotary: bool, gradients: bool) -> None:
-    """timm has windows in SAM's blocks, which have no prefix tokens and pad to whole windows."""
+def test_window_attention_kernel_launches(rotary: bool, gradients: bool) -> None:
     side, window = SIDE // 16, 17
     arch = SMALL | dict(class_token=False, global_pool='avg')
     rope = None
@@ -170,9 +167,8 @@ def test_windows_launch_no_more_than_timms(rotary: bool, gradients: bool) -> Non
 
 
 @every_model
-def test_values_and_gradients_are_those_of_a_cpu(name: str) -> None:
-    """To rounding; without gradients too."""
-    backbone = tiny(partial(MODELS[name], out_indices=TAPS)).eval()
+def test_accelerator_kernels_match_cpu(name: str) -> None:
+    backbone = tiny(partial(MODELS[name], out_indices=OUT_INDICES)).eval()
     image, exact = torch.randn(2, 3, 96, 130), doubled(backbone)
     results = []
     for module, given, forms in ((backbone, image, accelerator_forms),
@@ -187,7 +183,7 @@ def test_values_and_gradients_are_those_of_a_cpu(name: str) -> None:
     check_all_rounding(*results)
 
 
-def test_one_place_decides_by_device() -> None:
+def test_device_checks_are_in_one_module() -> None:
     root = Path(__file__).parents[1]
     files = [path for folder in ('backbones', 'necks', 'models/fusion')
              for path in (root / folder).rglob('*.py')]  # yapf: disable
@@ -203,10 +199,10 @@ def test_one_place_decides_by_device() -> None:
         name, marks=[] if name in ('XCiT', 'PlainViT with rotary positions') else pytest.mark.slow)
     for name in MODELS
 ])
-def test_blocks_are_compiled_once_without_a_break(name: str) -> None:
-    """For images of all sizes and for all blocks."""
+def test_blocks_compile_without_graph_break(name: str) -> None:
     torch._dynamo.reset()
-    backbone, counter = tiny(partial(MODELS[name], out_indices=TAPS)).eval(), CompileCounter()
+    backbone, counter = tiny(partial(MODELS[name],
+                                     out_indices=OUT_INDICES)).eval(), CompileCounter()
     images = [torch.randn(1, 3, *size) for size in ((96, 130), (112, 64), (80, 160))]
     with accelerator_forms(), torch.no_grad():
         expected = [backbone(image)[-1] for image in images]
@@ -216,7 +212,7 @@ def test_blocks_are_compiled_once_without_a_break(name: str) -> None:
     assert counter.frame_count == 1
 
 
-def test_a_stem_takes_few_images_at_a_time_and_not_thin_strips() -> None:
+def test_stem_chunks() -> None:
     backbone = tiny(MODELS['XCiT']).eval()
     image = torch.randn(24, 3, 160, 160)
     counts = []

@@ -1,4 +1,4 @@
-"""The phase that each process is in, and which one holds up the others."""
+"""Phases of the processes of a job, and which of them block the others."""
 from __future__ import annotations
 
 import time
@@ -11,48 +11,32 @@ from mmengine.runner import Runner
 
 DATA = 'data'  # waits for the images of an iteration
 STEP = 'step'  # is in an iteration
-BUSY = 'busy'  # at work that the others wait for: starts, saves, computes metrics
-GATHERS = 'gathers'  # waits for what the others evaluated
+BUSY = 'busy'  # does work that the others wait for: starts, saves, computes metrics
+GATHERS = 'gathers'  # waits for the results of the others
 LEFT = 'left'  # has ended without an error
 
 
 @dataclass
 class Report:
-    """What a process reports of itself.
-
-    Attributes:
-        rank: Its rank.
-        host: Its machine.
-        pid: Its process ID on that machine.
-        phase: One of the above.
-        iteration: The one that it does, or waits for.
-        since: When the phase began, by this process's monotonic clock.
-        seconds: Time in this phase, when the report was made.
-        beat: Number of the report.
-        silence: Seconds since its last report, by the clock of the reader.
-    """
+    """State of a process."""
     rank: int
     host: str
-    pid: int
-    phase: str = BUSY
-    iteration: int = 0
-    since: float = 0.
-    seconds: float = 0.
-    beat: int = 0
-    silence: float = 0.
+    pid: int  # process ID on the host
+    phase: str = BUSY  # one of the phases above
+    iteration: int = 0  # iteration that it runs or waits for
+    since: float = 0.  # start of the phase, by the monotonic clock of the process
+    seconds: float = 0.  # time in the phase when the report was made
+    beat: int = 0  # number of reports so far
+    silence: float = 0.  # seconds since the last report, by the clock of the reader
 
     def __str__(self) -> str:
         return f'process {self.rank} (pid {self.pid} on {self.host})'
 
 
 class Phases(Hook):
-    """Record the phase of this process in its report, as the first and as the last of all hooks.
+    """A hook that records the phase of this process, as the first and as the last of all hooks.
 
-    What hooks do between two iterations, such as saving, may take any time.
-
-    Args:
-        report: That of this process.
-        is_first: Whether this is the first of all hooks.
+    What other hooks do between two iterations, such as saving, may take any time.
     """
 
     def __init__(self, report: Report, *, is_first: bool) -> None:
@@ -60,7 +44,7 @@ class Phases(Hook):
         self.priority = 'HIGHEST' if is_first else 'LOWEST'
 
     def enter(self, phase: str, iteration: int | None = None) -> None:
-        """Begin a phase."""
+        """Start a phase."""
         self.report.phase, self.report.since = phase, time.monotonic()
         if iteration is not None:
             self.report.iteration = iteration
@@ -91,12 +75,10 @@ class Phases(Hook):
             self.enter(BUSY)
 
     def after_val(self, runner: Runner) -> None:
-        """Enter the phase in which training goes on."""
         if not self.is_first:
             self.enter(DATA, runner.iter + 1)
 
     def after_train(self, runner: Runner) -> None:
-        """Enter the phase of what is done at the end."""
         if self.is_first:
             self.enter(BUSY)
 
@@ -105,21 +87,16 @@ def find_silent(reports: Sequence[Report], limit: float) -> str:
     """Return which process has not reported for ``limit`` seconds, or an empty string."""
     for report in reports:
         if report.phase != LEFT and report.silence > limit:
-            return (f'{report} was not heard of for {report.silence:.0f} s, after it was in '
-                    f'iteration {report.iteration}: it is stopped or was killed, or its machine')
+            return (f'{report} has not reported for {report.silence:.0f} s, since iteration '
+                    f'{report.iteration}: the process or its host was stopped or killed')
     return ''
 
 
 def find_stuck(reports: Sequence[Report], limit: float) -> str:
-    """Return why the job is stuck, or an empty string if it may still make progress.
-
-    Args:
-        reports: Those of all processes.
-        limit: Seconds that an iteration may take, once its data are loaded.
-    """
+    """Return why the job is stuck, or an empty string if it may still make progress."""
     steps = [report for report in reports if report.phase == STEP]
-    # Processes in a step wait for those that load data or are busy. Whoever has just begun the
-    # step that the others wait in has the whole limit for it.
+    # Processes in a step wait for those that load data or are busy. A process that has just started
+    # the step that the others wait in has the whole limit for it.
     if any(report.phase in (DATA, BUSY) for report in reports) or \
             not steps or min(report.seconds for report in steps) <= limit:
         return ''
@@ -133,7 +110,8 @@ def find_stuck(reports: Sequence[Report], limit: float) -> str:
 
 
 def find_slow_data(reports: Sequence[Report], limit: float) -> str:
-    """Return which process has waited longest for data, if for ``limit`` seconds at least."""
+    """Return which process has waited longest for data, or an empty string if none for ``limit``.
+    """
     waiting = [report for report in reports if report.phase == DATA and report.seconds > limit]
     if not waiting:
         return ''

@@ -21,7 +21,7 @@ import pytest
 from conftest import SHORT, config
 from helpers.live_server import build_random_model, draw_rectangles, encode_image, live_server
 from mmengine.fileio import get
-from test_memory_stays_flat import SIDES, held
+from test_memory_leaks import SIDES, held
 from torch.utils.data import DataLoader
 
 from colonnade.common.storage import retrying_backend
@@ -33,8 +33,7 @@ GROWTH = 8  # MiB that a part of a run may hold more than the part before
 
 
 @pytest.mark.slow
-def test_a_training_stays_flat(run_tool: Callable, shapes: Path, tmp_path: Path) -> None:
-    """2,000 iterations with two workers, four evaluations and eight checkpoints."""
+def test_training_memory_is_flat(run_tool: Callable, shapes: Path, tmp_path: Path) -> None:
     (tmp_path / 'measured.py').write_text(
         f'_base_ = {str(config("sem_fpn"))!r}\n'
         "custom_imports = dict(imports=['helpers.measured_run'])\n"
@@ -118,8 +117,7 @@ def test_200_users_at_once() -> None:
 
 
 @pytest.mark.parametrize('persistent', [False, True])
-def test_workers_end_with_their_run(persistent: bool) -> None:
-    """Also those of an endless pass, which would go on; another pass starts others."""
+def test_workers_end_with_run(persistent: bool) -> None:
     data: Any = range(8)
     loader = DataLoader(data, 2, num_workers=2, persistent_workers=persistent)
     runner: Any = SimpleNamespace(visualizer=SimpleNamespace())
@@ -137,8 +135,7 @@ def test_workers_end_with_their_run(persistent: bool) -> None:
 
 
 @pytest.mark.slow
-def test_a_killed_worker_ends_a_training(run_tool: Callable, shapes: Path, tmp_path: Path) -> None:
-    """At once, with torch's error; what was saved before is there."""
+def test_killed_worker_ends_training(run_tool: Callable, shapes: Path, tmp_path: Path) -> None:
     (tmp_path / 'faulty.py').write_text(
         f'_base_ = {str(config("sem_fpn"))!r}\n'
         "custom_imports = dict(imports=['helpers.process_faults'])\n"
@@ -174,8 +171,8 @@ def read_in_shard(path: str) -> bytes:
 
 
 @pytest.mark.parametrize('read', [get, read_in_shard])
-def test_a_disk_that_fails_for_a_while(read: Callable[[str], bytes], failing: Path,
-                                       monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_is_retried(read: Callable[[str], bytes], failing: Path,
+                         monkeypatch: pytest.MonkeyPatch) -> None:
     pauses: list[float] = []
 
     def pause(seconds: float) -> None:
@@ -188,7 +185,7 @@ def test_a_disk_that_fails_for_a_while(read: Callable[[str], bytes], failing: Pa
     assert read(str(failing)) == b'content' and pauses == list(retrying_backend.PAUSES[:2])
 
 
-def test_a_disk_that_fails_for_good(failing: Path, short_pauses: None) -> None:
+def test_read_fails_after_retries(failing: Path, short_pauses: None) -> None:
     with pytest.raises(OSError, match=r'Input/output error, in 4 attempts within 0.4 s: .*\.png'):
         get(str(failing))
     with pytest.raises(FileNotFoundError):  # at once

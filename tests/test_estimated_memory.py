@@ -1,4 +1,4 @@
-"""Plans against trainings: the memory and the time of real ones, in processes of their own."""
+"""Estimates of memory and time, compared with real trainings in processes of their own."""
 from __future__ import annotations
 
 import re
@@ -48,39 +48,40 @@ OPTIONS = {
 }
 
 
-def planned(config: Path, data: Path, smaller: bool) -> tuple[float, float]:
-    """Bytes above those of imports, and seconds of an iteration."""
-    from colonnade.engine.resource_estimation import estimate
-    from colonnade.engine.resource_estimation.plan import PlanOptions, plan_training
+def estimate_run(config: Path, data: Path, smaller: bool) -> tuple[float, float]:
+    """Return estimated bytes without those of imports, and seconds per iteration."""
+    from colonnade.engine.resource_estimation import step_estimate
+    from colonnade.engine.resource_estimation.training_estimate import (EstimateOptions,
+                                                                        estimate_training)
     from colonnade.engine.training import TrainOptions
     if smaller:
-        estimate.measure_sizes = at_smaller_sizes
-    found = plan_training(TrainOptions(config, cfg_options=OPTIONS, data_root=data),
-                          PlanOptions()).estimate
+        step_estimate.measure_sizes = at_smaller_sizes
+    found = estimate_training(
+        TrainOptions(config, cfg_options=OPTIONS, data_root=data), EstimateOptions()).step
     return found.memory.total - found.imports, found.seconds
 
 
 def at_smaller_sizes(trial: Any, size: tuple[int, int], _: float,
                      num_timed: int) -> tuple[Any, ...]:
-    """What a plan does where the largest images cannot be afforded."""
+    """Measure a quarter and half of the size, as for images that are too large."""
     return tuple(
         trial.measure((size[0] // part, size[1] // part), num_timed=num_timed) for part in (4, 2))
 
 
-def trained(config: Path, data: Path, work_dir: Path) -> tuple[float, float]:
-    """As ``planned``, of a training without waiting for data."""
+def measure_run(config: Path, data: Path, work_dir: Path) -> tuple[float, float]:
+    """Return the same numbers of a real training, without the time of waiting for data."""
     from colonnade import train
-    from colonnade.engine.resource_estimation.estimate import peak_of_imports, peak_of_process
+    from colonnade.engine.resource_estimation.step_estimate import get_peak_memory, measure_imports
     from colonnade.settings.reading import read_config
-    imports = peak_of_imports(read_config(config).default_scope)
+    imports = measure_imports(read_config(config).default_scope)
     with redirect_stdout(StringIO()):
         train(config, cfg_options=OPTIONS, data_root=data, work_dir=work_dir)
     log = next(work_dir.glob('*/*.log')).read_text()
     spent = [
-        float(whole) - float(waiting)
-        for whole, waiting in re.findall(r' time: ([\d.]+)  data_time: ([\d.]+)', log)
+        float(total) - float(waiting)
+        for total, waiting in re.findall(r' time: ([\d.]+)  data_time: ([\d.]+)', log)
     ]
-    return peak_of_process() - imports, median(spent[WARM:])
+    return get_peak_memory() - imports, median(spent[WARM:])
 
 
 def in_a_process(function: partial[tuple[float, float]]) -> tuple[float, float]:
@@ -90,8 +91,8 @@ def in_a_process(function: partial[tuple[float, float]]) -> tuple[float, float]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize('head, images, side, smaller', CASES)
-def test_memory_is_as_planned(head: str, images: int, side: int, smaller: bool,
-                              tmp_path: Path) -> None:
+def test_estimated_memory_matches_training(head: str, images: int, side: int, smaller: bool,
+                                           tmp_path: Path) -> None:
     make_shapes(tmp_path / 'shapes', num_train=16, num_val=2, size=128, seed=0)
     with_boxes = LOADED.get(head, '')
     data = tmp_path / 'shapes' / ('coco' if with_boxes else 'ade')
@@ -103,9 +104,9 @@ def test_memory_is_as_planned(head: str, images: int, side: int, smaller: bool,
             side=side,
             with_boxes=with_boxes,
             kind='Det' if with_boxes else 'Seg'))
-    memory, seconds = in_a_process(partial(planned, path, data, smaller))
-    real_memory, real_seconds = in_a_process(partial(trained, path, data, tmp_path / 'run'))
+    memory, seconds = in_a_process(partial(estimate_run, path, data, smaller))
+    real_memory, real_seconds = in_a_process(partial(measure_run, path, data, tmp_path / 'run'))
     print(f'\n{head}, {images} x {side}²{", from smaller sizes" * smaller}: '
-          f'planned {memory / 2**20:.0f} MiB, {seconds:.2f} s; '
+          f'estimated {memory / 2**20:.0f} MiB, {seconds:.2f} s; '
           f'measured {real_memory / 2**20:.0f} MiB, {real_seconds:.2f} s')
     assert memory == pytest.approx(real_memory, rel=0.15)

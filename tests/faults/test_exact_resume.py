@@ -1,4 +1,4 @@
-"""Runs that are stopped and go on end as if they had not been."""
+"""Interrupted and resumed runs give the same result as uninterrupted ones."""
 from __future__ import annotations
 
 import gc
@@ -19,8 +19,7 @@ def runs(shapes: Path, tmp_path: Path) -> Runs:
     return Runs(tmp_path, shapes)
 
 
-def test_a_run_goes_on_to_the_bit(runs: Runs, run_tool: Callable, tmp_path: Path) -> None:
-    """Without a seed in the config: the checkpoint has it."""
+def test_resume_is_exact(runs: Runs, run_tool: Callable, tmp_path: Path) -> None:
     runs.config('sem_fpn')
     options = (*NO_VAL, *NO_WORKERS[:2], 'randomness.seed=None')
     run_tool('train', *runs.words('whole', *options))
@@ -31,9 +30,7 @@ def test_a_run_goes_on_to_the_bit(runs: Runs, run_tool: Callable, tmp_path: Path
 
 
 @pytest.mark.slow
-def test_a_checkpoint_of_an_earlier_version_goes_on(runs: Runs, trained: Path,
-                                                    run_tool: Callable) -> None:
-    """And a line says that it does not so to the bit."""
+def test_resume_of_earlier_version(runs: Runs, trained: Path, run_tool: Callable) -> None:
     path = trained / 'iter_2.pth'
     content = torch.load(path, weights_only=False)
     for kept in ('runtime_info', 'resumed_keys'):
@@ -46,9 +43,8 @@ def test_a_checkpoint_of_an_earlier_version_goes_on(runs: Runs, trained: Path,
     assert 'not to the bit' in log and 'an earlier version of colonnade' in log
 
 
-def test_a_signal_saves_and_the_run_goes_on(runs: Runs, run_tool: Callable, tmp_path: Path,
-                                            capfd: pytest.CaptureFixture) -> None:
-    """At an iteration without a checkpoint of its own, and within a step of the optimizer."""
+def test_signal_saves_and_run_resumes(runs: Runs, run_tool: Callable, tmp_path: Path,
+                                      capfd: pytest.CaptureFixture) -> None:
     options = (*NO_VAL, *NO_WORKERS[:2], 'optim_wrapper.accumulative_counts=2',
                'default_hooks.checkpoint.interval=3')
     runs.config('sem_fpn')
@@ -61,7 +57,7 @@ def test_a_signal_saves_and_the_run_goes_on(runs: Runs, run_tool: Callable, tmp_
     saved = tmp_path / 'run/interrupted.pth'
     assert (tmp_path / 'run/last_checkpoint').read_text() == str(saved)
     line = capfd.readouterr().err.strip().splitlines()[-1]
-    assert line.startswith(f'train: stopped by SIGTERM at iteration 2 of 6, saved {saved}; go on')
+    assert line.startswith(f'train: stopped by SIGTERM at iteration 2 of 6, saved {saved}; resume')
     assert line.endswith('--resume')
     run_tool('train', *runs.words('run', *options, start=('--resume', ), iters=6))
     assert_same(tmp_path / 'whole/iter_6.pth', tmp_path / 'run/iter_6.pth')
@@ -71,12 +67,8 @@ def test_a_signal_saves_and_the_run_goes_on(runs: Runs, run_tool: Callable, tmp_
 
 @pytest.mark.slow
 @pytest.mark.parametrize('accumulate', [1, 3])
-def test_an_evaluation_that_was_stopped_is_made_again(accumulate: int, runs: Runs,
-                                                      run_tool: Callable, tmp_path: Path) -> None:
-    """With averaged weights, which are in the model's place while it is evaluated.
-
-    Within a step of accumulated gradients, it is finished, and the step is made.
-    """
+def test_interrupted_evaluation_is_repeated(accumulate: int, runs: Runs, run_tool: Callable,
+                                            tmp_path: Path) -> None:
     options = (*NO_WORKERS, 'default_hooks.checkpoint.interval=4',
                f'optim_wrapper.accumulative_counts={accumulate}')
     runs.config('sem_fpn')
@@ -101,9 +93,8 @@ default_hooks = dict(checkpoint=dict(by_epoch=True, interval=1, save_best=None))
 
 
 @pytest.mark.slow
-def test_ctrl_c_in_the_middle_of_an_epoch(runs: Runs, tmp_path: Path) -> None:
-    """With two workers, which get the signal too; the run that is not stopped has none."""
-    accumulate = 'optim_wrapper.accumulative_counts=4'  # of epochs of 6 iterations
+def test_ctrl_c_within_epoch(runs: Runs, tmp_path: Path) -> None:
+    accumulate = 'optim_wrapper.accumulative_counts=4'  # an epoch has 6 iterations
     words = dict(head='mask_rcnn', iters=0)
     runs.config('mask_rcnn', EPOCHS)
     status, printed = run('tools/train.py', *runs.words('whole', *NO_WORKERS, accumulate, **words))
@@ -114,7 +105,7 @@ def test_ctrl_c_in_the_middle_of_an_epoch(runs: Runs, tmp_path: Path) -> None:
     assert status == 75 and 'Traceback' not in printed, printed[-3000:]
     assert 'stopped by SIGINT at iteration 8 of 12' in printed
     go_on = shlex.split(
-        printed.strip().splitlines()[-1].partition('go on with: colonnade train ')[2])
+        printed.strip().splitlines()[-1].partition('resume with: colonnade train ')[2])
     status, printed = run('tools/train.py', *go_on)
     assert not status, printed[-3000:]
     assert_same(tmp_path / 'whole/epoch_2.pth', tmp_path / 'run/epoch_2.pth')
@@ -125,21 +116,20 @@ TOGETHER = ('--launcher', 'pytorch')
 
 
 def printed_by_a_failure(*command: Any, out: Path) -> str:
-    """What two processes print that end with another status than 0."""
+    """Return the output of two processes that fail."""
     try:
         run_two(*command, out=out)
     except AssertionError as error:
         printed = str(error)
-    gc.collect()  # of the store, which forks could not end
+    gc.collect()  # frees the store, which forks could not end
     return printed
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('options', [(), ('--fsdp', '--checkpoints', 'sharded')])
+@pytest.mark.parametrize('options', [(), ('--fsdp', '--checkpoint-format', 'sharded')])
 @pytest.mark.parametrize('evaluating', [False, True])
 def test_two_processes_stop_together(options: tuple[str, ...], evaluating: bool, runs: Runs,
                                      tmp_path: Path) -> None:
-    """One of them gets the signal."""
     both = ('default_hooks.checkpoint.interval=4', *NO_WORKERS)
     runs.config('sem_fpn')
     run_two(

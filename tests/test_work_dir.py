@@ -1,4 +1,4 @@
-"""What a training leaves in its folder: best and last checkpoint, metrics.csv, trackers, a line."""
+"""The work dir: best and last checkpoints, metrics.csv, early stopping, trackers, progress line."""
 from __future__ import annotations
 
 import csv
@@ -31,15 +31,14 @@ from mmengine.logging import MessageHub
 from mmengine.registry import HOOKS, METRICS
 from mmengine.runner import Runner
 
-from colonnade.common.console_logging import WithoutSteps
-from colonnade.engine.options import TRACKERS as OFFERED
-from colonnade.engine.work_dir import settle
+from colonnade.common.console_logging import CocoOutputFilter
+from colonnade.engine.work_dir import configure_run
 from colonnade.engine.work_dir.best_checkpoint import BestCheckpoint
-from colonnade.engine.work_dir.best_metric import best_metric, keep_best
-from colonnade.engine.work_dir.last_checkpoint import saving_hook, take_over_saving
-from colonnade.engine.work_dir.metric_values import complete, is_lowest
+from colonnade.engine.work_dir.best_metric import find_best_metric, save_best_checkpoint
+from colonnade.engine.work_dir.last_checkpoint import find_checkpoint_hook, replace_checkpoint_hook
+from colonnade.engine.work_dir.metric_values import fill_missing_metrics, is_lowest
 from colonnade.engine.work_dir.metrics_table import MetricsTable
-from colonnade.engine.work_dir.trackers import TRACKERS, same_wandb_run
+from colonnade.engine.work_dir.trackers import resume_wandb_run
 from colonnade.settings.reading import read_config
 from colonnade.weights.checkpoint_files import SUMS
 
@@ -76,11 +75,9 @@ class Written(BaseMetric):
         super().__init__()  # a setting of the metric that it replaces
 
     def process(self, data_batch: Any, data_samples: Sequence[dict]) -> None:
-        """Count images."""
         self.results += [None] * len(data_samples)
 
     def compute_metrics(self, results: list) -> dict[str, Any]:
-        """The next number, and what is none; nothing where there is no number."""
         Written.evaluated += 1
         number = self.numbers.get(Written.evaluated)
         if isinstance(number, dict):
@@ -96,7 +93,6 @@ class Interrupted(Hook):
         self.best = best
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
-        """Press it."""
         if checkpoint['meta']['iter'] == 2 and ('optimizer' not in checkpoint) == self.best:
             raise KeyboardInterrupt
 
@@ -106,7 +102,6 @@ class WithoutTable(Hook):
     """Keeps metrics.csv from being written in the second iteration: a folder has its name."""
 
     def before_train_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None) -> None:
-        """Put the folder there, and take it away."""
         table, kept = (Path(runner.work_dir, name) for name in ('metrics.csv', 'kept.csv'))
         if runner.iter == 1:
             table.rename(kept)
@@ -139,7 +134,7 @@ def rows(work_dir: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def test_a_table_is_whole_at_any_moment(tmp_path: Path) -> None:
+def test_table_is_complete_after_each_row(tmp_path: Path) -> None:
     table = MetricsTable(tmp_path / 'm.csv')
     table.append(dict(iter=1, epoch=0.5, time=1.5, loss=2))
     table.append({'iter': 2, 'time': 3., 'a person, standing': 1 / 3})
@@ -157,22 +152,23 @@ def test_a_table_is_whole_at_any_moment(tmp_path: Path) -> None:
     assert table.keep_until(0) == 3 and not (tmp_path / 'm.csv').exists()
 
     (tmp_path / 'folder').mkdir()
-    with pytest.raises(ValueError, match='folder is no table of a training'):
+    with pytest.raises(ValueError, match='folder is not a table of a training'):
         MetricsTable(tmp_path / 'folder')
     for text in ('name,price\n1,2\n', 'iter\none\n'):
         (tmp_path / 'm.csv').write_text(text)
-        with pytest.raises(ValueError, match='m.csv is no table of a training: move it elsewhere'):
+        with pytest.raises(
+                ValueError, match='m.csv is not a table of a training: move it elsewhere'):
             MetricsTable(tmp_path / 'm.csv')
 
 
-def test_a_row_that_was_cut_off_is_no_row(tmp_path: Path) -> None:
+def test_table_drops_truncated_row(tmp_path: Path) -> None:
     table = MetricsTable(tmp_path / 'm.csv')
     table.append(dict(iter=1, time=1.5))
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)  # as on a full disk
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)  # simulates a full disk
     resource.setrlimit(resource.RLIMIT_FSIZE, (table.path.stat().st_size + 3, limits[1]))
     try:
         for row in (dict(iter=2, time=2.5), dict(iter=2, loss=0.5)):
-            with pytest.raises(OSError):  # of the disk: its text is the system's
+            with pytest.raises(OSError):
                 table.append(row)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
@@ -197,64 +193,64 @@ def test_a_row_that_was_cut_off_is_no_row(tmp_path: Path) -> None:
           dataset_prefixes=['a']), None),
     (dict(type='Written'), None),
 ])  # yapf: disable
-def test_the_metric_that_matters(evaluator: Any, expected: str | None) -> None:
+def test_best_metric_of_evaluators(evaluator: Any, expected: str | None) -> None:
     cfg = read_config(config('mask_rcnn'))
     cfg.val_evaluator = evaluator
-    assert best_metric(cfg) == expected
+    assert find_best_metric(cfg) == expected
     cfg.default_hooks = None  # mmengine adds them
-    keep_best(cfg)
+    save_best_checkpoint(cfg)
     assert cfg.default_hooks.checkpoint.get('save_best') == expected
 
 
-def test_what_a_config_says_of_its_checkpoints_stays() -> None:
+def test_save_best_of_config_is_kept() -> None:
     cfg = read_config(config('sem_fpn'))
     for hook in (dict(type='CheckpointHook', save_best=None), None):
         cfg.default_hooks.checkpoint = hook
-        keep_best(cfg)
+        save_best_checkpoint(cfg)
         assert cfg.default_hooks.checkpoint == hook
     for number, expected in ((['mDice', 'mIoU'], 'mIoU'), (['mFscore'], 'mFscore')):
         cfg.val_evaluator.iou_metrics = number
-        assert best_metric(cfg) == expected
+        assert find_best_metric(cfg) == expected
     cfg.merge_from_dict(dict(option.split('=') for option in NO_VAL))
     cfg.val_cfg = None
     cfg.default_hooks.checkpoint = dict(type='CheckpointHook')
-    keep_best(cfg)
+    save_best_checkpoint(cfg)
     assert cfg.default_hooks.checkpoint == dict(type='CheckpointHook')
 
 
-def test_a_loop_may_give_metrics_other_names(capsys: pytest.CaptureFixture[str]) -> None:
+def test_best_metric_unknown_for_third_party_loop(capsys: pytest.CaptureFixture[str]) -> None:
     cfg = read_config(config('mask_rcnn'))
-    assert best_metric(cfg) == 'coco/segm_mAP'
+    assert find_best_metric(cfg) == 'coco/segm_mAP'
     cfg.val_cfg.type = 'TeacherStudentValLoop'
-    assert best_metric(cfg) is None
-    keep_best(cfg)
+    assert find_best_metric(cfg) is None
+    save_best_checkpoint(cfg)
     assert 'no best checkpoint will be saved' in capsys.readouterr().out
     with pytest.raises(
-            ValueError, match='which metric of val_evaluator matters, say --cfg-options'):
-        settle(cfg, 1, None, ())
+            ValueError, match='main metric of val_evaluator is not known: pass --cfg-options'):
+        configure_run(cfg, 1, None, ())
     found = {'teacher/coco/bbox_mAP': 0.5}
-    assert complete(found, [CocoMetric(metric='bbox')]) == found
+    assert fill_missing_metrics(found, [CocoMetric(metric='bbox')]) == found
 
 
-def test_one_metric_stops_and_chooses() -> None:
+def test_auto_save_best_uses_stopping_metric() -> None:
     cfg = read_config(config('sem_fpn'))
     cfg.default_hooks.checkpoint.save_best = 'auto'  # the first: aAcc
-    settle(cfg, None, None, ())
+    configure_run(cfg, None, None, ())
     assert cfg.default_hooks.checkpoint.save_best == 'auto'
-    settle(cfg, 1, None, ())
+    configure_run(cfg, 1, None, ())
     assert cfg.default_hooks.checkpoint.save_best == 'mIoU'
     assert cfg.default_hooks.checkpoint.rule == 'greater'
 
 
-def test_the_first_real_number_is_the_best(evaluated: Callable) -> None:
+def test_best_checkpoint_ignores_nan_metrics(evaluated: Callable) -> None:
     work_dir = evaluated([math.nan, None, 0.5, 'none'],
                          options=['default_hooks.checkpoint.max_keep_ckpts=1'])
     best = work_dir / 'best_score_iter_3.pth'
     assert (work_dir / 'best_checkpoint').read_text() == str(best)
     assert {path.name for path in work_dir.glob('*.pth')} == {best.name, 'iter_4.pth'}
     log = latest_log(work_dir)
-    assert 'the evaluation gave no number for score; it gave: none' in log
-    assert 'the evaluation gave no number for score; it gave: score, parts, shares' in log
+    assert 'the evaluation has no number for score; it has: none' in log
+    assert 'the evaluation has no number for score; it has: score, parts, shares' in log
     assert f'the best score is 0.5: {best}' in log
     assert f'colonnade test {work_dir}/own.py {best}' in log
     found = rows(work_dir)
@@ -264,7 +260,7 @@ def test_the_first_real_number_is_the_best(evaluated: Callable) -> None:
     assert [row['epoch'] for row in found[::2]] == ['0.167', '0.333', '0.5', '0.667']
 
 
-def test_the_last_of_equal_checkpoints_is_the_best(evaluated: Callable) -> None:
+def test_best_checkpoint_is_last_of_equal_ones(evaluated: Callable) -> None:
     work_dir = evaluated([0.5, 0.5, 0.25])
     best = work_dir / 'best_score_iter_2.pth'
     assert (work_dir / 'best_checkpoint').read_text() == str(best)
@@ -273,8 +269,7 @@ def test_the_last_of_equal_checkpoints_is_the_best(evaluated: Callable) -> None:
     assert (work_dir / 'best_checkpoint').read_text() == str(work_dir / 'best_score_iter_4.pth')
 
 
-def test_without_a_metric_above_its_lowest_value_the_last_is_used(evaluated: Callable) -> None:
-    """Until there is one."""
+def test_last_checkpoint_replaces_missing_best(evaluated: Callable) -> None:
     by_iou = ['default_hooks.checkpoint.save_best=mIoU']
     work_dir = evaluated([dict(mIoU=0.), dict(mIoU=0.)], options=by_iou)
     last = work_dir / 'iter_2.pth'
@@ -301,17 +296,16 @@ def test_without_a_metric_above_its_lowest_value_the_last_is_used(evaluated: Cal
     ('gain', 0., False),
     ('gain', -1., False),
 ])
-def test_lowest_values_of_metrics(name: str, value: Any, expected: bool) -> None:
+def test_is_lowest(name: str, value: Any, expected: bool) -> None:
     assert is_lowest(name, value) == expected
 
 
-def test_going_on_knows_best_counter_and_rows(evaluated: Callable) -> None:
-    """Also the latest losses, as many as the log is smoothed over."""
+def test_resume_keeps_best_patience_and_rows(evaluated: Callable) -> None:
     work_dir = evaluated([0.5, 0.25, 0.25], '--patience', '3', own=SMOOTHED)
     seconds = float(rows(work_dir)[-1]['time'])
-    MetricsTable(work_dir / 'metrics.csv').append(dict(iter=9, score=1.))  # behind the checkpoint
+    MetricsTable(work_dir / 'metrics.csv').append(dict(iter=9, score=1.))  # after the checkpoint
     evaluated([0.5, 0.25, 0.25, 0.25], '--patience', '3', '--resume', own=SMOOTHED, iterations=9)
-    assert 'got no better than 0.5 in 3 evaluations (--patience 3)' in latest_log(work_dir)
+    assert 'did not exceed 0.5 in 3 evaluations (--patience 3)' in latest_log(work_dir)
     assert 'training stops at iteration 4 of 9' in latest_log(work_dir)
     found = rows(work_dir)
     assert [row['iter'] for row in found] == list('11223344')
@@ -327,7 +321,7 @@ def test_going_on_knows_best_counter_and_rows(evaluated: Callable) -> None:
 
 
 @pytest.mark.slow
-def test_the_best_of_another_folder_stays(evaluated: Callable, tmp_path: Path) -> None:
+def test_resume_keeps_best_of_other_folder(evaluated: Callable, tmp_path: Path) -> None:
     first = evaluated([0.5]).rename(tmp_path / 'first')
     for file in ('last_checkpoint', 'best_checkpoint'):
         (first / file).unlink()
@@ -342,22 +336,21 @@ def test_the_best_of_another_folder_stays(evaluated: Callable, tmp_path: Path) -
 
 
 @pytest.mark.parametrize('metrics', [['mIoU'], ['mIoU', 'mAcc']])
-def test_the_best_of_a_run_that_was_moved(metrics: list[str], tmp_path: Path) -> None:
-    """It is taken from the run's own folder; one that is not there stays where it was."""
+def test_best_checkpoint_of_moved_run(metrics: list[str], tmp_path: Path) -> None:
     hub = MessageHub.get_instance(f'moved_{len(metrics)}')
     hook, was = BestCheckpoint(save_best=metrics, rule='greater'), []
     for name in metrics:
         was.append(f'/gone/best_{name}_iter_2.pth')
-        hub.update_info(hook.key_of(name), was[-1])
+        hub.update_info(hook.get_key(name), was[-1])
     (tmp_path / 'best_mIoU_iter_2.pth').touch()
     hook.before_train(
         SimpleNamespace(message_hub=hub, work_dir=str(tmp_path), logger=logging.getLogger()))
     own = str(tmp_path / 'best_mIoU_iter_2.pth')
     assert hook.paths == [own, *was[1:]]
-    assert hub.get_info(hook.key_of('mIoU')) == own == (tmp_path / 'best_checkpoint').read_text()
+    assert hub.get_info(hook.get_key('mIoU')) == own == (tmp_path / 'best_checkpoint').read_text()
 
 
-def test_a_hook_of_another_library_saves_in_its_own_way() -> None:
+def test_third_party_checkpoint_hook_keeps_its_method() -> None:
 
     class Own(CheckpointHook):
         """A hook with a name of its own for files."""
@@ -365,18 +358,18 @@ def test_a_hook_of_another_library_saves_in_its_own_way() -> None:
         def _save_checkpoint_with_step(self, runner: Any, step: int, meta: dict) -> None:
             self.last_ckpt = f'{self.interval}_{step}'
 
-    for kind, is_plain in ((CheckpointHook, True), (Own, False)):
+    for kind, is_stock in ((CheckpointHook, True), (Own, False)):
         runner: Any = SimpleNamespace(hooks=[kind(interval=3, save_best='auto')])
-        saving = take_over_saving(runner)
-        assert saving is runner.hooks[0] is saving_hook(runner)
-        assert isinstance(saving, kind) and saving.is_plain == is_plain
+        saving = replace_checkpoint_hook(runner)
+        assert saving is runner.hooks[0] is find_checkpoint_hook(runner)
+        assert isinstance(saving, kind) and saving.is_stock == is_stock
     saving.file_backend = MagicMock()
     saving.write(runner, 6, dict(iter=6))
     assert saving.last_ckpt == '3_6' and saving.saved_at == 6
 
 
-def test_the_last_checkpoint_stays_until_the_next_is_saved(
-        evaluated: Callable, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_last_checkpoint_survives_failed_save(evaluated: Callable, tmp_path: Path,
+                                              capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:
         evaluated([],
                   own="custom_hooks = [dict(type='Interrupted')]",
@@ -385,27 +378,26 @@ def test_the_last_checkpoint_stays_until_the_next_is_saved(
     last = tmp_path / 'run/iter_1.pth'
     assert stop.value.code == 130
     said = capsys.readouterr().err
-    assert f'train: stopped, nothing was saved since {last}; go on with: ' in said
+    assert f'train: stopped, nothing was saved since {last}; resume with: ' in said
     assert said.endswith(' --resume\n')
     assert (tmp_path / 'run/last_checkpoint').read_text() == str(last) and last.is_file()
 
 
-def test_a_best_that_was_not_saved_is_evaluated_again(evaluated: Callable, tmp_path: Path) -> None:
-    """And the checkpoint that the run went on from notes it."""
+def test_resume_reruns_missing_evaluation(evaluated: Callable, tmp_path: Path) -> None:
     with pytest.raises(SystemExit):
         evaluated([0.5, 0.75], own="custom_hooks = [dict(type='Interrupted', best=True)]")
     assert torch.load(
         tmp_path / 'run/iter_2.pth',
         weights_only=False)['message_hub']['runtime_info']['best_score'] == 0.5
     work_dir = evaluated([0.5, 0.75, 0.75], '--resume', iterations=2)
-    assert 'the evaluation of iteration 2 is missing, and made' in latest_log(work_dir)
+    assert 'running the evaluation of iteration 2, which the' in latest_log(work_dir)
     assert [row['iter'] for row in rows(work_dir)] == list('1122')
     infos = torch.load(work_dir / 'iter_2.pth', weights_only=False)['message_hub']['runtime_info']
     assert infos['best_score'] == 0.75
     assert infos['best_ckpt'] == (work_dir / 'best_checkpoint').read_text()
 
 
-def test_a_table_that_cannot_be_written_ends_no_training(evaluated: Callable) -> None:
+def test_training_survives_unwritable_table(evaluated: Callable) -> None:
     work_dir = evaluated([0.5, 0.75, 0.25], own="custom_hooks = [dict(type='WithoutTable')]")
     assert [row['iter'] for row in rows(work_dir)] == list('1133')
     lines = [line for line in latest_log(work_dir).splitlines() if 'cannot be written' in line]
@@ -414,7 +406,7 @@ def test_a_table_that_cannot_be_written_ends_no_training(evaluated: Callable) ->
 
 
 @pytest.mark.slow
-def test_two_runs_of_one_visualizer_write_apart(evaluated: Callable, tmp_path: Path) -> None:
+def test_runs_in_one_process_have_own_visualizers(evaluated: Callable, tmp_path: Path) -> None:
     own = "visualizer = dict(name='the same')"
     first = evaluated([0.5], own=own).rename(tmp_path / 'first')
     second = evaluated([0.5, 0.25], own=own)
@@ -423,32 +415,33 @@ def test_two_runs_of_one_visualizer_write_apart(evaluated: Callable, tmp_path: P
         assert len(scalars.read_text().splitlines()) == number
 
 
-def test_stopping_saves_the_last_state(evaluated: Callable) -> None:
-    work_dir = evaluated([0.5, 0.54],
-                         '--patience',
-                         '1',
-                         '--min-delta',
-                         '0.05',
-                         iterations=9,
-                         options=['default_hooks.checkpoint.interval=9'])
-    assert 'training stops at iteration 2 of 9' in latest_log(work_dir)
-    assert (work_dir / 'last_checkpoint').read_text() == str(work_dir / 'iter_2.pth')
-    assert torch.load(work_dir / 'iter_2.pth', weights_only=False)['meta']['iter'] == 2
-
-
-def test_stopping_between_steps(evaluated: Callable) -> None:
-    """Of accumulated gradients, the state of the step behind the evaluation is saved."""
+@pytest.mark.parametrize('numbers, arguments, options, own, stop, saved', [
+    ([0.5, 0.54], ['1', '--min-delta', '0.05'], [], '', '2 of 9', 'iter_2.pth'),
+    ([0.5] * 4, ['2'], ['optim_wrapper.accumulative_counts=2'], '', '4 of 9', 'iter_4.pth'),
+    ([2., 1.], ['1', '--tracker', 'tensorboard'],
+     ['train_dataloader.dataset.indices=4'], BY_EPOCH, '4 of 18', 'epoch_2.pth'),
+], ids=['between iterations', 'between steps', 'between epochs'])  # yapf: disable
+def test_early_stopping_saves_last_state(numbers: list[float], arguments: list[str],
+                                         options: list[str], own: str, stop: str, saved: str,
+                                         evaluated: Callable) -> None:
     work_dir = evaluated(
-        [0.5, 0.5, 0.5, 0.5],
+        numbers,
         '--patience',
-        '2',
+        *arguments,
+        own=own,
         iterations=9,
-        options=['default_hooks.checkpoint.interval=9', 'optim_wrapper.accumulative_counts=2'])
-    assert 'training stops at iteration 4 of 9' in latest_log(work_dir)
-    assert torch.load(work_dir / 'iter_4.pth', weights_only=False)['meta']['iter'] == 4
+        options=['default_hooks.checkpoint.interval=9', *options])
+    assert f'training stops at iteration {stop}' in latest_log(work_dir)
+    assert (work_dir / 'last_checkpoint').read_text() == str(work_dir / saved)
+    meta = torch.load(work_dir / saved, weights_only=False)['meta']
+    assert meta['iter'] == int(stop.split()[0])
+    if own:  # the config has the tracker already
+        assert [row['epoch'] for row in rows(work_dir)] == ['0.5', '1', '1', '1.5', '2', '2']
+        assert len(list(work_dir.rglob('events.*'))) == 1
+        assert not (work_dir / 'tensorboard').exists()
 
 
-def test_a_hook_that_stops_within_a_step_loses_no_checkpoint(evaluated: Callable) -> None:
+def test_third_party_early_stopping_keeps_checkpoint(evaluated: Callable) -> None:
     own = ("custom_hooks = [dict(type='EarlyStoppingHook', monitor='score', patience=1, "
            "rule='greater')]")
     options = ['optim_wrapper.accumulative_counts=2', 'default_hooks.checkpoint.interval=3']
@@ -457,26 +450,8 @@ def test_a_hook_that_stops_within_a_step_loses_no_checkpoint(evaluated: Callable
     assert torch.load(work_dir / 'iter_3.pth', weights_only=False)['meta']['iter'] == 3
 
 
-def test_stopping_between_epochs(evaluated: Callable) -> None:
-    """With a tracker that the config has already."""
-    work_dir = evaluated(
-        [2., 1.],
-        '--tracker',
-        'tensorboard',
-        '--patience',
-        '1',
-        own=BY_EPOCH,
-        iterations=5,
-        options=['train_dataloader.dataset.indices=4', 'default_hooks.checkpoint.interval=9'])
-    assert 'training stops at iteration 4 of 10' in latest_log(work_dir)
-    assert (work_dir / 'last_checkpoint').read_text() == str(work_dir / 'epoch_2.pth')
-    assert [row['epoch'] for row in rows(work_dir)] == ['0.5', '1', '1', '1.5', '2', '2']
-    assert len(list(work_dir.rglob('events.*'))) == 1 and not (work_dir / 'tensorboard').exists()
-
-
 @pytest.mark.slow
-def test_a_detector_that_finds_nothing_trains_to_the_end(run_tool: Callable, shapes: Path,
-                                                         tmp_path: Path) -> None:
+def test_training_without_detections(run_tool: Callable, shapes: Path, tmp_path: Path) -> None:
     run_tool('train', config('mask_rcnn'), '--data-root', shapes / 'coco', '--work-dir',
              tmp_path / 'run', '--tracker', 'tensorboard', '--no-report', *SHORT,
              'train_cfg.val_interval=1', 'val_dataloader.dataset.indices=1',
@@ -494,7 +469,7 @@ def test_a_detector_that_finds_nothing_trains_to_the_end(run_tool: Callable, sha
     assert [event.value for event in events.Scalars('coco/segm_mAP')] == [0, 0]
 
 
-def test_the_best_holds_averaged_weights(evaluated: Callable) -> None:
+def test_best_checkpoint_holds_ema_weights(evaluated: Callable) -> None:
     work_dir = evaluated([0.5, 0.75, 0.25], own=AVERAGED)
     path = (work_dir / 'best_checkpoint').read_text()
     best, last = (torch.load(file, weights_only=False) for file in (path, work_dir / 'iter_2.pth'))
@@ -502,7 +477,8 @@ def test_the_best_holds_averaged_weights(evaluated: Callable) -> None:
         assert torch.equal(value, last['state_dict'][key]), key
     assert any(not torch.equal(value, best['ema_state_dict'][f'module.{key}'])
                for key, value in best['state_dict'].items())  # yapf: disable
-    with pytest.raises(SystemExit, match='or is the best of a run, whose last checkpoint goes on'):
+    with pytest.raises(
+            SystemExit, match='or is the best checkpoint of a run. Resume from the last'):
         evaluated([1.], '--resume', path, own=AVERAGED)
 
 
@@ -512,46 +488,40 @@ def test_the_best_holds_averaged_weights(evaluated: Callable) -> None:
     (['--patience', '0'], '--patience must be at least 1, got 0'),
     (['--patience', '1', '--min-delta', '-1'], '--min-delta must not be negative, got -1.0'),
     (['--patience', '1', '--cfg-options', 'default_hooks.checkpoint.save_best=auto',
-      'val_evaluator.type=Written'], 'it is not known which metric'),
+      'val_evaluator.type=Written'], 'the main metric of val_evaluator is not known'),
     pytest.param(['--tracker', 'tensorboard', 'wandb'], 'needs a package that is not installed: '
                  'pip install wandb', marks=pytest.mark.skipif(
                      bool(find_spec('wandb')), reason='it is there')),
 ])  # yapf: disable
-def test_what_cannot_be_done_is_said_first(arguments: list[str], says: str, run_tool: Callable,
-                                           shapes: Path, tmp_path: Path) -> None:
+def test_options_are_checked_before_training(arguments: list[str], says: str, run_tool: Callable,
+                                             shapes: Path, tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match=says):
         run_tool('train', config('sem_fpn'), '--data-root', shapes / 'ade', '--work-dir',
                  tmp_path / 'run', *arguments)
     assert not (tmp_path / 'run').exists()
 
 
-def test_a_patience_that_stops_nothing_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_patience_without_effect_warns(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     monkeypatch.setattr('colonnade.engine.work_dir.configuration.print_log',
                         lambda text, **_: said.append(text))
     cfg = read_config(config('sem_fpn'))
-    settle(cfg, 1, None, ())
-    assert '--patience 1 will stop nothing, with 1 evaluations in all' in said[0]
+    configure_run(cfg, 1, None, ())
+    assert '--patience 1 has no effect, because training has 1 evaluations' in said[0]
     cfg.train_cfg.val_interval = 250
-    settle(cfg, 1, None, ())
+    configure_run(cfg, 1, None, ())
     assert len(said) == 1
 
 
 def test_two_hooks_do_not_stop_a_training(evaluated: Callable) -> None:
-    with pytest.raises(SystemExit, match='the config has an EarlyStoppingHook'):
+    with pytest.raises(SystemExit, match='the EarlyStoppingHook of the config cannot'):
         evaluated([1.],
                   '--patience',
                   '1',
                   own='custom_hooks = [dict(type="EarlyStoppingHook", monitor="score")]')
 
 
-def test_the_command_line_knows_the_trackers() -> None:
-    assert tuple(TRACKERS) == OFFERED
-
-
-def test_weights_and_biases_continues_its_run(tmp_path: Path,
-                                              monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a resumed training, with the option or with the config's own backend."""
+def test_wandb_run_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ('WANDB_RUN_ID', 'WANDB_RESUME'):
         monkeypatch.delenv(name, raising=False)
     backends = [dict(type='LocalVisBackend'), dict(type='mmengine.WandbVisBackend')]
@@ -559,24 +529,24 @@ def test_weights_and_biases_continues_its_run(tmp_path: Path,
 
     def run_id(resume: bool, trackers: Sequence[str] = ('wandb', )) -> str | None:
         cfg.resume = resume
-        with same_wandb_run(cfg, trackers):
+        with resume_wandb_run(cfg, trackers):
             if found := os.environ.get('WANDB_RUN_ID'):
                 assert os.environ['WANDB_RESUME'] == 'allow'
         assert 'WANDB_RUN_ID' not in os.environ and 'WANDB_RESUME' not in os.environ
         return found
 
     assert run_id(False, ['tensorboard']) is None
-    first = run_id(True)  # of a run that had no tracker
+    first = run_id(True)  # the earlier run had no tracker
     assert first == (tmp_path / 'wandb_run_id').read_text()
     assert run_id(True) == first != run_id(False)
     cfg.visualizer = dict(vis_backends=backends)
     assert run_id(True, []) == (tmp_path / 'wandb_run_id').read_text()
     monkeypatch.setenv('WANDB_RUN_ID', 'of_a_sweep')
-    with same_wandb_run(cfg, ['wandb']):
+    with resume_wandb_run(cfg, ['wandb']):
         assert os.environ['WANDB_RUN_ID'] == 'of_a_sweep'
 
 
-def test_a_terminal_has_one_line(evaluated: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_terminal_shows_progress_line(evaluated: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
     master, slave = os.openpty()
     printed: list[bytes] = []
 
@@ -606,9 +576,9 @@ def test_a_terminal_has_one_line(evaluated: Callable, monkeypatch: pytest.Monkey
     assert 'the best score is 0.5' in text
 
 
-def test_steps_of_cocos_readers_are_left_out() -> None:
+def test_coco_output_is_hidden() -> None:
     shown = io.StringIO()
-    with redirect_stdout(WithoutSteps(shown)):
+    with redirect_stdout(CocoOutputFilter(shown)):
         print('loading', 'annotations into memory...')
         print('Done (t=0.01s)\ncreating', end=' ')
         print('index...\nindexed', end='')
@@ -617,9 +587,7 @@ def test_steps_of_cocos_readers_are_left_out() -> None:
 
 
 @pytest.mark.slow
-def test_a_training_that_learns_two_images_by_heart(run_tool: Callable, shapes: Path,
-                                                    tmp_path: Path) -> None:
-    """On others it gets worse at last; what is tested from the best has its metric."""
+def test_overfitting_stops_early(run_tool: Callable, shapes: Path, tmp_path: Path) -> None:
     data = ['--data-root', shapes / 'ade']
     run_tool('train', config('sem_fpn'), *data, '--work-dir', tmp_path / 'run', '--patience', '3',
              '--cfg-options', 'train_cfg.max_iters=600', 'train_cfg.val_interval=20',
@@ -635,8 +603,7 @@ def test_a_training_that_learns_two_images_by_heart(run_tool: Callable, shapes: 
         max(found), rel=1e-4)
 
 
-def test_a_hook_of_another_library_keeps_its_attributes() -> None:
-    """Ours takes its place, unless both would mean something else by a name."""
+def test_third_party_checkpoint_hook_keeps_its_attributes() -> None:
 
     class Named(CheckpointHook):
         """One that calls its files so."""
@@ -646,16 +613,16 @@ def test_a_hook_of_another_library_keeps_its_attributes() -> None:
             self.names = ['a']
 
     class Plain(CheckpointHook):
-        """One of another name alone."""
+        """A hook with another rule_map."""
         rule_map = {'greater': min, 'equal': max}
 
     hooks: list[CheckpointHook] = [Named()]
     warned: list[str] = []
     runner: Any = SimpleNamespace(hooks=hooks, logger=SimpleNamespace(warning=warned.append))
-    assert take_over_saving(runner) is None and hooks[0].names == ['a']
+    assert replace_checkpoint_hook(runner) is None and hooks[0].names == ['a']
     assert 'Named saves checkpoints in its own way, because it has attributes named names' in \
         warned[0]
     runner.hooks = [Plain()]
-    ours = take_over_saving(runner)
+    ours = replace_checkpoint_hook(runner)
     assert isinstance(ours, Plain) and runner.hooks == [ours] and len(warned) == 1
     assert ours.rule_map['equal'] is max and ours.rule_map['greater'] is operator.ge

@@ -11,7 +11,7 @@ from mmengine.logging import MMLogger
 from mmengine.registry import MODELS, DefaultScope
 
 from colonnade.configs import find_config
-from colonnade.engine.runner.hooks import QuietFilter
+from colonnade.engine.runner.log_filters import QuietFilter
 from colonnade.evaluation.benchmark.measurement import process_memory
 from colonnade.models.complexity import blank_sample
 from colonnade.models.fusion import fuse
@@ -34,7 +34,7 @@ def held() -> float:
 @pytest.mark.parametrize('fused', [False, True])
 @pytest.mark.parametrize('head', ['mask_rcnn', 'sem_fpn', 'upernet'])
 @torch.no_grad()
-def test_memory_stays_flat(head: str, fused: bool, dtype: torch.dtype | None) -> None:
+def test_memory_is_constant(head: str, fused: bool, dtype: torch.dtype | None) -> None:
     torch.manual_seed(0)
     cfg = read_config(find_config(f'{head}/xcit_nano_12_p16_slim_shapes'))
     with DefaultScope.overwrite_default_scope(cfg.default_scope):

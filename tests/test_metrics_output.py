@@ -55,8 +55,8 @@ NOTHING = 'model.test_cfg.rcnn.score_thr=1.0'  # no detection
     ([NOTHING, 'test_evaluator.format_only=True', 'test_evaluator.outfile_prefix={tmp}/found'],
      set()),
 ])  # yapf: disable
-def test_zeros_without_detections(options: list[str], keys: set[str], evaluate: Callable,
-                                  tmp_path: Path) -> None:
+def test_map_is_zero_without_detections(options: list[str], keys: set[str], evaluate: Callable,
+                                        tmp_path: Path) -> None:
     metrics = evaluate('mask_rcnn', *(option.format(tmp=tmp_path) for option in options))
     assert metrics == dict.fromkeys(keys, 0.)
     log = latest_log(tmp_path / 'run')
@@ -65,7 +65,7 @@ def test_zeros_without_detections(options: list[str], keys: set[str], evaluate: 
         assert 'nothing was detected in any image: no mAP' in log
 
 
-def test_what_is_computed_is_written(evaluate: Callable) -> None:
+def test_computed_metrics_are_written(evaluate: Callable) -> None:
     metrics = evaluate('mask_rcnn', 'model.test_cfg.rcnn.score_thr=0.0',
                        'test_evaluator.metric=[bbox,proposal]', 'test_evaluator.prefix=drawn')
     assert {'drawn/bbox_mAP', 'drawn/AR@100'} <= metrics.keys()
@@ -74,17 +74,15 @@ def test_what_is_computed_is_written(evaluate: Callable) -> None:
 
 @METRICS.register_module(force=True)
 class Odd(BaseMetric):
-    """What is no number, as mmdet's metrics of captions and retrieval give."""
+    """A metric with values that are not numbers, as mmdet's for captions and retrieval."""
 
     def __init__(self, iou_metrics: list[str]) -> None:
         super().__init__()  # a setting of the metric that it replaces
 
     def process(self, data_batch: Any, data_samples: Sequence[dict]) -> None:
-        """Count images."""
         self.results += [None] * len(data_samples)
 
     def compute_metrics(self, results: list) -> dict[str, Any]:
-        """Numbers within others, and text."""
         return {
             'recall': {1: {'all': np.float32(0.5), 'none': math.nan}},
             'copypaste': '0.1 0.2',
@@ -93,8 +91,8 @@ class Odd(BaseMetric):
         }  # yapf: disable
 
 
-def test_what_is_no_number_is_written_too(evaluate: Callable,
-                                          capsys: pytest.CaptureFixture[str]) -> None:
+def test_non_numeric_metrics_are_written(evaluate: Callable,
+                                         capsys: pytest.CaptureFixture[str]) -> None:
     assert evaluate('sem_fpn', 'test_evaluator.type=Odd') == {
         'recall': {'1': {'all': 0.5, 'none': None}},
         'copypaste': '0.1 0.2',
@@ -105,8 +103,8 @@ def test_what_is_no_number_is_written_too(evaluate: Callable,
     assert re.search(r"^recall +\{'1': \{'all': 0.5, 'none': None}}$", printed, re.MULTILINE)
 
 
-def test_where_metrics_cannot_be_written_is_said_first(evaluate: Callable, tmp_path: Path,
-                                                       capsys: pytest.CaptureFixture[str]) -> None:
+def test_output_path_is_checked_first(evaluate: Callable, tmp_path: Path,
+                                      capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / 'file').touch()
     for out, named in ((tmp_path / 'file/m.json', tmp_path / 'file'), (tmp_path, tmp_path)):
         with pytest.raises(SystemExit) as stopped:
@@ -115,9 +113,9 @@ def test_where_metrics_cannot_be_written_is_said_first(evaluate: Callable, tmp_p
         assert 'Iter(test)' not in capsys.readouterr().out
 
 
-def test_metrics_are_printed_before_they_are_written(evaluate: Callable, tmp_path: Path,
-                                                     monkeypatch: pytest.MonkeyPatch,
-                                                     capsys: pytest.CaptureFixture[str]) -> None:
+def test_metrics_are_printed_if_writing_fails(evaluate: Callable, tmp_path: Path,
+                                              monkeypatch: pytest.MonkeyPatch,
+                                              capsys: pytest.CaptureFixture[str]) -> None:
 
     def full(self: Path, *_: Any, **__: Any) -> None:
         self.touch()

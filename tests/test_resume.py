@@ -16,9 +16,9 @@ from mmengine.config import Config
 from mmengine.registry import MODELS
 from test_weight_tools import published_state
 
-from colonnade.common.locking import locked
-from colonnade.engine.runner.hooks import (BATCH, BatchSizeHook, averages_weights, drop_averaging,
-                                           hooks_of)
+from colonnade.common.locking import lock_folder
+from colonnade.engine.runner.hooks import (BATCH, BatchSizeHook, is_ema_hook, iter_hook_configs,
+                                           remove_ema_hooks)
 from colonnade.settings.reading import read_config
 from colonnade.weights.formats import convert_published_model
 
@@ -31,7 +31,7 @@ def averaging(tmp_path: Path) -> Path:
     """A short recipe that averages weights, as the ``_ema`` leaves do."""
     leaf = ROOT / 'configs/sem_fpn/xcit_small_12_p16_80k_ade20k_ema.py'
     hooks = Config.fromfile(leaf).custom_hooks
-    assert [averages_weights(hook) for hook in hooks] == [True]
+    assert [is_ema_hook(hook) for hook in hooks] == [True]
     (tmp_path / 'ema.py').write_text(f'_base_ = {str(config(HEAD))!r}\ncustom_hooks = {hooks}\n')
     return tmp_path / 'ema.py'
 
@@ -52,8 +52,8 @@ def saved(path: Path) -> dict[str, Any]:
     return torch.load(path, weights_only=False)
 
 
-def test_averaged_weights_go_on_and_are_evaluated(averaging: Path, train: Callable, shapes: Path,
-                                                  tmp_path: Path, run_tool: Callable) -> None:
+def test_ema_weights_resume_and_are_tested(averaging: Path, train: Callable, shapes: Path,
+                                           tmp_path: Path, run_tool: Callable) -> None:
     work_dir = train(averaging)
     train(averaging, '--resume', options=LONGER)
     checkpoint = saved(work_dir / 'iter_3.pth')
@@ -67,15 +67,15 @@ def test_averaged_weights_go_on_and_are_evaluated(averaging: Path, train: Callab
     assert (tmp_path / 'm.json').is_file()
 
 
-slowly = pytest.mark.slow  # what others cover in part
+slowly = pytest.mark.slow  # partly covered by other tests
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     'layout',
     ['published', *(pytest.param(name, marks=slowly) for name in ('ours', 'bare', 'safetensors'))])
-def test_averaging_starts_from_any_file(layout: str, averaging: Path, train: Callable,
-                                        tmp_path: Path) -> None:
+def test_ema_starts_from_any_checkpoint_format(layout: str, averaging: Path, train: Callable,
+                                               tmp_path: Path) -> None:
     state = MODELS.build(read_config(averaging).model).state_dict()
     path = tmp_path / ('a.safetensors' if layout == 'safetensors' else 'a.pth')
     if layout == 'safetensors':
@@ -96,30 +96,30 @@ def test_averaging_starts_from_any_file(layout: str, averaging: Path, train: Cal
             assert torch.equal(checkpoint['ema_state_dict'][f'module.{key}'], value), key
 
 
-def test_hooks_that_average_are_told_by_their_class() -> None:
+def test_is_ema_hook() -> None:
     cfg = Config(
         dict(
             default_hooks=dict(a=dict(type='EMAHook'), logger=dict(type='LoggerHook'), b=None),
             custom_hooks=[dict(type='EMAHook'),
                           dict(type='NumClassCheckHook')]))
-    assert [averages_weights(hook) for hook in hooks_of(cfg)] == [True, False, True, False]
-    drop_averaging(cfg)
-    assert [hook['type'] for hook in hooks_of(cfg)] == ['LoggerHook', 'NumClassCheckHook']
-    assert list(hooks_of(Config(dict(custom_hooks=None, default_hooks=None)))) == []
+    assert [is_ema_hook(hook) for hook in iter_hook_configs(cfg)] == [True, False, True, False]
+    remove_ema_hooks(cfg)
+    assert [hook['type'] for hook in iter_hook_configs(cfg)] == ['LoggerHook', 'NumClassCheckHook']
+    assert list(iter_hook_configs(Config(dict(custom_hooks=None, default_hooks=None)))) == []
     for wrong in ('EMAHook', dict(momentum=1)):
         with pytest.raises(ValueError, match='a hook of a config must be a dict with a type'):
-            list(hooks_of(Config(dict(custom_hooks=[wrong]))))
+            list(iter_hook_configs(Config(dict(custom_hooks=[wrong]))))
 
 
 @slowly
-def test_an_average_that_is_not_averaged_on(averaging: Path, train: Callable) -> None:
+def test_resume_without_ema_hook_warns(averaging: Path, train: Callable) -> None:
     work_dir = train(averaging)
     train(config(HEAD), '--resume', options=LONGER)
-    assert 'holds averaged weights and this run has no EMAHook' in latest_log(work_dir)
+    assert 'holds EMA weights and this run has no EMAHook' in latest_log(work_dir)
 
 
 @slowly
-def test_settings_of_the_data_do_not_hinder_going_on(train: Callable, tmp_path: Path) -> None:
+def test_resume_with_metainfo_of_dataset(train: Callable, tmp_path: Path) -> None:
     dataset = "dict(metainfo=dict(source=dict(name='x', parts=[dict(a=1)])))"
     (tmp_path / 'own.py'
      ).write_text(f'_base_ = {str(config(HEAD))!r}\ntrain_dataloader = dict(dataset={dataset})\n')
@@ -129,21 +129,22 @@ def test_settings_of_the_data_do_not_hinder_going_on(train: Callable, tmp_path: 
     assert type(meta['source']) is dict and meta['source']['parts'] == [dict(a=1)]
 
 
-@pytest.mark.parametrize('options', [pytest.param([], marks=slowly), ['--accumulate', '2']])
-def test_configs_without_some_hooks(options: list[str], train: Callable, tmp_path: Path) -> None:
+@pytest.mark.parametrize('options', [pytest.param([], marks=slowly), ['--grad-accum', '2']])
+def test_config_without_default_hooks(options: list[str], train: Callable, tmp_path: Path) -> None:
     (tmp_path / 'own.py').write_text(f'_base_ = {str(config(HEAD))!r}\ncustom_hooks = None\n'
                                      'default_hooks = dict(visualization=None)\n')
     work_dir = train(tmp_path / 'own.py', *options)
     assert list(work_dir.glob('iter_*.pth'))
 
 
-def test_another_batch_does_not_go_on(train: Callable, trained: Path) -> None:
+def test_resume_refuses_other_batch_size(train: Callable, trained: Path) -> None:
     assert saved(trained / 'iter_2.pth')['meta'][BATCH] == dict(
         images_per_iteration=2, iterations_per_step=1)
     four_images = [*LONGER[:-1], 'train_dataloader.batch_size=4']
     for arguments, options, says in (
-        (['--accumulate', '2'], LONGER, '2 images an iteration, 2 iterations a step: .* no --acc'),
-        ([], four_images, '2 images an iteration, 1 iteration a step, this run has 4 images'),
+        (['--grad-accum', '2'], LONGER,
+         '2 images per iteration and 2 iterations per step, .* no --grad'),
+        ([], four_images, '2 images per iteration and 1 iteration per step, this run has 4 images'),
     ):  # yapf: disable
         with pytest.raises(SystemExit, match=f'train: .*{says}.*--load-from'):
             train(config(HEAD), '--resume', *arguments, options=options)
@@ -153,44 +154,44 @@ def test_another_batch_does_not_go_on(train: Callable, trained: Path) -> None:
 
 @pytest.mark.parametrize('then, processes, images, says', [
     ((16, 1), 4, 2, '--cfg-options train_dataloader.batch_size=4'),
-    ((16, 2), 8, 2, '--accumulate 2, or'),
+    ((16, 2), 8, 2, '--grad-accum 2, or'),
     ((16, 1), 3, 2, 'a number of processes that divides 16, or'),
 ])
-def test_the_error_says_how_to_go_on(then: tuple[int, int], processes: int, images: int, says: str,
-                                     monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batch_size_error_suggests_options(then: tuple[int, int], processes: int, images: int,
+                                           says: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr('colonnade.engine.runner.hooks.get_world_size', lambda: processes)
     before = dict(zip(('images_per_iteration', 'iterations_per_step'), then, strict=True))
-    with pytest.raises(ValueError, match=f'Go on with {says}'):
+    with pytest.raises(ValueError, match=f'resume with {says}'):
         BatchSizeHook(images, 1).compare(dict(meta={BATCH: before}))
 
 
 @pytest.mark.parametrize('processes, images', [(8, 2), (4, 4), (1, 16)])
-def test_the_same_batch_of_other_processes_goes_on(processes: int, images: int,
-                                                   monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resume_accepts_same_batch_size_of_other_processes(processes: int, images: int,
+                                                           monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr('colonnade.engine.runner.hooks.get_world_size', lambda: processes)
     batch = dict(images_per_iteration=16, iterations_per_step=1)
     BatchSizeHook(images, 1).compare(dict(meta={BATCH: batch}))
-    BatchSizeHook(images, 1).compare(dict(meta={}))  # of an older run
+    BatchSizeHook(images, 1).compare(dict(meta={}))  # an older run
 
 
-def test_a_finished_run_says_so(train: Callable, trained: Path) -> None:
+def test_resume_of_finished_run_warns(train: Callable, trained: Path) -> None:
     train(config(HEAD), '--resume')
     assert 'nothing is left to train: the checkpoint is at iteration 2 of 2' in latest_log(trained)
 
 
 @pytest.mark.parametrize('keep', [('state_dict', ), ('state_dict', 'meta')])
-def test_weights_alone_do_not_go_on(keep: tuple[str, ...], train: Callable, trained: Path,
-                                    tmp_path: Path) -> None:
+def test_resume_refuses_weights_without_training_state(keep: tuple[str, ...], train: Callable,
+                                                       trained: Path, tmp_path: Path) -> None:
     checkpoint = saved(trained / 'iter_2.pth')
     torch.save({key: checkpoint[key] for key in keep}, tmp_path / 'converted.pth')
     with pytest.raises(
             SystemExit,
-            match='converted.pth holds weights, but no state of training '
+            match='converted.pth holds weights, but no training state '
             r'\(no optimizer, message_hub.*--load-from'):
         train(config(HEAD), '--resume', tmp_path / 'converted.pth')
 
 
-def test_two_runs_do_not_share_a_work_dir(train: Callable, tmp_path: Path) -> None:
+def test_work_dir_is_locked(train: Callable, tmp_path: Path) -> None:
     (tmp_path / 'run').mkdir()
     code = ('import fcntl, os, sys, time; fcntl.flock(os.open(sys.argv[1], os.O_RDONLY), '
             'fcntl.LOCK_EX); print(flush=True); time.sleep(99)')
@@ -204,20 +205,19 @@ def test_two_runs_do_not_share_a_work_dir(train: Callable, tmp_path: Path) -> No
     assert {path.name[0] for path in (tmp_path / 'run').iterdir()}.isdisjoint('.')
 
 
-def test_a_worker_that_outlives_its_run_locks_nothing(tmp_path: Path) -> None:
-    """As a loader's may, after kill -9."""
+def test_orphaned_worker_holds_no_lock(tmp_path: Path) -> None:
     context = multiprocessing.get_context('fork')
     started, ended = context.Event(), context.Event()
-    with locked(tmp_path, ''):
+    with lock_folder(tmp_path, ''):
         worker = context.Process(target=lambda: (started.set(), ended.wait(99)))
         worker.start()
         started.wait(99)
-    with locked(tmp_path, 'the worker locks it'):
+    with lock_folder(tmp_path, 'the worker locks it'):
         ended.set()
     worker.join()
 
 
-def test_the_log_has_no_line_for_every_parameter(trained: Path) -> None:
+def test_log_omits_paramwise_options(trained: Path) -> None:
     log = latest_log(trained)
     assert 'paramwise_options' not in log
-    assert '2 groups of parameters of different learning rate or weight decay' in log
+    assert '2 parameter groups of different learning rate or weight decay' in log

@@ -14,7 +14,7 @@ from helpers.pages import blocks_of
 from mmengine.config import Config
 from torch.distributed.run import get_args_parser
 
-from colonnade.common.distributed import check_launcher, on_several_machines, torch_variables
+from colonnade.common.distributed import check_launcher, get_torch_variables, has_several_hosts
 from colonnade.configs import find_config
 from colonnade.engine.optim.batch_size import set_total_batch_size
 from colonnade.engine.runner.launch import gather_by_messages, set_timeout
@@ -30,8 +30,7 @@ ELASTIC = ('-m', 'torch.distributed.run', '--nnodes', '1:2', '--nproc-per-node',
 
 @pytest.mark.slow
 @pytest.mark.parametrize('rank', [0, 1])
-def test_a_killed_process_costs_no_iteration(rank: int, shapes: Path, tmp_path: Path) -> None:
-    """One command starts a run, and goes on with it when torchrun starts its processes again."""
+def test_torchrun_restart_resumes(rank: int, shapes: Path, tmp_path: Path) -> None:
     (tmp_path / 'own.py').write_text(
         f'_base_ = {str(config("sem_fpn"))!r}\n'
         "custom_imports = dict(imports=['helpers.killed_once'])\n"
@@ -43,7 +42,7 @@ def test_a_killed_process_costs_no_iteration(rank: int, shapes: Path, tmp_path: 
     command = [
         *ELASTIC, '--rdzv-endpoint', endpoint, '--rdzv-id', 'run', 'tools/train.py',
         tmp_path / 'own.py', '--data-root', shapes / 'ade', '--work-dir', tmp_path / 'run',
-        '--launcher', 'pytorch', '--resume', '--total-batch', 4, *SHORT[:1],
+        '--launcher', 'pytorch', '--resume', '--total-batch-size', 4, *SHORT[:1],
         'train_cfg.max_iters=6', 'default_hooks.checkpoint.interval=2',
         'default_hooks.logger.interval=1', 'optim_wrapper.clip_grad=None', *NO_VAL
     ]
@@ -60,7 +59,7 @@ def test_a_killed_process_costs_no_iteration(rank: int, shapes: Path, tmp_path: 
     assert 'no checkpoint in' in printed
 
 
-def test_images_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_total_batch_size(monkeypatch: pytest.MonkeyPatch) -> None:
     cfg = Config(dict(launcher='pytorch', train_dataloader=dict(batch_size=2)))
     for processes, share in ((4, 4), (2, 8)):
         monkeypatch.setenv('WORLD_SIZE', str(processes))
@@ -68,7 +67,8 @@ def test_images_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
         assert cfg.train_dataloader.batch_size == share
     monkeypatch.setenv('WORLD_SIZE', '3')
     for total in (16, 0):
-        with pytest.raises(ValueError, match=f'--total-batch {total} cannot be shared .* 3 proc'):
+        with pytest.raises(
+                ValueError, match=f'--total-batch-size must be a multiple of the 3 proc.* {total}'):
             set_total_batch_size(cfg, total)
     with pytest.raises(ValueError, match='needs train_dataloader.batch_size'):
         set_total_batch_size(Config(dict(launcher='none', train_dataloader={})), 16)
@@ -77,8 +77,7 @@ def test_images_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
 PAGE = ROOT / 'docs/clusters.md'
 
 
-def test_the_job_of_kubernetes_starts_a_command_that_exists(
-        monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kubernetes_example_is_valid(monkeypatch: pytest.MonkeyPatch) -> None:
     block, = blocks_of(PAGE, 'yaml')
     job = yaml.safe_load(block.code)
     assert job['kind'] == 'PyTorchJob'
@@ -93,37 +92,35 @@ def test_the_job_of_kubernetes_starts_a_command_that_exists(
     assert (launcher.module, launcher.training_script) == (True, 'colonnade')
     args = parse_options(ArgumentParser(), TrainCommand, words=launcher.training_script_args[1:])
     find_config(args.config)
-    assert (args.resume, args.total_batch, args.data_root) == ('auto', 64, 's3://bucket/coco')
+    assert (args.resume, args.total_batch_size, args.data_root) == ('auto', 64, 's3://bucket/coco')
 
 
-def test_the_example_of_ray_names_options_that_exist() -> None:
-    """Without Ray: what its workers call, with the options that they get."""
+def test_ray_example_is_valid() -> None:
     block, = blocks_of(PAGE, 'python')
     tree = ast.parse(block.code)
     calls = {ast.unparse(node.func): {key.arg for key in node.keywords} - {None}
              for node in ast.walk(tree) if isinstance(node, ast.Call)}  # yapf: disable
     known = set(TrainOptions.__dataclass_fields__)
     assert calls['dict'] | calls['colonnade.train'] <= known
-    assert {'launcher', 'resume', 'total_batch'} <= calls['dict'] | calls['colonnade.train']
+    assert {'launcher', 'resume', 'total_batch_size'} <= calls['dict'] | calls['colonnade.train']
 
 
 SLURM = dict(SLURM_PROCID='0', SLURM_NTASKS='1', SLURM_LOCALID='0', SLURM_NODELIST='here')
 
 
-def test_a_task_of_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What mmengine sets for torch on a GPU is set on a CPU too, where gloo starts."""
-    assert torch_variables(SLURM) == dict(
+def test_slurm_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert get_torch_variables(SLURM) == dict(
         RANK='0', WORLD_SIZE='1', LOCAL_RANK='0', MASTER_ADDR='127.0.0.1', MASTER_PORT='29500')
     given = dict(SLURM, SLURM_PROCID='5', SLURM_NTASKS='8', MASTER_ADDR='a', MASTER_PORT='1')
-    assert torch_variables(given) == dict(
+    assert get_torch_variables(given) == dict(
         RANK='5', WORLD_SIZE='8', LOCAL_RANK='0', MASTER_ADDR='a', MASTER_PORT='1')
     monkeypatch.setenv('PATH', '')
-    with pytest.raises(ValueError, match='does not name the first machine .*: set MASTER_ADDR'):
-        torch_variables(dict(SLURM, SLURM_NTASKS='2'))
+    with pytest.raises(ValueError, match='does not print the first host .*: set MASTER_ADDR'):
+        get_torch_variables(dict(SLURM, SLURM_NTASKS='2'))
 
 
 @pytest.mark.slow
-def test_slurm_trains_on_a_cpu(shapes: Path, tmp_path: Path) -> None:
+def test_slurm_training_on_cpu(shapes: Path, tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(('127.0.0.1', 0))
         port = str(free.getsockname()[1])
@@ -139,10 +136,10 @@ def test_slurm_trains_on_a_cpu(shapes: Path, tmp_path: Path) -> None:
     ('slurm', 'SLURM_PROCID', 'srun'),
     ('mpi', 'OMPI_COMM_WORLD_RANK', 'mpirun'),
 ])
-def test_processes_that_nothing_started(launcher: str, variable: str, starter: str,
-                                        monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_launcher_variable(launcher: str, variable: str, starter: str,
+                                   monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(variable, raising=False)
-    with pytest.raises(ValueError, match=f'{variable} is not set, as {starter} does'):
+    with pytest.raises(ValueError, match=f'{variable} is not set: .* with {starter}'):
         check_launcher(launcher)
     check_launcher('none')
 
@@ -153,19 +150,19 @@ def test_processes_that_nothing_started(launcher: str, variable: str, starter: s
     (dict(env_cfg=dict(dist_cfg=dict(backend='nccl'))), 1800),
     (dict(env_cfg=dict(dist_cfg=dict(timeout=20))), 20),
 ])
-def test_processes_wait_as_long_as_the_config_says(own: dict, expected: int) -> None:
+def test_timeout_of_config(own: dict, expected: int) -> None:
     cfg = Config(own)
     set_timeout(cfg)
     assert cfg.env_cfg.dist_cfg.timeout == expected
 
 
-def test_machines_send_each_other_what_they_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metrics_are_gathered_between_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in dict(WORLD_SIZE='4', LOCAL_WORLD_SIZE='4', SLURM_NNODES='2').items():
         monkeypatch.setenv(name, value)
-    assert not on_several_machines('none') and not on_several_machines('pytorch')
-    assert on_several_machines('slurm')
+    assert not has_several_hosts('none') and not has_several_hosts('pytorch')
+    assert has_several_hosts('slurm')
     monkeypatch.setenv('LOCAL_WORLD_SIZE', '2')
-    assert on_several_machines('pytorch')
+    assert has_several_hosts('pytorch')
     for head in ('mask_rcnn', 'sem_fpn'):
         cfg = read_config(config(head))
         cfg.test_evaluator.collect_dir = '/shared'

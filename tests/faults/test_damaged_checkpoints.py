@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 import warnings
 from collections.abc import Callable
 from multiprocessing import get_context
@@ -25,9 +24,9 @@ from safetensors.torch import save_file
 
 from colonnade.common import atomic_files, locking
 from colonnade.common.errors import UserError
-from colonnade.common.hashing import sha256_of
-from colonnade.common.locking import locked
-from colonnade.engine.distributed.fsdp import shared_folder
+from colonnade.common.hashing import compute_sha256
+from colonnade.common.locking import lock_folder
+from colonnade.engine.distributed.fsdp import create_shared_folder
 from colonnade.engine.runner.launch import lock_work_dir
 from colonnade.engine.work_dir.run import Run, go_on
 from colonnade.weights import checkpoint_files
@@ -52,7 +51,7 @@ def state(step: int) -> dict[str, Any]:
 
 
 def save(folder: Path, step: int, *, note: bool = True, value: int | None = None) -> Path:
-    """What training does: the checkpoint, then its name."""
+    """Save a checkpoint and record its path, as training does."""
     path = folder / f'iter_{step}.pth'
     torch.save(state(step if value is None else value), folder / 'content')
     content = (folder / 'content').read_bytes()
@@ -75,7 +74,7 @@ def cut(path: Path) -> None:
 
 
 def blank(path: Path) -> None:
-    """What a failure of power may leave: the length, and no content."""
+    """Keep the length without content, as after a power failure."""
     path.write_bytes(bytes(path.stat().st_size))
 
 
@@ -90,48 +89,45 @@ TEARS = [flip, cut, blank, hole, lambda path: path.write_bytes(b'')]
 
 @pytest.mark.parametrize('tear', TEARS, ids=['flip', 'cut', 'blank', 'hole', 'empty'])
 @pytest.mark.parametrize('has_sums', [True, False])
-def test_a_torn_file_falls_back(tear: Callable, has_sums: bool, tmp_path: Path,
-                                monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damaged_checkpoint_falls_back(tear: Callable, has_sums: bool, tmp_path: Path,
+                                       monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     monkeypatch.setattr('colonnade.engine.work_dir.run.print_log',
                         lambda text, **_: said.append(text))
     first, second = save(tmp_path, 2), save(tmp_path, 10)
-    if not has_sums:  # of an earlier version, or of mmengine's runner
+    if not has_sums:  # an earlier version, or mmengine's runner
         (tmp_path / SUMS).unlink()
     cfg = settings(tmp_path)
-    assert Run.of(cfg).find_newest() == second and not said
+    assert Run.from_config(cfg).find_latest_intact() == second and not said
     tear(second)
-    assert Run.of(cfg).find_newest() == first
-    assert re.search(rf'{second} is .*Training goes on from the one before, {first}', said[0])
+    assert Run.from_config(cfg).find_latest_intact() == first
+    assert re.search(rf'{second} is .*Training resumes from the one before, {first}', said[0])
     with pytest.raises(DamagedError, match='iter_10.pth'):
         read_checkpoint(second)
     tear(first)
     with pytest.raises(DamagedError) as raised:
-        Run.of(cfg).find_newest()
+        Run.from_config(cfg).find_latest_intact()
     text = str(raised.value)
-    assert re.search('no checkpoint is whole: .*iter_10.pth.*iter_2.pth', text)
+    assert re.search('no checkpoint is intact: .*iter_10.pth.*iter_2.pth', text)
     assert text.count('delete its line') == has_sums
 
 
-@pytest.mark.parametrize('best', ['whole', 'torn', None])
-def test_what_to_do_where_no_checkpoint_is_whole(best: str | None, tmp_path: Path) -> None:
-    """The best checkpoint may hold weights alone."""
+@pytest.mark.parametrize('best', ['intact', 'damaged', None])
+def test_all_checkpoints_damaged(best: str | None, tmp_path: Path) -> None:
     path = tmp_path / 'best_mIoU_iter_2.pth'
     if best:
         torch.save(dict(state_dict=dict(weight=torch.ones(64, 64))), path)
-    if best == 'torn':
+    if best == 'damaged':
         cut(path)
     cut(save(tmp_path, 4))
     with pytest.raises(DamagedError) as raised:
-        Run.of(settings(tmp_path)).find_newest()
-    advice = 'Train anew in another --work-dir'
+        Run.from_config(settings(tmp_path)).find_latest_intact()
+    advice = 'Train again in another --work-dir'
     start = f', from the best checkpoint: --load-from {path}'
-    assert str(raised.value).endswith(f'there. {advice}{start if best == "whole" else ""}')
+    assert str(raised.value).endswith(f'there. {advice}{start if best == "intact" else ""}')
 
 
-def test_the_best_of_an_earlier_start_is_kept(tmp_path: Path,
-                                              monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a run that was killed before it saved the state of training, and starts anew."""
+def test_old_best_checkpoint_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     monkeypatch.setattr('colonnade.engine.work_dir.run.print_log',
                         lambda text, **_: said.append(text))
@@ -140,7 +136,7 @@ def test_the_best_of_an_earlier_start_is_kept(tmp_path: Path,
     for step in range(3):
         path.write_text(f'of start {step}')
         (tmp_path / 'best_checkpoint').write_text(str(path))
-        go_on(runner)
+        select_resume_checkpoint(runner)
         name = f'earlier{step or ""}_best_mIoU_iter_2.pth'
         assert (tmp_path / name).read_text() == f'of start {step}'
         assert not path.exists() and not (tmp_path / 'best_checkpoint').exists()
@@ -148,13 +144,12 @@ def test_the_best_of_an_earlier_start_is_kept(tmp_path: Path,
     runner._resume = True
     save(tmp_path, 4)
     path.write_text('of this start')
-    go_on(runner)
+    select_resume_checkpoint(runner)
     assert path.read_text() == 'of this start'
 
 
 @pytest.mark.parametrize('note', [None, '/moved/best_mAP_iter_2.pth'])
-def test_the_best_that_the_run_noted_is_named(note: str | None, tmp_path: Path) -> None:
-    """Else the newest."""
+def test_recorded_best_checkpoint_is_suggested(note: str | None, tmp_path: Path) -> None:
     for metric, time_of in (('mAP', 1), ('mIoU', 2)):
         path = tmp_path / f'best_{metric}_iter_2.pth'
         torch.save(state(2), path)
@@ -163,32 +158,31 @@ def test_the_best_that_the_run_noted_is_named(note: str | None, tmp_path: Path) 
         (tmp_path / 'best_checkpoint').write_text(note)
     cut(save(tmp_path, 4))
     with pytest.raises(DamagedError, match=f'best_{"mAP" if note else "mIoU"}_iter_2.pth$'):
-        Run.of(settings(tmp_path)).find_newest()
+        Run.from_config(settings(tmp_path)).find_latest_intact()
 
 
-def test_another_checkpoint_in_its_place_is_not_gone_on_from(tmp_path: Path) -> None:
+def test_replaced_checkpoint_is_not_resumed(tmp_path: Path) -> None:
     first, second = save(tmp_path, 2), save(tmp_path, 4)
     shutil.copy(first, second)
     with pytest.raises(DamagedError, match='altered: its SHA-256 is not .* delete its line there'):
         read_checkpoint(second)
-    assert Run.of(settings(tmp_path)).find_newest() == first
+    assert Run.from_config(settings(tmp_path)).find_latest_intact() == first
     lines = (tmp_path / SUMS).read_text().splitlines(keepends=True)
     (tmp_path / SUMS).write_text(lines[0])
-    assert Run.of(settings(tmp_path)).find_newest() == second
+    assert Run.from_config(settings(tmp_path)).find_latest_intact() == second
 
 
 @pytest.mark.parametrize('text', ['', '/gone/run/iter_4.pth', '/gone/iter_', 'iter_4.pth\n', None])
-def test_the_name_of_the_last_may_be_lost(text: str | None, tmp_path: Path) -> None:
-    """Cut off, of a folder that was moved, or not there at all."""
+def test_last_checkpoint_record_may_be_lost(text: str | None, tmp_path: Path) -> None:
     for step in (2, 4):
         path = save(tmp_path, step)
     note = tmp_path / 'last_checkpoint'
     note.unlink() if text is None else note.write_text(text)
-    assert Run.of(settings(tmp_path)).find_newest() == path
+    assert Run.from_config(settings(tmp_path)).find_latest_intact() == path
 
 
-def test_a_copied_run_goes_on_from_its_own_checkpoint(tmp_path: Path,
-                                                      monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copied_run_resumes_from_own_checkpoint(tmp_path: Path,
+                                                monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     monkeypatch.setattr('colonnade.engine.work_dir.run.print_log',
                         lambda text, **_: said.append(text))
@@ -197,32 +191,34 @@ def test_a_copied_run_goes_on_from_its_own_checkpoint(tmp_path: Path,
     save(first, 2)
     shutil.copytree(first, copied)
     assert (copied / 'last_checkpoint').read_text() == str(first / 'iter_2.pth')
-    assert Run.of(settings(copied)).checkpoints() == [copied / 'iter_2.pth']
-    assert Run.of(settings(copied)).find_newest() == copied / 'iter_2.pth' and not said
+    assert Run.from_config(settings(copied)).checkpoints() == [copied / 'iter_2.pth']
+    assert Run.from_config(
+        settings(copied)).find_latest_intact() == copied / 'iter_2.pth' and not said
     (copied / 'iter_2.pth').unlink()
-    assert Run.of(settings(copied)).find_newest() == first / 'iter_2.pth'
-    assert f'goes on from {first}/iter_2.pth: {copied}/last_checkpoint names a' in said[0]
+    assert Run.from_config(settings(copied)).find_latest_intact() == first / 'iter_2.pth'
+    assert f'resumes from {first}/iter_2.pth: {copied}/last_checkpoint names a' in said[0]
 
 
-def test_the_newest_is_the_one_that_was_saved_last(tmp_path: Path) -> None:
-    """Not the one of the highest number: a run went back to iteration 2, and saved 3."""
+def test_latest_checkpoint_is_saved_last(tmp_path: Path) -> None:
     for step in (2, 4, 3):
         save(tmp_path, step)
     save(tmp_path, 5, note=False).rename(tmp_path / 'best_mIoU_iter_5.pth')
-    assert [path.name[5] for path in Run.of(settings(tmp_path)).checkpoints()] == list('342')
+    assert [path.name[5]
+            for path in Run.from_config(settings(tmp_path)).checkpoints()] == list('342')
     (tmp_path / SUMS).unlink()
-    assert [path.name[5] for path in Run.of(settings(tmp_path)).checkpoints()] == list('342')
+    assert [path.name[5]
+            for path in Run.from_config(settings(tmp_path)).checkpoints()] == list('342')
 
 
-def test_checkpoints_in_a_folder_of_their_own(tmp_path: Path) -> None:
+def test_checkpoints_in_out_dir(tmp_path: Path) -> None:
     (tmp_path / 'run').mkdir()
     (tmp_path / 'out/run').mkdir(parents=True)
     path = save(tmp_path / 'out/run', 2)
     cfg = settings(tmp_path / 'run', out_dir=str(tmp_path / 'out'))
-    assert Run.of(cfg).find_newest() == path
+    assert Run.from_config(cfg).find_latest_intact() == path
     shutil.move(tmp_path / 'out/run/last_checkpoint', tmp_path / 'run')
-    assert Run.of(settings(tmp_path / 'run')).find_newest() == path
-    assert Run.of(settings(tmp_path)).find_newest() is None
+    assert Run.from_config(settings(tmp_path / 'run')).find_latest_intact() == path
+    assert Run.from_config(settings(tmp_path)).find_latest_intact() is None
 
 
 def killed_at(event: int, work: Callable[[], object]) -> bool:
@@ -263,8 +259,7 @@ def killed_at(event: int, work: Callable[[], object]) -> bool:
     return process.exitcode != 0
 
 
-def test_killed_at_any_step_of_saving(tmp_path: Path) -> None:
-    """Of a checkpoint that is written anew, as with a better evaluation, and of the next."""
+def test_killed_at_each_step_of_saving(tmp_path: Path) -> None:
     start, found, at, is_killed = tmp_path / 'start', set(), 0, True
     start.mkdir()
     save(start, 4)
@@ -278,7 +273,7 @@ def test_killed_at_any_step_of_saving(tmp_path: Path) -> None:
 
         is_killed = killed_at(at, work)
         runner = SimpleNamespace(cfg=settings(folder), _resume=True, _load_from=None)
-        go_on(runner)
+        select_resume_checkpoint(runner)
         state_dict = read_checkpoint(runner._load_from)['state_dict']
         found.add((Path(runner._load_from).name, state_dict['weight'][0, 0].item()))
         assert not list(folder.glob('.*.pth'))
@@ -288,7 +283,7 @@ def test_killed_at_any_step_of_saving(tmp_path: Path) -> None:
 
 def write_folder(path: Path, step: int) -> None:
     """A folder of shards, as one process writes it."""
-    with shared_folder(path) as scratch:
+    with create_shared_folder(path) as scratch:
         (scratch / 'shard-00001-model-00001-of-00001.safetensors').write_bytes(
             safetensors_bytes(dict(weight=torch.full((8, ), float(step)))))
         torch.save(state(step), scratch / 'rest')
@@ -298,18 +293,19 @@ def write_folder(path: Path, step: int) -> None:
 
 
 @pytest.mark.slow
-def test_killed_at_any_step_of_saving_shards(tmp_path: Path) -> None:
+def test_killed_at_each_step_of_saving_shards(tmp_path: Path) -> None:
     at, found = 0, set()
     while True:
         folder = tmp_path / str(at)
         folder.mkdir()
         write_folder(folder / 'iter_2.pth', 2)
         is_killed = killed_at(at, lambda folder=folder: write_folder(folder / 'iter_2.pth', 3))
-        go_on(SimpleNamespace(cfg=settings(folder), _resume=False, _load_from=None))
+        select_resume_checkpoint(
+            SimpleNamespace(cfg=settings(folder), _resume=False, _load_from=None))
         content = read_checkpoint(folder / 'iter_2.pth/rest.pth')
         found.add(content['meta']['iter'])
         for name, digest in read_checksums(folder / 'iter_2.pth'):
-            assert sha256_of(folder / 'iter_2.pth' / name) == digest
+            assert compute_sha256(folder / 'iter_2.pth' / name) == digest
         assert [path.name for path in folder.iterdir()] == ['iter_2.pth']
         if not is_killed:
             break
@@ -318,7 +314,7 @@ def test_killed_at_any_step_of_saving_shards(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize('is_altered', [True, False])
-def test_shards_that_are_altered_or_missing(is_altered: bool, tmp_path: Path) -> None:
+def test_damaged_or_missing_shards(is_altered: bool, tmp_path: Path) -> None:
     for step in (2, 4):
         write_folder(tmp_path / f'iter_{step}.pth', step)
         os.utime(tmp_path / f'iter_{step}.pth', (step, step))
@@ -332,7 +328,7 @@ def test_shards_that_are_altered_or_missing(is_altered: bool, tmp_path: Path) ->
         match = f'{shard.name} is missing'
     with pytest.raises(DamagedError, match=match):
         checksums_of_folder(tmp_path / 'iter_4.pth')
-    assert Run.of(settings(tmp_path)).checkpoints()[0].name == 'iter_4.pth'
+    assert Run.from_config(settings(tmp_path)).checkpoints()[0].name == 'iter_4.pth'
 
 
 def checksums_of_folder(folder: Path) -> None:
@@ -340,7 +336,7 @@ def checksums_of_folder(folder: Path) -> None:
     check_folder(folder)
 
 
-def test_sha256sum_checks_the_list(tmp_path: Path) -> None:
+def test_sha256sum_reads_checksums(tmp_path: Path) -> None:
     for step in (2, 4, 4):
         path = save(tmp_path, step)
     command = ['sha256sum', '--check', SUMS]
@@ -352,9 +348,7 @@ def test_sha256sum_checks_the_list(tmp_path: Path) -> None:
     assert done.stdout == 'iter_4.pth: FAILED\n' and done.returncode
 
 
-def test_a_file_is_on_the_disk_before_it_takes_its_place(tmp_path: Path,
-                                                         monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise a failure of power may leave a file without content under its name."""
+def test_file_is_synced_before_rename(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     events: list[str] = []
     fsync, replace = os.fsync, Path.replace
 
@@ -375,8 +369,7 @@ def test_a_file_is_on_the_disk_before_it_takes_its_place(tmp_path: Path,
     ]
 
 
-def test_files_of_others_load(tmp_path: Path) -> None:
-    """Also those whose writer told torch to leave the CRC-32 out."""
+def test_third_party_files_load(tmp_path: Path) -> None:
     torch.save(state(1), tmp_path / 'theirs.pth')
     torch.serialization.set_crc32_options(False)
     torch.save(state(1), tmp_path / 'fast.pth')
@@ -390,8 +383,7 @@ def test_files_of_others_load(tmp_path: Path) -> None:
         read_checkpoint(tmp_path / 'theirs.pth')
 
 
-def test_a_sum_is_computed_once_for_each_version(tmp_path: Path,
-                                                 monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checksum_is_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, read = save(tmp_path, 2), []
     monkeypatch.setattr(checkpoint_files, 'sha256_of', lambda path: read.append(path) or sha256_of(path))
     for _ in range(3):
@@ -402,7 +394,7 @@ def test_a_sum_is_computed_once_for_each_version(tmp_path: Path,
         verify_checksum(path)
 
 
-def test_a_list_that_is_no_list_costs_nothing(tmp_path: Path) -> None:
+def test_invalid_checksum_list_is_ignored(tmp_path: Path) -> None:
     path = save(tmp_path, 2)
     (tmp_path / SUMS).write_bytes(b'\xff\x00 garbage\n' + b'0' * 63 + b'  iter_2.pth\n')
     assert Run.of(settings(tmp_path)).find_newest() == path
@@ -417,9 +409,8 @@ def hold(folder: Path, ready: Any) -> None:
 
 
 @pytest.mark.parametrize('nfs', [False, True])
-def test_a_killed_run_does_not_keep_its_work_dir(nfs: bool, tmp_path: Path,
-                                                 monkeypatch: pytest.MonkeyPatch) -> None:
-    """On NFS, whose server locks files and no folders, too."""
+def test_killed_run_releases_lock(nfs: bool, tmp_path: Path,
+                                  monkeypatch: pytest.MonkeyPatch) -> None:
     if nfs:
         flock = locking.fcntl.flock
 
@@ -441,12 +432,12 @@ def test_a_killed_run_does_not_keep_its_work_dir(nfs: bool, tmp_path: Path,
     other.kill()
     other.join()
     with lock_work_dir(cfg):
-        with pytest.raises(UserError), locked(tmp_path, ''):
+        with pytest.raises(UserError), lock_folder(tmp_path, ''):
             pass
 
 
-def test_a_file_system_without_locks_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-                                             capsys: pytest.CaptureFixture[str]) -> None:
+def test_file_system_without_locks_warns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                         capsys: pytest.CaptureFixture[str]) -> None:
 
     def no_locks(handle: int, how: int) -> None:
         raise OSError(38, 'Function not implemented')

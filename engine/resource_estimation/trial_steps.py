@@ -1,4 +1,4 @@
-"""Training steps on random images, to measure what they take."""
+"""Training steps on random images, to measure their memory and time."""
 from __future__ import annotations
 
 import copy
@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from colonnade.backbones.kernels.devices import accelerator_forms
-from colonnade.common.console_logging import errors_alone
+from colonnade.common.console_logging import log_errors_only
 from colonnade.common.errors import UserError
 from colonnade.models.building import build_random_model
 from colonnade.models.half_precision import keep_outputs_float32
@@ -31,82 +31,79 @@ from colonnade.models.trial_step import build_box_batch, build_label_batch, has_
 from ..upstream import identify_storage
 from .images import Size
 
-TOUCH = 0.01  # IoU of a box and an object from which RoI heads count it as found
+MIN_IOU = 0.01  # IoU of a box and an object from which RoI heads count it as positive
 #: optimizer wrappers of mixed precision, which is done here by autocast
 HALF_TYPES = {'AmpOptimWrapper': torch.float16, 'Bfloat16OptimWrapper': torch.bfloat16}
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What a process computes.
+    """Workload of a process.
 
     Attributes:
-        cfg: Of a detector or segmenter, with its batch settled.
-        device: Type of the device that trains.
         here: Type of the device that measures. A CPU that measures for a GPU computes as a GPU
             would, which stores more for the gradients.
-        half: Type of mixed precision, if any. A CPU takes bfloat16, which has as many bytes.
-        images: Number of images of an iteration.
-        objects: Number of objects of an image.
-        processes: Number of processes of the training.
-        fsdp: Whether they shard the weights.
+        half: Type of mixed precision, if any. A CPU uses bfloat16, which has as many bytes.
     """
     cfg: Config
-    device: str
+    device: str  # type of the device that trains
     here: str
     half: torch.dtype | None
-    images: int
-    objects: int
+    images: int  # per iteration
+    objects: int  # per image
     processes: int
-    fsdp: bool
+    fsdp: bool  # whether they shard the weights
 
 
 @dataclass(frozen=True)
-class Measured:
-    """What a step takes at one size of images."""
+class Measurement:
+    """Time and memory of a step at one size of images."""
     size: Size
-    seconds: float  # of an iteration, median
-    memory: int  # peak bytes of all tensors, weights too
+    seconds: float  # median, per iteration
+    memory: int  # peak bytes of all tensors, with weights
 
 
 class Trial:
-    """A model in training, on random images with random objects. Nothing is downloaded.
-
-    Raises:
-        ValueError: If the model cannot be built, or has several optimizers.
-    """
+    """A model in training, on random images with random objects; nothing is downloaded."""
 
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
         cfg = setting.cfg
         self.half = torch.bfloat16 if setting.half and setting.here == 'cpu' else setting.half
         torch.manual_seed(0)
-        self.model = build_model(cfg).to(setting.here)
-        # two iterations show what more of them hold: the second finds the gradients of the first
+        self.model = _build_model(cfg).to(setting.here)
+        # Two iterations are enough: the second finds the accumulated gradients of the first.
         self.iterations = min(cfg.optim_wrapper.get('accumulative_counts', 1), 2)
-        with errors_alone(MMLogger.get_current_instance()):  # not the rate of each parameter
-            self.optimizer: OptimWrapper = build_optim_wrapper(
-                self.model, wrapper_settings(cfg, self.iterations))
+        settings = copy.deepcopy(cfg.optim_wrapper)
+        if settings.get('type') in HALF_TYPES:
+            settings.type = 'OptimWrapper'
+            for option in ('loss_scale', 'dtype', 'use_fsdp'):
+                settings.pop(option, None)
+        settings.accumulative_counts = self.iterations
+        with log_errors_only(MMLogger.get_current_instance()):  # the rate of each parameter
+            self.optimizer: OptimWrapper = build_optim_wrapper(self.model, settings)
         if isinstance(self.optimizer, OptimWrapperDict):
-            raise UserError('--plan handles one optimizer, and optim_wrapper makes '
+            raise UserError('--estimate needs one optimizer, but optim_wrapper has '
                             f'{len(self.optimizer)}')
         self.optimizer.initialize_count_status(self.model, 0, sys.maxsize)
         if self.half == torch.bfloat16:
             keep_outputs_float32(self.model)
         MessageHub.get_current_instance().update_info_dict(dict(epoch=0, iter=0))
 
-    def measure(self, size: Size, *, num_timed: int) -> Measured:
+    def measure(self, size: Size, *, num_timed: int) -> Measurement:
         """Return time and memory of an iteration.
 
         Args:
             size: Height and width of the images that the model gets.
-            num_timed: Number of steps that are timed after a warm-up; with 0, the time is that of
+            num_timed: Number of steps that are timed after a warm-up. With 0, the time is that of
                 the step whose memory is measured.
         """
-        set_size(self.model, size)
-        step = partial(self._step, draw_batch(self.setting, size))
+        preprocessor: Any = self.model.data_preprocessor
+        preprocessor.pad_size_divisor = 1  # read by mmdet's preprocessor
+        preprocessor.size, preprocessor.size_divisor = size, None  # read by mmseg's
+        step = partial(self._step, _draw_batch(self.setting, size))
         with nullcontext() if self.setting.device == 'cpu' else accelerator_forms():
-            if num_timed or not any(True for _ in self.states()):  # which the first step makes
+            if num_timed or not any(True for _ in self.states()):  # the first step creates them
                 step()
             started = time.perf_counter()
             memory = self._measure_peak(step)
@@ -115,7 +112,8 @@ class Trial:
                 started = time.perf_counter()
                 step()
                 seconds.append(time.perf_counter() - started)
-        return Measured(size, statistics.median(seconds[1:] or seconds) / self.iterations, memory)
+        return Measurement(size,
+                           statistics.median(seconds[1:] or seconds) / self.iterations, memory)
 
     def _step(self, batch: dict[str, Any]) -> None:
         for _ in range(self.iterations):
@@ -132,32 +130,24 @@ class Trial:
             torch.cuda.reset_peak_memory_stats()
             step()
             return torch.cuda.max_memory_allocated()
-        with LiveMemory(self.tensors()) as living:
+        gradients = (p.grad for p in self.model.parameters() if p.grad is not None)
+        with LiveMemory([*self.model.parameters(), *self.model.buffers(), *gradients,
+                         *self.states()]) as live:  # yapf: disable
             step()
-        return living.peak
-
-    def tensors(self) -> Iterator[Tensor]:
-        """Yield the tensors that live between steps."""
-        yield from self.model.parameters()
-        yield from self.model.buffers()
-        yield from (p.grad for p in self.model.parameters() if p.grad is not None)
-        yield from self.states()
+        return live.peak
 
     def states(self) -> Iterator[Tensor]:
-        """Yield what the optimizer keeps for the parameters."""
+        """Yield the states of the optimizer."""
         for state in self.optimizer.optimizer.state.values():
             yield from (value for value in state.values() if isinstance(value, Tensor))
 
 
 class LiveMemory(TorchDispatchMode):
-    """Context manager that counts the bytes of all tensors that live, and their peak.
+    """Context manager that counts the bytes of all living tensors, and their peak.
 
-    Storages are counted, so views cost nothing, nor do tensors that autograd drops because a kernel
-    recomputes them. What an operator holds only while it runs is not seen. torch's own
-    ``MemTracker`` also says what kind of tensor it is, and takes many times as long.
-
-    Args:
-        tensors: What lives already.
+    It counts storages, so views cost nothing, nor do tensors that autograd drops because a kernel
+    recomputes them. Memory that an operator holds only while it runs is not seen. torch's own
+    ``MemTracker`` also reports the types of tensors, and takes many times as long.
     """
 
     def __init__(self, tensors: Iterable[Tensor]) -> None:
@@ -179,12 +169,8 @@ class LiveMemory(TorchDispatchMode):
         del self._living[key]
         self.now -= size
 
-    def __torch_dispatch__(self,
-                           func: Callable[..., Any],
-                           types: Any,
-                           args: tuple = (),
-                           kwargs: dict[str, Any] | None = None) -> Any:
-        """Run an operator, and count what it returns."""
+    def __torch_dispatch__(self, func: Callable[..., Any], types: Any, args: tuple = (),
+                           kwargs: dict[str, Any] | None = None) -> Any:  # yapf: disable
         result = func(*args, **(kwargs or {}))
         for leaf in tree_leaves(result):
             if isinstance(leaf, Tensor) and leaf.layout == torch.strided:
@@ -192,44 +178,21 @@ class LiveMemory(TorchDispatchMode):
         return result
 
 
-def build_model(cfg: Config) -> nn.Module:
-    """Return the model of a config in training, with random weights.
-
-    RoI heads find as many objects as they may, as in the end: random weights find few. Masks of
-    what they find are cut from whole images, one for each, which takes much memory.
-    """
-    settings = copy.deepcopy(cfg.model)
+def _build_model(cfg: Config) -> nn.Module:
+    """Return the model of a config in training, with random weights."""
+    settings: ConfigDict = copy.deepcopy(cfg.model)
     if settings.get('data_preprocessor'):
-        settings.data_preprocessor.pop('batch_augments', None)  # sizes are those after it
+        settings.data_preprocessor.pop('batch_augments', None)  # sizes already include them
+    # RoI heads get as many positive boxes as late in training: random weights find few.
     stages = (settings.get('train_cfg') or {}).get('rcnn') or []
     for stage in stages if isinstance(stages, list) else [stages]:
         if (stage.get('assigner') or {}).get('type') == 'MaxIoUAssigner':
-            stage.assigner.update(pos_iou_thr=TOUCH, neg_iou_thr=TOUCH, min_pos_iou=TOUCH)
-    return revert_sync_batchnorm(build_random_model(settings)).train()
+            stage.assigner.update(pos_iou_thr=MIN_IOU, neg_iou_thr=MIN_IOU, min_pos_iou=MIN_IOU)
+    return revert_sync_batchnorm(random_model(settings)).train()
 
 
-def wrapper_settings(cfg: Config, iterations: int) -> ConfigDict:
-    """Return the optimizer wrapper of a config without mixed precision."""
-    settings = copy.deepcopy(cfg.optim_wrapper)
-    if settings.get('type') in HALF_TYPES:
-        settings.type = 'OptimWrapper'
-        for option in ('loss_scale', 'dtype', 'use_fsdp'):
-            settings.pop(option, None)
-    settings.accumulative_counts = iterations
-    return settings
-
-
-def set_size(model: nn.Module, size: Size) -> None:
-    """Let a model take images of a size without padding."""
-    preprocessor: Any = model.data_preprocessor
-    if hasattr(preprocessor, 'pad_size_divisor'):
-        preprocessor.pad_size_divisor = 1
-    if hasattr(preprocessor, 'size_divisor'):  # mmseg's, which takes one of the two
-        preprocessor.size, preprocessor.size_divisor = size, None
-
-
-def padded_size(cfg: Config, size: Size) -> Size:
-    """Return what the model of a config pads the images of a batch to, in training."""
+def compute_padded_size(cfg: Config, size: Size) -> Size:
+    """Return the size that the model of a config pads images to in training."""
     settings = cfg.model.get('data_preprocessor') or {}
     if settings.get('size'):
         height, width = settings['size']
@@ -242,7 +205,7 @@ def padded_size(cfg: Config, size: Size) -> Size:
     return height, width
 
 
-def draw_batch(setting: Setting, size: Size) -> dict[str, Any]:
+def _draw_batch(setting: Setting, size: Size) -> dict[str, Any]:
     """Return random images as pipelines pack them: with boxes and masks, or label maps."""
     cfg, images = setting.cfg, setting.images
     if cfg.default_scope != 'mmdet':

@@ -1,4 +1,4 @@
-"""Python's collector of garbage, which takes half of the time that large JSON is parsed in."""
+"""Garbage collection control: collecting takes half the time of parsing large JSON files."""
 from __future__ import annotations
 
 import gc
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def pause_gc() -> Iterator[None]:
-    """While open, objects of circles are not looked for; all others are freed as ever."""
+    """Context manager that disables cyclic garbage collection."""
     was_on = gc.isenabled()
     gc.disable()
     try:
