@@ -15,8 +15,8 @@ from colonnade.visualization.run_report.recorder import RunRecord
 
 
 def prepare_training(options: TrainOptions) -> AbstractContextManager[Runner]:
-    """Return :func:`~colonnade.engine.training.prepared_runner` with a report of the run."""
-    return prepared_runner(options, RunRecord)
+    """Return :func:`~colonnade.engine.training.prepare_runner` with a report of the run."""
+    return prepare_runner(options, RunRecord)
 
 
 def train(config: str | Path, **options: Any) -> Path | None:

@@ -84,7 +84,7 @@ class CheckDataOptions(ConfigOptions):
         'location of the dataset: a folder, shards or a URL', metavar='DIR')
     split: Sequence[str] = option('splits to check (default: all)', SPLITS, choices=SPLITS)
     json: Path | None = option('also write the full report to this file', metavar='FILE')
-    allow_outside: bool = option(ALLOW_OUTSIDE, False)
+    allow_external_files: bool = option(ALLOW_EXTERNAL_FILES, False)
     reconvert: bool = option(
         'first repeat the conversions by colonnade create_config that the config reads', False)
     workers: int | None = option('decoding threads (default: one per core, at most 8)', metavar='N')

@@ -15,7 +15,7 @@ from mmengine.dataset import BaseDataset
 
 from colonnade.common.errors import UserError
 from colonnade.common.name_lists import format_names
-from colonnade.settings.dataset_paths import find_datasets, paths_of_setting
+from colonnade.settings.dataset_paths import find_datasets, get_setting_paths
 from colonnade.settings.findings import Finding
 
 PICKLES = ('.pkl', '.pickle')
@@ -51,19 +51,19 @@ def report_deep_json(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[None
         yield
     except RecursionError as error:
         files = [path for _, dataset in find_datasets(cfg, dataloaders)
-                 for path in paths_of_setting(dataset.get('ann_file'), dataset)]  # yapf: disable
+                 for path in get_setting_paths(dataset.get('ann_file'), dataset)]  # yapf: disable
         raise UserError(f'{" or ".join(files)}: JSON is nested too deeply, which annotations never '
                         'are') from error
 
 
-def iter_image_paths(datasets: Iterable[Any], *, allow_outside: bool = True) -> Iterator[str]:
+def iter_image_paths(datasets: Iterable[Any], *, allow_external_files: bool = True) -> Iterator[str]:
     """Yield the paths of all images of mmengine datasets; skip other datasets.
 
     Each entry is read once and none is kept, because there can be a million.
 
     Args:
         datasets: Loaded datasets.
-        allow_outside: Whether annotations may refer to files outside of ``data_root`` and
+        allow_external_files: Whether annotations may refer to files outside of ``data_root`` and
             ``data_prefix``, if a dataset has these. Links are not followed, because who can create
             links can also copy files.
 
@@ -73,7 +73,7 @@ def iter_image_paths(datasets: Iterable[Any], *, allow_outside: bool = True) -> 
     for dataset in datasets:
         if not isinstance(dataset, BaseDataset):
             continue
-        folders = {} if allow_outside else {
+        folders = {} if allow_external_files else {
             'img_path': _find_allowed_folders(dataset, IMAGES),
             'seg_map_path': _find_allowed_folders(dataset, LABEL_MAPS)
         }

@@ -20,9 +20,9 @@ from colonnade.common.distributed import run_on_first_rank
 from colonnade.common.errors import UserError
 from colonnade.common.name_lists import format_names
 from colonnade.settings.checks.class_checks import reads_categories
-from colonnade.settings.dataset_paths import classes_of, find_datasets, paths_of
+from colonnade.settings.dataset_paths import get_dataset_classes, find_datasets, get_dataset_paths
 from colonnade.settings.findings import Finding
-from colonnade.settings.registries import find_class, is_users
+from colonnade.settings.registries import find_class, is_custom_class
 
 from .path_checks import iter_image_paths, report_deep_json
 from .validation.coco_files import explain_omission, load_json
@@ -45,14 +45,14 @@ class WrappedDataset(Protocol):
     dataset: Any
 
 
-def check_loaded_data(runner: Runner, *, allow_outside: bool = False) -> None:
+def check_loaded_data(runner: Runner, *, allow_external_files: bool = False) -> None:
     """Load the datasets of a training, and check that it can learn from them.
 
     Logs a warning if training uses validation images. Images are not opened.
 
     Args:
         runner: Runner of the training.
-        allow_outside: Whether annotations may refer to files anywhere.
+        allow_external_files: Whether annotations may refer to files anywhere.
 
     Raises:
         ValueError: If no annotation can be used for training, or if annotations refer to files
@@ -74,9 +74,9 @@ def check_loaded_data(runner: Runner, *, allow_outside: bool = False) -> None:
     def check() -> None:
         if not any(map(_has_instances, training)):
             raise UserError(str(_explain_nothing_to_learn(cfg)))
-        validated = list(iter_image_paths(validation, allow_outside=allow_outside))
+        validated = list(iter_image_paths(validation, allow_external_files=allow_external_files))
         shared = find_shared_images(
-            iter_image_paths(training, allow_outside=allow_outside), validated)
+            iter_image_paths(training, allow_external_files=allow_external_files), validated)
         if shared:
             text = f'{len(shared)} of {len(set(validated))} validation images are also used for ' \
                    f'training, which makes metrics too optimistic: ' \
@@ -84,7 +84,7 @@ def check_loaded_data(runner: Runner, *, allow_outside: bool = False) -> None:
             finding = Finding('shared-images', text, tuple(shared))
             print_log(str(finding), logger='current', level=logging.WARNING)
 
-    do_in_first(check)
+    run_on_first_rank(check)
 
 
 def loaded_datasets(runner: Runner) -> dict[str, Dataset]:
@@ -132,7 +132,7 @@ def loads_only_polygons(steps: Iterable[Any]) -> bool:
     loader = find_class('mmdet.LoadAnnotations', TRANSFORMS)
     for step in steps:
         cls = find_class(step.get('type'), TRANSFORMS) if isinstance(step, dict) else type(step)
-        if is_users(cls):
+        if is_custom_class(cls):
             return False
         if cls is loader:
             settings = step if isinstance(step, dict) else vars(step)
@@ -150,7 +150,7 @@ def _explain_nothing_to_learn(cfg: Config) -> Finding:
 
 def _describe_dataset(dataset: ConfigDict) -> str:
     """Return what a dataset has, and why training cannot use it."""
-    paths = paths_of(dataset)
+    paths = get_dataset_paths(dataset)
     if reads_categories(dataset) and paths and os.path.isfile(paths[0]):
         return _describe_annotations(load_json(Path(paths[0])), dataset, paths[0])
     built = build_lazily(dataset)
@@ -164,7 +164,7 @@ def _describe_dataset(dataset: ConfigDict) -> str:
 
 
 def _describe_annotations(content: dict[str, Any], dataset: ConfigDict, ann_file: str) -> str:
-    classes = classes_of(dataset) or ()
+    classes = get_dataset_classes(dataset) or ()
     known = {each['id'] for each in content['categories'] if each['name'] in classes}
     images = {image['id']: image for image in content['images']}
     polygons_only = loads_only_polygons(dataset.get('pipeline') or ())

@@ -18,16 +18,16 @@ from mmengine.runner import LogProcessor, Runner
 from colonnade.common.atomic_files import check_writable
 from colonnade.common.console_logging import hide_coco_output
 from colonnade.common.errors import MissingFileError, UserError, file_errors
-from colonnade.datasets.bad_samples import SkippedSamples
+from colonnade.datasets.bad_samples import SkippedSamplesHook
 from colonnade.datasets.gc_control import pause_gc
 from colonnade.datasets.path_checks import check_pickles
 from colonnade.datasets.training_checks import check_loaded_data, loaded_datasets
 from colonnade.datasets.validation.preflight import run_preflight_checks
 from colonnade.models.class_transfer import ClassTransfer
-from colonnade.models.half_precision import half_type
+from colonnade.models.half_precision import get_half_type
 from colonnade.settings.dataset_paths import exists
-from colonnade.settings.pipeline_steps import name_of
-from colonnade.settings.reading import reading_config
+from colonnade.settings.pipeline_steps import get_type_name
+from colonnade.settings.reading import report_config_errors
 from colonnade.settings.settings import Settings
 from colonnade.weights.files import allow_pickle
 from colonnade.weights.sharded_files import is_checkpoint
@@ -49,7 +49,7 @@ from .work_dir.metrics_table import MetricsTable
 from .work_dir.trackers import resume_wandb_run
 
 
-@reading_config
+@report_config_errors
 def load_training_settings(options: TrainOptions) -> Settings:
     """Return the settings of a training, checked as far as that needs no model."""
     dataloaders = ('train_dataloader', 'val_dataloader')
@@ -149,14 +149,14 @@ def set_amp(cfg: Config, amp: bool | str) -> None:
     device, wrapper = get_device(), cfg.optim_wrapper
     dtype = get_half_type(amp, device)
     if dtype is None:
-        if device == 'cpu' and name_of(wrapper.get('type')) == 'AmpOptimWrapper':
+        if device == 'cpu' and get_type_name(wrapper.get('type')) == 'AmpOptimWrapper':
             raise UserError('optim_wrapper.type AmpOptimWrapper needs a GPU, and there is none: '
                             'pass --amp, which trains in bfloat16 on a CPU, or set it to '
                             'OptimWrapper, without dtype and loss_scale')
         return
     if device == 'mps':
         raise UserError('--amp: training in mixed precision is not supported on mps: remove --amp')
-    type_name = name_of(wrapper.get('type', 'OptimWrapper'))
+    type_name = get_type_name(wrapper.get('type', 'OptimWrapper'))
     if type_name not in ('OptimWrapper', 'AmpOptimWrapper', 'Bfloat16OptimWrapper'):
         raise UserError(f'--amp needs optim_wrapper.type OptimWrapper, got {type_name}')
     if dtype == torch.bfloat16:
@@ -189,7 +189,7 @@ def _register_hooks(runner: Runner, options: TrainOptions) -> None:
     """Register the hooks of every training, and set up what options add to the runner."""
     cfg = runner.cfg
     if options.on_bad_sample == 'skip':
-        hook = SkippedSamples(Path(runner.work_dir))
+        hook = SkippedSamplesHook(Path(runner.work_dir))
         _require_strict_runner(runner, '--on-bad-sample skip').skipped_samples = hook.file
         runner.register_hook(hook)
     run_preflight_checks(cfg, skip=options.on_bad_sample == 'skip')
@@ -256,6 +256,6 @@ def prepare_runner(
                 for hook in runner.hooks:
                     if isinstance(hook, NanGuard):
                         hook.log_skips(runner)
-                    elif isinstance(hook, SkippedSamples):
+                    elif isinstance(hook, SkippedSamplesHook):
                         hook.say(runner)
         barrier()  # no process may exit while the first still writes

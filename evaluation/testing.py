@@ -37,8 +37,8 @@ from colonnade.engine.watchdog import watch_processes
 from colonnade.engine.work_dir.metric_values import Metrics, fill_missing_metrics
 from colonnade.models.fusion import is_fused, maybe_fuse
 from colonnade.models.half_precision import compute_in, get_half_type, get_type_name
-from colonnade.settings.dataset_paths import evaluators
-from colonnade.settings.reading import reading_config
+from colonnade.settings.dataset_paths import iter_evaluators
+from colonnade.settings.reading import report_config_errors
 from colonnade.settings.registries import find_class
 from colonnade.settings.settings import Settings
 from colonnade.weights.files import allow_pickle
@@ -72,7 +72,7 @@ def evaluate(config: str | Path, checkpoint: str | Path, **options: Any) -> Metr
     return write_metrics(metrics, runner, settings)
 
 
-@reading_config
+@report_config_errors
 def testing_settings(options: TestOptions) -> Settings:
     """Return the settings of an evaluation, checked as far as possible without a model.
 
@@ -130,15 +130,15 @@ def prepared_runner(options: TestOptions) -> Iterator[Runner]:
         yield runner
 
 
-def check_loaded_data(runner: Runner, *, allow_outside: bool) -> None:
+def check_loaded_data(runner: Runner, *, allow_external_files: bool) -> None:
     """Load the dataset, and check that its files are inside of it and equal in all processes."""
-    with without_steps(), report_deep_json(runner.cfg, ('test_dataloader', )):
+    with hide_coco_output(), report_deep_json(runner.cfg, ('test_dataloader', )):
         if runner.test_loop is None:
             return
         dataset = runner.test_dataloader.dataset
-    if not allow_outside:
-        do_in_first(
-            lambda: deque(iter_image_paths(iter_datasets(dataset), allow_outside=False), maxlen=0))
+    if not allow_external_files:
+        run_on_first_rank(
+            lambda: deque(iter_image_paths(iter_datasets(dataset), allow_external_files=False), maxlen=0))
     check_same_data(runner.cfg, dict(test_dataloader=dataset))
 
 
@@ -152,7 +152,7 @@ def reads_labels_alone(cfg: Config) -> bool:
                for hook in hooks if hook]  # yapf: disable
     if visualizer := cfg.get('visualizer'):
         classes.append(find_class(visualizer['type'], VISUALIZERS))
-    metrics = evaluators(cfg, ('test_evaluator', ))
+    metrics = iter_evaluators(cfg, ('test_evaluator', ))
     return all(metric.get('type') == 'IoUMetric' for metric in metrics) and all(
         each.__module__.partition('.')[0] in OWNERS for each in classes)
 
@@ -175,7 +175,7 @@ def write_metrics(computed: dict[str, Any], runner: Runner, options: TestOptions
     Raises:
         OSError: If they cannot be written.
     """
-    metrics = complete(computed, runner.test_loop.evaluator.metrics)
+    metrics = fill_missing_metrics(computed, runner.test_loop.evaluator.metrics)
     if is_main_process():
         content = dict(
             config=str(options.config),
@@ -205,7 +205,7 @@ def report_metrics(computed: dict[str, Any], runner: Runner, options: TestOption
     """
     if not is_main_process():
         return
-    for key, value in complete(computed, runner.test_loop.evaluator.metrics).items():
+    for key, value in fill_missing_metrics(computed, runner.test_loop.evaluator.metrics).items():
         text = f'{value:.4g}' if isinstance(value, float) else str(value)
         print(f'{key:24} {"undefined" if value is None else text}')
     if not write_metrics(computed, runner, options):

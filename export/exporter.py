@@ -126,7 +126,7 @@ def _describe(model: Model, plan: ExportPlan, folder: Path, suffix: str) -> dict
             sha256=compute_sha256(file),
             inputs=graph.input_names,
             outputs=graph.output_names,
-            weights=[dict(file=each.name, sha256=sha256_of(each)) for each in weights])
+            weights=[dict(file=each.name, sha256=compute_sha256(each)) for each in weights])
     versions = {}
     for name in ('colonnade', 'torch', 'timm', 'onnx', 'onnxscript', 'onnxruntime'):
         try:

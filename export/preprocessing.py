@@ -9,7 +9,7 @@ from torch import nn
 
 from colonnade.inference import Model
 from colonnade.inference.test_pipeline import get_array_steps
-from colonnade.settings.pipeline_steps import kind_of_step, loads_annotations
+from colonnade.settings.pipeline_steps import get_step_type, is_loading_annotations
 
 from .graphs import ExportError, ImageSizeLimits
 
@@ -67,11 +67,11 @@ def convert_step(step: Mapping[str, Any]) -> list[Values]:
     Raises:
         ExportError: If the runtime does not support the step.
     """
-    kind = kind_of_step(dict(step))
+    kind = get_step_type(dict(step))
     if kind == 'LoadImageFromNDArray':
         _require(step, to_float32=False)
         return []
-    if loads_annotations(dict(step)) or kind in ('PackDetInputs', 'PackSegInputs'):
+    if is_loading_annotations(dict(step)) or kind in ('PackDetInputs', 'PackSegInputs'):
         return []
     if kind == 'Resize':
         _require(step, interpolation='bilinear', backend='cv2')
@@ -100,5 +100,5 @@ def _require(step: Mapping[str, Any], **settings: Any) -> None:
     """Raise an ExportError if a step has a setting that the runtime does not support."""
     for key, value in settings.items():
         if step.get(key, value) != value:
-            raise ExportError(f'{kind_of_step(dict(step))} of the test pipeline cannot be exported '
+            raise ExportError(f'{get_step_type(dict(step))} of the test pipeline cannot be exported '
                               f'with {key}={step[key]!r}: the runtime supports only {value!r}')

@@ -74,14 +74,14 @@ def quantize_model(folder: Path, images: list[Path]) -> None:
             path.replace(folder / path.name)
     metadata = json.loads((folder / METADATA_FILE).read_text(encoding='utf-8'))
     for each in metadata['graphs'].values():
-        each.update(sha256=sha256_of(folder / each['file']), weights=[])
+        each.update(sha256=compute_sha256(folder / each['file']), weights=[])
     write_json(folder / METADATA_FILE, {**metadata, 'precision': 'int8'})
 
 
 def _quantize_graph(source: Path, target: Path, inputs: CalibrationReader) -> None:
     from onnxruntime.quantization import QuantFormat, QuantType, quantize_static  # optional
     from onnxruntime.quantization.shape_inference import quant_pre_process
-    with errors_alone(logging.getLogger()):  # onnxruntime logs to the root logger
+    with log_errors_only(logging.getLogger()):  # onnxruntime logs to the root logger
         prepared = target.with_name(f'prepared-{target.name}')
         # onnxruntime's symbolic shape inference fails on computed sizes.
         quant_pre_process(str(source), str(prepared), skip_symbolic_shape=True)

@@ -21,14 +21,14 @@ from colonnade.models.fusion import maybe_fuse
 from colonnade.models.half_precision import Amp, compute_in, get_half_type
 from colonnade.runtime.colors import distinct_colors
 from colonnade.runtime.images import SUFFIXES
-from colonnade.settings.backbone_config import settle_backbone
+from colonnade.settings.backbone_config import fill_backbone_settings
 from colonnade.settings.checks.all_checks import check_model, log_warnings
-from colonnade.settings.classes import heads_of_all_classes, num_classes_of
-from colonnade.settings.config_values import without_key
-from colonnade.settings.dataset_paths import find_datasets, names_of_classes
+from colonnade.settings.classes import iter_dataset_heads, get_num_classes
+from colonnade.settings.config_values import remove_key
+from colonnade.settings.dataset_paths import find_datasets, read_names_of_classes
 from colonnade.settings.overrides import merge_options
 from colonnade.settings.plain_config import package_errors
-from colonnade.settings.reading import build_error, prepare_library, read_config
+from colonnade.settings.reading import report_build_errors, prepare_library, read_config
 from colonnade.settings.registries import find_class
 from colonnade.weights.downloads import fetch
 from colonnade.weights.loading import plan_loading
@@ -100,19 +100,19 @@ def load(config: str | Path | Config,
 def build_model(cfg: Config, weights: str | Path, device: torch.device, *, trust: bool) -> Model:
     """Build the model of a config, which is modified in place, and load its weights."""
     settings = replace_sync_norms(cfg.model)
-    settle_backbone(settings)
+    fill_backbone_settings(settings)
     checkpoint = None
     if not trust:
         # All weights are loaded from the file, so initializers would only read other files.
-        settings = ConfigDict(without_key(settings, 'init_cfg'))
+        settings = ConfigDict(remove_key(settings, 'init_cfg'))
         if Path(weights).suffix == '.safetensors':
             check_safetensors(settings, weights, str(weights))
         else:
             checkpoint = fetch(weights)
             check_checkpoint(settings, checkpoint, str(weights))
     log_warnings(check_model(cfg))
-    settle_backbone(cfg.model)
-    with build_error():
+    fill_backbone_settings(cfg.model)
+    with report_build_errors():
         module = revert_sync_batchnorm(MODELS.build(settings))
     get_model_kind(module)  # raises for panoptic models
     if checkpoint is None:
@@ -213,9 +213,9 @@ def find_classes(cfg: Config, meta: dict[str, Any],
     origin = weights
     if not metainfo.get('classes'):
         metainfo, origin = find_dataset_metainfo(cfg), 'the dataset of the config'
-    classes = names_of_classes(metainfo.get('classes') or ())
-    for name, head in heads_of_all_classes(cfg.model):
-        if (expected := num_classes_of(head)) != len(classes):
+    classes = read_names_of_classes(metainfo.get('classes') or ())
+    for name, head in iter_dataset_heads(cfg.model):
+        if (expected := get_num_classes(head)) != len(classes):
             raise UserError(f'{origin} has {len(classes)} classes, but {name} has {expected}')
     palette = metainfo.get('palette')
     if not isinstance(palette, (list, tuple)) or len(palette) < len(classes):

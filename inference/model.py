@@ -18,11 +18,11 @@ from PIL import Image
 from torch import nn
 
 from colonnade.common.errors import UserCodeError, UserError
-from colonnade.common.prefetching import prefetched
+from colonnade.common.prefetching import prefetch_map
 from colonnade.datasets.rle import encode_masks, make_json_rle
 from colonnade.models.complexity import count_parameters
 from colonnade.runtime.images import MAX_PIXELS, ImageError, Source, get_image_name, read_image
-from colonnade.settings.registries import runs_user_code
+from colonnade.settings.registries import is_from_user_code
 
 from .arrays import CHANNELS, Channels, convert_to_rgb, is_array
 from .batches import run_in_batches
@@ -73,7 +73,7 @@ class UserCodeImageError(ImageError, UserCodeError):
 
 def build_image_error(message: str, cause: Exception) -> ImageError:
     """Return an error for an image on which pipeline or model raised ``cause``."""
-    is_user_code = isinstance(cause, UserCodeError) or runs_user_code(cause)
+    is_user_code = isinstance(cause, UserCodeError) or is_from_user_code(cause)
     return (UserCodeImageError if is_user_code else ImageError)(message)
 
 
@@ -262,7 +262,7 @@ class Model:
         if tile is None:
             if overlap is not None:
                 raise UserError('overlap has no effect without tile')
-            prepared = prefetched(
+            prepared = prefetch_map(
                 lambda source: self._prepare(decode_image(source, channels)),
                 images,
                 workers=NUM_WORKERS,
@@ -271,7 +271,7 @@ class Model:
         overlap = TILE_OVERLAP if overlap is None else overlap
         compute_tiles((1, 1), tile, overlap)  # raises if tile or overlap is out of range
         decode = partial(decode_image, channels=channels, max_pixels=MAX_TILED_PIXELS)
-        decoded = prefetched(decode, images, workers=1, ahead=1)
+        decoded = prefetch_map(decode, images, workers=1, ahead=1)
         return map(keep_image, self._predict_tiles(decoded, size, tile, overlap))
 
     def _predict_tiles(self, decoded: Iterable[Prediction], batch_size: int, tile: int,
@@ -285,7 +285,7 @@ class Model:
             if len(views) > 1 and self.kind != 'labels':
                 views.append(View(0, 0, *size))
             crops = (replace(prediction, image=prediction.image[view.slices]) for view in views)
-            prepared = prefetched(
+            prepared = prefetch_map(
                 self._prepare, crops, workers=NUM_WORKERS, ahead=2 * batch_size + 2)
             parts = list(self._predict_batches(prepared, batch_size))
             if error := next((part.error for part in parts if part.error), None):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from colonnade.common.atomic_files import replacing, write_json
+from colonnade.common.atomic_files import atomic_write, write_json
 from colonnade.common.errors import UserError, file_errors
 
 from .inputs import Input
@@ -86,7 +86,7 @@ class OutputWriter:
             drawing = self.draw(result, prediction.image)
             suffix = 'jpg' if max(drawing.size) <= MAX_JPEG_SIDE else 'png'
             path = self.folder / 'visualizations' / f'{item.stem}.{suffix}'
-            with replacing(path) as scratch:
+            with atomic_write(path) as scratch:
                 drawing.save(scratch, quality=90)
         if 'labels' in self.outputs and isinstance(result, LabelMap):
             self.write_labels(result, item.stem)
@@ -110,7 +110,7 @@ class OutputWriter:
 
     def write_labels(self, result: LabelMap, stem: str) -> None:
         """Write a label map as a PNG."""
-        with replacing(self.folder / 'labels' / f'{stem}.png') as scratch:
+        with atomic_write(self.folder / 'labels' / f'{stem}.png') as scratch:
             result.to_image(self.categories[0]).save(scratch)
 
 
@@ -133,7 +133,7 @@ def write_images_json(path: Path, records: Iterable[dict[str, Any]], ids: CocoId
 
 def write_results_json(path: Path, records: Iterable[dict[str, Any]], ids: CocoIds) -> None:
     """Write a list of the entries of all finished inputs, each with the ID of its image."""
-    with replacing(path) as scratch, scratch.open('w', encoding='utf-8') as file:
+    with atomic_write(path) as scratch, scratch.open('w', encoding='utf-8') as file:
         separator = '['
         for record in (record for record in records if record['name'] in ids.images):
             for entry in record['entries']:

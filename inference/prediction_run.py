@@ -185,7 +185,7 @@ def predict_and_list(args: PredictOptions, model: Model, inputs: Sequence[Input]
         if 'results' in args.outputs:
             write_results_json(args.out / 'results.json', log, ids)
         if errors:
-            with replacing(args.out / 'errors.txt') as scratch:
+            with atomic_write(args.out / 'errors.txt') as scratch:
                 lines = [f'{one_line(error)}\n' for error in errors]
                 scratch.write_bytes(os.fsencode(''.join(lines)))  # Names can have any encoding.
         else:
@@ -203,7 +203,7 @@ def predict_images(model: Model, images: Sequence[Input], writer: OutputWriter, 
 
     errors: list[str] = []
     predictions = model.iter_predictions([item.path for item in images], **options)
-    written = prefetched(
+    written = prefetch_map(
         write, zip(images, predictions, strict=True), workers=NUM_WORKERS, ahead=NUM_WORKERS)
     with Progress('images', len(images)) as progress:
         for done, (prediction, record) in enumerate(written, 1):

@@ -9,7 +9,7 @@ from mmengine.dataset import Compose
 from mmengine.registry import DefaultScope
 
 from colonnade.common.errors import UserError
-from colonnade.settings.pipeline_steps import kind_of_step, loads_annotations
+from colonnade.settings.pipeline_steps import get_step_type, is_loading_annotations
 
 
 def build_array_pipeline(cfg: Config) -> Compose:
@@ -27,7 +27,7 @@ def get_array_steps(cfg: Config) -> list[dict[str, Any]]:
     while 'pipeline' not in dataset and {'dataset', 'datasets'} & dataset.keys():  # a wrapper
         dataset = dataset.get('dataset') or dataset['datasets'][0]
     steps = deepcopy(dataset.get('pipeline') or cfg.get('test_pipeline') or [])
-    load = next((step for step in steps if kind_of_step(step) == 'LoadImageFromFile'), None)
+    load = next((step for step in steps if get_step_type(step) == 'LoadImageFromFile'), None)
     if load is None:
         raise UserError('the config has no test pipeline that begins with LoadImageFromFile')
     if (color_type := load.get('color_type', 'color')) != 'color':
@@ -37,4 +37,4 @@ def get_array_steps(cfg: Config) -> list[dict[str, Any]]:
     settings = {key: load[key] for key in ('to_float32', ) if key in load}
     settings['type'] = f'{cfg.default_scope}.LoadImageFromNDArray'
     return [settings if step is load else step for step in steps
-            if not loads_annotations(step)]  # yapf: disable
+            if not is_loading_annotations(step)]  # yapf: disable

@@ -159,11 +159,11 @@ def predict_frames(model: Model, item: Input, video: Video, writer: OutputWriter
                 open_writer(path, video.size, video.rate / video.frame_step))
         if 'results' in writer.outputs:
             path = writer.folder / 'results' / f'{item.stem}.jsonl'
-            scratch = stack.enter_context(replacing(path))
+            scratch = stack.enter_context(atomic_write(path))
             with file_errors():  # Line buffering raises errors of writing at once.
                 lines = stack.enter_context(scratch.open('w', buffering=1, encoding='utf-8'))
         predictions = enumerate(model.iter_predictions(video, **options))
-        for drawing, line in prefetched(write, predictions, workers=NUM_WORKERS, ahead=NUM_WORKERS):
+        for drawing, line in prefetch_map(write, predictions, workers=NUM_WORKERS, ahead=NUM_WORKERS):
             if write_drawing is not None:
                 write_drawing(drawing)
             if lines is not None:

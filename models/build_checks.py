@@ -13,11 +13,11 @@ from mmengine.registry import DefaultScope
 from torch import nn
 
 from colonnade.common.errors import UserCodeError
-from colonnade.settings.backbone_config import backbone_of
+from colonnade.settings.backbone_config import get_backbone_class
 from colonnade.settings.checks.pretrained_weights import PLACE
 from colonnade.settings.findings import Finding
-from colonnade.settings.pipeline_steps import name_of
-from colonnade.settings.reading import errors_of_others
+from colonnade.settings.pipeline_steps import get_type_name
+from colonnade.settings.reading import report_third_party_errors
 from colonnade.weights.downloads import fetch
 from colonnade.weights.loading import plan_loading
 from colonnade.weights.pretrained import get_pretrained
@@ -38,15 +38,15 @@ def check_model(cfg: Config, *, step: bool) -> list[Finding]:
 def _iter_findings(cfg: Config, *, step: bool) -> Iterator[Finding]:
     MMLogger.get_current_instance().setLevel(logging.ERROR)  # building logs a lot
     try:
-        with errors_of_others('the model cannot be built'):
+        with report_third_party_errors('the model cannot be built'):
             model = build_on_meta(cfg.model)
     except UserCodeError as error:
         yield Finding('model-build', str(error).partition('\n')[0], ('model', ),
                       cause=error.__cause__)  # yapf: disable
         return
     yield from _find_unmatched_keys(cfg, model)
-    if backbone_of(cfg.model) is None:
-        kind = name_of((cfg.model.get('backbone') or cfg.model).get('type'))
+    if get_backbone_class(cfg.model) is None:
+        kind = get_type_name((cfg.model.get('backbone') or cfg.model).get('type'))
         yield Finding('not-checked', f'{kind} is third-party: its width was not compared with '
                       'those of neck and heads, and no step was run', ('model', ))  # yapf: disable
         return
@@ -92,7 +92,7 @@ def _check_local_weights(cfg: Config, model: nn.Module) -> Iterator[Finding]:
 def shrink_backbone(cfg: Config) -> Config:
     """Return a config whose backbone has one block, with as many feature maps."""
     light = deepcopy(cfg)
-    backbone, backbone_class = light.model.backbone, backbone_of(cfg.model)
+    backbone, backbone_class = light.model.backbone, get_backbone_class(cfg.model)
     assert backbone is not None
     indices = backbone.get('out_indices')
     backbone.update(

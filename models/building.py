@@ -10,7 +10,7 @@ from mmengine.registry import MODELS
 from torch import nn
 
 from colonnade.backbones.kernels.devices import on_meta_device
-from colonnade.common.console_logging import errors_alone
+from colonnade.common.console_logging import log_errors_only
 from colonnade.settings.config_values import map_dicts
 
 
@@ -43,7 +43,7 @@ def replace_sync_norms(value: Any) -> Any:
 def build_random_model(settings: dict[str, Any]) -> nn.Module:
     """Build the ``model`` of a config with random weights; nothing is downloaded."""
     settings = ConfigDict(drop_pretrained(copy.deepcopy(settings), 'model', []))
-    with errors_alone(MMLogger.get_current_instance()):  # no log of each tensor's initialization
+    with log_errors_only(MMLogger.get_current_instance()):  # no log of each tensor's initialization
         model: nn.Module = MODELS.build(settings)
         model.init_weights()  # some parameters are uninitialized before
     return model

@@ -10,9 +10,9 @@ from mmengine.config import Config
 from torch import Tensor
 
 from colonnade.common.errors import UserError
-from colonnade.settings.classes import class_heads, for_num_classes, merged, num_classes_of
-from colonnade.settings.dataset_paths import classes_of, find_datasets
-from colonnade.settings.reading import errors_of_others
+from colonnade.settings.classes import iter_class_heads, build_class_changes, merged, get_num_classes
+from colonnade.settings.dataset_paths import get_dataset_classes, find_datasets
+from colonnade.settings.reading import report_third_party_errors
 from colonnade.weights.state_dicts import State, get_classes
 
 from .building import build_on_meta
@@ -43,11 +43,11 @@ def find_class_rows(cfg: Config, num_classes: int) -> dict[str, Rows]:
     The model is built on the meta device for one class more.
     """
     grown = copy.deepcopy(cfg.model)
-    for _, head in class_heads(grown):
-        head.update(merged(head, for_num_classes(head, num_classes_of(head) + 1)))
+    for _, head in iter_class_heads(grown):
+        head.update(merged(head, build_class_changes(head, get_num_classes(head) + 1)))
         if head.get('out_channels') == 1:  # two classes that share a row
             del head['out_channels']
-    with errors_of_others('cannot find the layers that depend on the classes'):
+    with report_third_party_errors('cannot find the layers that depend on the classes'):
         before, after = (build_on_meta(model).state_dict() for model in (cfg.model, grown))
     rows = {}
     for key, tensor in before.items():
@@ -68,7 +68,7 @@ class ClassTransfer:
     """
 
     def __init__(self, cfg: Config) -> None:
-        known = [classes_of(dataset) for _, dataset in find_datasets(cfg, ('train_dataloader', ))]
+        known = [get_dataset_classes(dataset) for _, dataset in find_datasets(cfg, ('train_dataloader', ))]
         if not known or known[0] is None:
             raise UserError('--new-classes needs class names: set metainfo.classes of the training '
                             'dataset')

@@ -24,7 +24,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from colonnade.backbones import BACKBONES, ColumnarBackbone
 from colonnade.backbones.kernels.devices import on_meta_device
 from colonnade.common.errors import UserCodeError, UserError
-from colonnade.settings.reading import build_error, read_config
+from colonnade.settings.reading import report_build_errors, read_config
 
 from .building import build_on_meta
 
@@ -67,7 +67,7 @@ def count_parameters(module: nn.Module) -> int:
 def build_from_file(config: Path) -> tuple[nn.Module, Config]:
     """Build the model of a config file on the meta device."""
     cfg = read_config(config)
-    with build_error():
+    with report_build_errors():
         model = build_on_meta(cfg.model)
     return model.eval().requires_grad_(False), cfg
 

@@ -10,7 +10,7 @@ from mmengine.registry import MODELS
 from torch import Tensor, nn
 
 from colonnade.common.errors import UserError
-from colonnade.settings.reading import errors_of_others
+from colonnade.settings.reading import report_third_party_errors
 
 from .building import build_on_meta
 
@@ -25,14 +25,14 @@ class Map(NamedTuple):
 
 def build_part(part: dict[str, Any]) -> nn.Module:
     """Build a part of a model on the meta device."""
-    with errors_of_others(f'{part.get("type")} cannot be built'):
+    with report_third_party_errors(f'{part.get("type")} cannot be built'):
         return build_on_meta(ConfigDict(part))
 
 
 def _run(part: nn.Module, inputs: Any) -> list[Tensor]:
     """Return the maps that a part of a model outputs, or raise a ValueError."""
     name = type(part).__name__
-    with errors_of_others(f'{name} cannot be run'), torch.device('meta'):
+    with report_third_party_errors(f'{name} cannot be run'), torch.device('meta'):
         maps = part(inputs)
     maps = [maps] if isinstance(maps, Tensor) else maps
     if not isinstance(maps, (list, tuple)) or not all(

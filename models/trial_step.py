@@ -13,8 +13,8 @@ from mmengine.structures import PixelData
 from torch import Tensor, nn
 
 from colonnade.common.errors import UserCodeError
-from colonnade.settings.overrides import paths_below
-from colonnade.settings.reading import errors_of_others
+from colonnade.settings.overrides import iter_paths
+from colonnade.settings.reading import report_third_party_errors
 
 from .building import build_random_model, replace_sync_norms
 
@@ -28,7 +28,7 @@ def find_trial_error(cfg: Config, *, gradients: bool = False) -> BaseException |
     for side in SIDES:
         try:
             with torch.set_grad_enabled(gradients), warnings.catch_warnings(), \
-                    errors_of_others('a step of training fails'):
+                    report_third_party_errors('a step of training fails'):
                 warnings.simplefilter('ignore')
                 compute_trial_loss(build_trial_model(cfg, side), cfg, side)
             return None
@@ -67,7 +67,7 @@ def has_masks(cfg: Config) -> bool:
 
 def iter_values(value: Any, name: str) -> Iterator[Any]:
     """Yield the values of a setting anywhere in a part of a config."""
-    return (item for path, item in paths_below(value) if path.rpartition('.')[2] == name)
+    return (item for path, item in iter_paths(value) if path.rpartition('.')[2] == name)
 
 
 def build_box_batch(size: tuple[int, int],

@@ -25,7 +25,7 @@ from colonnade.evaluation.probing.ranking_plot import draw_ranking
 from colonnade.evaluation.probing.ranking_table import (format_class_csv, format_ranking,
                                                         format_ranking_csv)
 
-from .custom_data.config_creation import look_at_data
+from .custom_data.config_creation import read_dataset_description
 from .options import RankOptions
 
 
@@ -57,7 +57,7 @@ def complete_options(args: RankOptions) -> list[NamedBackbone]:
 
 def read_dataset(args: RankOptions, report: Report) -> CustomDataset | None:
     """Return the description of the dataset, or None if it has errors."""
-    return look_at_data(args, report, masks=True, filter_cfg={})
+    return read_dataset_description(args, report, masks=True, filter_cfg={})
 
 
 def _build_probes(args: RankOptions, data: CustomDataset, cache: Path) -> Probes:

@@ -11,10 +11,10 @@ from colonnade.common.atomic_files import write_json
 from colonnade.datasets.validation.label_map_files import find_unknown_labels
 from colonnade.models.build_checks import check_model
 from colonnade.settings.checks.all_checks import find_problems
-from colonnade.settings.config_types import kind_problems
-from colonnade.settings.dataset_paths import (DATALOADERS, exists, find_datasets, paths_of,
+from colonnade.settings.config_types import find_type_errors
+from colonnade.settings.dataset_paths import (DATALOADERS, exists, find_datasets, get_dataset_paths,
                                               redirect_data_root)
-from colonnade.settings.findings import Finding, errors_of
+from colonnade.settings.findings import Finding, get_errors
 from colonnade.settings.overrides import apply_options
 from colonnade.settings.reading import read_config
 from colonnade.settings.rules import SEVERITIES
@@ -65,7 +65,7 @@ def examine(config: str | Path,
         findings.append(
             Finding('work-dir', f'work_dir: {folder} is {reason}', ('work_dir', ),
                     'choose another folder'))
-    if errors_of(findings):
+    if get_errors(findings):
         findings.append(_note_skipped('rules for built models'))
     else:
         findings += check_model(cfg, step=step)
@@ -74,7 +74,7 @@ def examine(config: str | Path,
 
 def _check_types(cfg: Config) -> list[Finding]:
     return [
-        Finding('config-section', problem, (problem.split()[0], )) for problem in kind_problems(cfg)
+        Finding('config-section', problem, (problem.split()[0], )) for problem in find_type_errors(cfg)
     ]
 
 
@@ -86,7 +86,7 @@ def _check_data(cfg: Config, *, is_required: bool) -> list[Finding]:
     """Return missing paths of datasets: as errors if they are required, otherwise as one note."""
     missing: dict[str, str] = {}
     for name, dataset in find_datasets(cfg):
-        for path in paths_of(dataset):
+        for path in get_dataset_paths(dataset):
             if not exists(path, dataset.get('backend_args')):
                 missing.setdefault(path, name)
     if is_required:

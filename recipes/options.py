@@ -6,7 +6,7 @@ from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Literal
 
-from colonnade.common.options import ALLOW_OUTSIDE, CONFIG, TRUST, argument, option
+from colonnade.common.options import ALLOW_EXTERNAL_FILES, CONFIG, TRUST, argument, option
 from colonnade.datasets.options import DataOptions
 
 
@@ -20,7 +20,7 @@ class NewConfigOptions(DataOptions):
         'passes over the dataset (default: as in the base config, more for small datasets)')
     out: Path | None = option(
         'file to write (default: BASE_CONFIG_own.py in the current directory)')
-    allow_outside: bool = option(ALLOW_OUTSIDE, False)
+    allow_external_files: bool = option(ALLOW_EXTERNAL_FILES, False)
 
 
 @dataclass(kw_only=True)

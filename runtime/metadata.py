@@ -30,7 +30,7 @@ class Section:
     def _join(self, key: str) -> str:
         return f'{self._key}.{key}' if self._key else key
 
-    def build_error(self, key: str, expected: str, value: Any) -> ModelError:
+    def report_build_errors(self, key: str, expected: str, value: Any) -> ModelError:
         """Return the error for an unexpected value."""
         text = 'nothing' if value is MISSING else repr(value)
         return ModelError(f'{self._path}: {self._join(key)} must be {expected}, got {text}')
@@ -49,7 +49,7 @@ class Section:
             return default
         kinds = (int, float) if kind is float else kind
         if not isinstance(value, kinds) or isinstance(value, bool) != (kind is bool):
-            raise self.build_error(key, expected, value)
+            raise self.report_build_errors(key, expected, value)
         return value
 
     def get_float(self, key: str, default: Any = MISSING) -> Any:
@@ -65,7 +65,7 @@ class Section:
         expected = 'an integer of at least 1'
         value = self.get(key, int, expected, default)
         if value < 1:
-            raise self.build_error(key, expected, value)
+            raise self.report_build_errors(key, expected, value)
         return value
 
     def get_bool(self, key: str, default: Any = MISSING) -> bool:
@@ -77,7 +77,7 @@ class Section:
         expected = f'one of {", ".join(choices)}'
         value = self.get(key, str, expected)
         if value not in choices:
-            raise self.build_error(key, expected, value)
+            raise self.report_build_errors(key, expected, value)
         return value
 
     def get_numbers(self, key: str, length: int, kind: type = float, default: Any = MISSING) -> Any:
@@ -88,14 +88,14 @@ class Section:
             return default
         kinds = (int, float) if kind is float else (kind, )
         if len(values) != length or any(type(value) not in kinds for value in values):
-            raise self.build_error(key, expected, values)
+            raise self.report_build_errors(key, expected, values)
         return tuple(values)
 
     def get_size(self, key: str, default: Any = MISSING) -> Any:
         """Return a height and width of at least 1."""
         values = self.get_numbers(key, 2, int, default)
         if values is not default and min(values) < 1:
-            raise self.build_error(key, 'a height and width of at least 1', list(values))
+            raise self.report_build_errors(key, 'a height and width of at least 1', list(values))
         return values
 
     def get_section(self, key: str) -> Section | None:
@@ -112,7 +112,7 @@ class Section:
         values = self.get(key, list, 'a list of objects', [])
         for value in values:
             if not isinstance(value, dict):
-                raise self.build_error(key, 'a list of objects', value)
+                raise self.report_build_errors(key, 'a list of objects', value)
         name = self._join(key)
         return [Section(value, self._path, f'{name}[{i}]') for i, value in enumerate(values)]
 
@@ -162,7 +162,7 @@ def verify_file(entry: Section, folder: Path) -> Path:
     """Return the path of a file after verifying its hash."""
     name = entry.get('file', str, 'the name of a file')
     if Path(name).name != name:
-        raise entry.build_error('file', 'the name of a file in the same folder', name)
+        raise entry.report_build_errors('file', 'the name of a file in the same folder', name)
     expected, path = entry.get('sha256', str, 'a SHA-256'), folder / name
     if not path.is_file():
         raise FileNotFoundError(f'no {path}, which {METADATA_FILE} lists')

@@ -111,10 +111,10 @@ def read_classes(metadata: Section) -> tuple[tuple[str, ...], tuple[tuple[int, i
     classes = metadata.get('classes', list, 'a list of names', [])
     palette = metadata.get('palette', list, 'a list of colors', [])
     if any(not isinstance(name, str) for name in classes):
-        raise metadata.build_error('classes', 'a list of names', classes)
+        raise metadata.report_build_errors('classes', 'a list of names', classes)
     if len(palette) != len(classes) or not all(map(is_color, palette)):
         expected = f'{len(classes)} colors of three integers from 0 to 255'
-        raise metadata.build_error('palette', expected, palette)
+        raise metadata.report_build_errors('palette', expected, palette)
     return tuple(classes), tuple((r, g, b) for r, g, b in palette)
 
 

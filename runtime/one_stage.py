@@ -160,7 +160,7 @@ def read_points(section: Section) -> PointDetector:
     """Read RTMDet-Ins from ``model.json``."""
     threshold = section.get_float('threshold')
     if not 0 < threshold < 1:
-        raise section.build_error('threshold', 'a number between 0 and 1', threshold)
+        raise section.report_build_errors('threshold', 'a number between 0 and 1', threshold)
     return PointDetector(
         strides=tuple(level.get_numbers('stride', 2) for level in section.get_sections('levels')),
         offset=section.get_float('offset'),

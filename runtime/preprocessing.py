@@ -128,7 +128,7 @@ def read_preprocess(section: Section) -> Preprocess:
     pad = section.get_section('pad')
     std = section.get_numbers('std', 3)
     if min(std) <= 0:
-        raise section.build_error('std', 'three numbers above 0', list(std))
+        raise section.report_build_errors('std', 'three numbers above 0', list(std))
     return Preprocess(
         steps=tuple(map(read_step, section.get_sections('steps'))),
         is_rgb=section.get_choice('channels', 'RGB', 'BGR') == 'RGB',
@@ -154,5 +154,5 @@ def read_step(section: Section) -> Step:
     scale = section.get_size('scale', None)
     factor = section.get_numbers('factor', 2, default=None)
     if scale is None and factor is None:
-        raise section.build_error('scale', 'a width and height', None)
+        raise section.report_build_errors('scale', 'a width and height', None)
     return Step(kind, scale=scale, factor=factor, keep_ratio=section.get_bool('keep_ratio', False))

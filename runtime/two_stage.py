@@ -152,7 +152,7 @@ def read_anchors(section: Section) -> np.ndarray:
     expected = 'a list of boxes of four numbers'
     boxes = section.get('anchors', list, expected)
     if any(not isinstance(box, list) or len(box) != 4 for box in boxes):
-        raise section.build_error('anchors', expected, boxes)
+        raise section.report_build_errors('anchors', expected, boxes)
     return np.array(boxes, np.float32).reshape(-1, 4)
 
 

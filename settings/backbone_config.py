@@ -9,15 +9,15 @@ from colonnade.backbones import ColumnarBackbone
 from .registries import find_class
 
 
-def backbone_of(model: ConfigDict) -> type[ColumnarBackbone] | None:
+def get_backbone_class(model: ConfigDict) -> type[ColumnarBackbone] | None:
     """Return the backbone class of a model, or None if it is not a columnar backbone."""
     cls = find_class((model.get('backbone') or {}).get('type'), MODELS)
     return cls if isinstance(cls, type) and issubclass(cls, ColumnarBackbone) else None
 
 
-def settle_backbone(model: ConfigDict) -> None:
+def fill_backbone_settings(model: ConfigDict) -> None:
     """Write the backbone settings that are inferred from its weights into the config."""
-    cls = backbone_of(model)
+    cls = get_backbone_class(model)
     if cls is not None and 'arch' in model.backbone:
         backbone = model.backbone
         for key, value in cls.implied(backbone.arch, backbone.get('init_cfg')).items():

@@ -11,7 +11,7 @@ from mmengine.registry import DATASETS
 from colonnade.common.errors import UserError
 
 from .dataset_paths import DATALOADERS
-from .registries import find_class, is_users
+from .registries import find_class, is_custom_class
 
 DICT, DICTS, LIST, STRING, STRINGS = ('a dict of settings', 'a dict of settings or a list of dicts',
                                       'a list', 'a string', 'a string or a list of strings')
@@ -45,7 +45,7 @@ SECTIONS = {
 DICT_LISTS = ('val_evaluator', 'test_evaluator', 'param_scheduler', 'custom_hooks', 'pipeline')
 
 
-def kind_problems(cfg: Config) -> list[str]:
+def find_type_errors(cfg: Config) -> list[str]:
     """Return a message for each section of the wrong type, such as a model that is a string."""
     problems: list[str] = []
     for path, types in SECTIONS.items():
@@ -64,7 +64,7 @@ def _check_dataset(dataset: Any, name: str) -> Iterator[str]:
         yield f'{name} must be {DICT}, got {dataset!r:.80}'
         return
     cls = find_class(dataset.get('type'), DATASETS)
-    if cls is None or is_users(cls):
+    if cls is None or is_custom_class(cls):
         return
     yield from _check_section(dataset, name, DATASET)
     if isinstance(metainfo := dataset.get('metainfo'), dict):
@@ -91,5 +91,5 @@ def _check_section(section: dict[str, Any] | Config, path: str, types: dict[str,
 
 def check_types(cfg: Config) -> None:
     """Raise a ValueError that lists the sections of the wrong type."""
-    if problems := kind_problems(cfg):
+    if problems := find_type_errors(cfg):
         raise UserError('the config cannot be read:\n' + '\n'.join(f'  {p}' for p in problems))

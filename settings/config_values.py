@@ -25,7 +25,7 @@ def plain(value: Any) -> Any:
     return map_dicts(value, lambda part: part)
 
 
-def without_key(value: Any, key: str) -> Any:
+def remove_key(value: Any, key: str) -> Any:
     """Return a plain copy of a config section without a key, at any depth."""
     return map_dicts(value, lambda part: {k: item for k, item in part.items() if k != key})
 

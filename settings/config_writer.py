@@ -23,7 +23,7 @@ class Source(str):
     __repr__ = str.__str__
 
 
-def base_path(base: Path, out: Path) -> str:
+def format_base_path(base: Path, out: Path) -> str:
     """Return the value of ``_base_``: relative if config and base can be moved together."""
     base, folder = Path(os.path.realpath(base)), Path(os.path.realpath(out)).parent
     projects = Path.cwd(), base.parent.parent
@@ -32,7 +32,7 @@ def base_path(base: Path, out: Path) -> str:
     return str(base)
 
 
-def python_source(value: Any) -> str:
+def format_value(value: Any) -> str:
     """Return the source of a value.
 
     Raises:
@@ -44,24 +44,24 @@ def python_source(value: Any) -> str:
             f'{value!r} contains {REPLACED}, which mmengine replaces in configs: rename it')
     if isinstance(value, dict):
         if all(str(key).isidentifier() and not keyword.iskeyword(key) for key in value):
-            return f'dict({", ".join(f"{key}={python_source(value[key])}" for key in value)})'
-        items = (f'{python_source(key)}: {python_source(value[key])}' for key in value)
+            return f'dict({", ".join(f"{key}={format_value(value[key])}" for key in value)})'
+        items = (f'{format_value(key)}: {format_value(value[key])}' for key in value)
         return f'{{{", ".join(items)}}}'
     if isinstance(value, list):
-        return f'[{", ".join(map(python_source, value))}]'
+        return f'[{", ".join(map(format_value, value))}]'
     if isinstance(value, tuple):
-        return f'({", ".join(map(python_source, value))}{"," if len(value) == 1 else ""})'
+        return f'({", ".join(map(format_value, value))}{"," if len(value) == 1 else ""})'
     return repr(value)
 
 
-def comment_lines(comments: Sequence[str]) -> Iterator[str]:
+def format_comments(comments: Sequence[str]) -> Iterator[str]:
     """Yield the lines of comments, wrapped."""
     for comment in comments:
         text = printable(comment).replace(REPLACED, '{ {')
         yield from textwrap.wrap(text, 98, initial_indent='# ', subsequent_indent='#   ')
 
 
-def laid_out(head: Sequence[str],
+def format_config(head: Sequence[str],
              content: Mapping[str, Any],
              comments: Mapping[str, Sequence[str]] | None = None) -> str:
     """Return the formatted source of a config file.
@@ -73,6 +73,6 @@ def laid_out(head: Sequence[str],
     """
     lines = list(head)
     for key, value in content.items():
-        lines += comment_lines((comments or {}).get(key, ()))
-        lines.append(f'{key} = {python_source(value)}')
+        lines += format_comments((comments or {}).get(key, ()))
+        lines.append(f'{key} = {format_value(value)}')
     return FormatCode('\n'.join(lines) + '\n', style_config=YAPF)[0]

@@ -25,7 +25,7 @@ PATH_KEYS = ('data_root', 'ann_file', 'data_prefix')
 EVALUATORS = ('val_evaluator', 'test_evaluator')
 
 
-def evaluators(cfg: Config, keys: tuple[str, ...] = EVALUATORS) -> Iterator[ConfigDict]:
+def iter_evaluators(cfg: Config, keys: tuple[str, ...] = EVALUATORS) -> Iterator[ConfigDict]:
     """Yield the metrics of validation and test, also those within a custom evaluator."""
     for key in keys:
         metrics = cfg.get(key) or []
@@ -53,17 +53,17 @@ def _datasets_below(name: str, value: Any) -> Iterator[tuple[str, ConfigDict]]:
             yield from _datasets_below(f'{name}[{index}]', item)
 
 
-def paths_of(dataset: ConfigDict, data_root: str | None = None) -> list[str]:
+def get_dataset_paths(dataset: ConfigDict, data_root: str | None = None) -> list[str]:
     """Return the annotation files and folders of a dataset, below ``data_root`` if given."""
     prefixes = dataset.get('data_prefix')
     folders = prefixes.values() if isinstance(prefixes, dict) else [prefixes]
     return [
         path for setting in (dataset.get('ann_file'), *folders)
-        for path in paths_of_setting(setting, dataset, data_root)
+        for path in get_setting_paths(setting, dataset, data_root)
     ]
 
 
-def paths_of_setting(setting: Any, dataset: ConfigDict, data_root: str | None = None) -> list[str]:
+def get_setting_paths(setting: Any, dataset: ConfigDict, data_root: str | None = None) -> list[str]:
     """Return the paths in a dataset setting: one, several, or none if it is not a string."""
     root = dataset.get('data_root') if data_root is None else data_root
     paths = setting if isinstance(setting, (list, tuple)) else [setting]
@@ -93,7 +93,7 @@ def redirect_data_root(cfg: Config, data_root: str | Path) -> None:
     moved: dict[str, str] = {}  # old path or root -> new one
     for dataset in datasets:
         old, new = dataset.get('data_root') or '', _root_within(dataset, root)
-        moved |= dict(zip(paths_of(dataset), paths_of(dataset, new), strict=True))
+        moved |= dict(zip(get_dataset_paths(dataset), get_dataset_paths(dataset, new), strict=True))
         if old:
             moved[old] = new
         dataset.data_root = new
@@ -119,7 +119,7 @@ def _root_within(dataset: ConfigDict, data_root: str) -> str:
     """Return ``data_root``, or the directory in it that has the name of the configured root."""
     inner = join_path(data_root, Path(dataset.get('data_root') or '').name)
     is_incomplete, is_inner_incomplete = (
-        any(not exists(path, dataset.get('backend_args')) for path in paths_of(dataset, root))
+        any(not exists(path, dataset.get('backend_args')) for path in get_dataset_paths(dataset, root))
         for root in (data_root, inner))
     return inner if is_incomplete and not is_inner_incomplete else data_root
 
@@ -146,7 +146,7 @@ def check_dataset(cfg: Config, dataloaders: tuple[str, ...]) -> None:
     """Raise a FileNotFoundError that lists all missing annotation files and folders."""
     missing = [
         f'  {path} ({name})' for name, dataset in find_datasets(cfg, dataloaders)
-        for path in paths_of(dataset) if not exists(path, dataset.get('backend_args'))
+        for path in get_dataset_paths(dataset) if not exists(path, dataset.get('backend_args'))
     ]
     if missing:
         raise MissingFileError('the config reads paths that do not exist:\n' + '\n'.join(missing) +
@@ -154,17 +154,17 @@ def check_dataset(cfg: Config, dataloaders: tuple[str, ...]) -> None:
                                'DIR replaces data_root of the config')
 
 
-def classes_of(dataset: ConfigDict) -> tuple[str, ...] | None:
+def get_dataset_classes(dataset: ConfigDict) -> tuple[str, ...] | None:
     """Return the classes in the ``metainfo`` of a dataset or of its type, or None if unknown."""
     metainfo = dataset.get('metainfo') or {}
     if not metainfo.get('classes'):
         metainfo = getattr(find_class(dataset.type, DATASETS), 'METAINFO', {})
     classes = metainfo.get('classes')
-    return None if classes is None else names_of_classes(classes)
+    return None if classes is None else read_names_of_classes(classes)
 
 
 @file_errors()
-def names_of_classes(classes: Any) -> tuple[str, ...]:
+def read_names_of_classes(classes: Any) -> tuple[str, ...]:
     """Return the names in a setting of classes, or in its file, as mmengine does.
 
     Raises:
@@ -179,7 +179,7 @@ def names_of_classes(classes: Any) -> tuple[str, ...]:
 
 
 @file_errors()
-def categories_of(ann_file: str | Path) -> list[str] | None:
+def read_category_names(ann_file: str | Path) -> list[str] | None:
     """Return the category names of a COCO file in its order, or None if there are none.
 
     Only this part is parsed, which is fast for files of hundreds of megabytes.

@@ -63,6 +63,6 @@ class Finding:
                    content['id'], content['effect'])  # yapf: disable
 
 
-def errors_of(findings: Iterable[Finding]) -> list[Finding]:
+def get_errors(findings: Iterable[Finding]) -> list[Finding]:
     """Return the findings that prevent a training."""
     return [finding for finding in findings if finding.severity == 'error']

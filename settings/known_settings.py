@@ -12,7 +12,7 @@ from mmengine.optim import OptimWrapper
 from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop, Runner
 from torch.utils.data import DataLoader
 
-from .registries import bases_of, find_class, is_users
+from .registries import get_bases, find_class, is_custom_class
 
 #: top-level keys: arguments of mmengine's runners, and what they and Colonnade read besides
 TOP = {
@@ -33,7 +33,7 @@ REMOVED_BY_BUILDERS = {
 WRAPPER = {'optimizer', 'constructor', 'paramwise_cfg'}
 
 
-def names_read_from(value: Any, path: list[str]) -> Set[str] | None:
+def get_known_settings(value: Any, path: list[str]) -> Set[str] | None:
     """Return the settings that are read from a dict of a config, or None if that is unknown.
 
     Args:
@@ -45,7 +45,7 @@ def names_read_from(value: Any, path: list[str]) -> Set[str] | None:
     if not isinstance(value, dict) or path[-1] == 'norm_cfg':  # build_norm_layer reads more
         return None
     if 'type' in value:
-        names = names_of_type(value['type'], is_wrapper=path == ['optim_wrapper'])
+        names = get_argument_names(value['type'], is_wrapper=path == ['optim_wrapper'])
         more = {'type', '_scope_'} | REMOVED_BY_BUILDERS.get(path[0], set())
         return None if names is None else names | more
     if path[-1].endswith('_dataloader'):
@@ -54,11 +54,11 @@ def names_read_from(value: Any, path: list[str]) -> Set[str] | None:
         loops = (EpochBasedTrainLoop, IterBasedTrainLoop)
         return {'type', 'by_epoch'}.union(*(inspect.signature(loop).parameters for loop in loops))
     if path == ['optim_wrapper']:
-        return (names_of_type(OptimWrapper, is_wrapper=True) or set()) | {'type'}
+        return (get_argument_names(OptimWrapper, is_wrapper=True) or set()) | {'type'}
     return None
 
 
-def names_of_type(kind: Any, *, is_wrapper: bool = False) -> Set[str] | None:
+def get_argument_names(kind: Any, *, is_wrapper: bool = False) -> Set[str] | None:
     """Return the arguments of a class, or None if it is unknown or accepts any."""
     cls = find_class(kind)
     arguments = get_arguments(cls) if inspect.isclass(cls) else None
@@ -92,12 +92,12 @@ def get_arguments(cls: Any) -> dict[str, Any] | None:
 
 def _iter_signatures(cls: Any) -> Iterator[tuple[type, Mapping[str, inspect.Parameter]]]:
     """Yield each base with its own ``__init__``, and the parameters of that."""
-    for base in bases_of(cls):
+    for base in get_bases(cls):
         if '__init__' in vars(base) and base is not object:
             yield base, inspect.signature(vars(base)['__init__']).parameters
 
 
-def is_misspelt(name: str, other: str) -> bool:
+def is_typo(name: str, other: str) -> bool:
     """Return True if a name is most likely a typo of another one: a part of it, or similar.
 
     Names that differ in a number (``stage3``) or a prefix (``unsup_weight``) are no typos.
@@ -109,20 +109,20 @@ def is_misspelt(name: str, other: str) -> bool:
     return not numbered and not prefixed and bool(get_close_matches(name, [other], cutoff=0.88))
 
 
-def parameter_of(cls: Any, key: str) -> inspect.Parameter | None:
+def find_parameter(cls: Any, key: str) -> inspect.Parameter | None:
     """Return an argument of a class or of the base that it is passed to, or None if unknown.
 
     A custom class may pass its base another value than the default of the base.
     """
     for base, parameters in _iter_signatures(cls):
-        if key in parameters or is_users(base):
+        if key in parameters or is_custom_class(base):
             return parameters.get(key)
     return None
 
 
-def value_of(part: dict[str, Any], key: str) -> Any:
+def get_setting(part: dict[str, Any], key: str) -> Any:
     """Return a setting of a dict with a type, or its default, or None if that is unknown."""
     if key in part:
         return part[key]
-    parameter = parameter_of(find_class(part.get('type')), key)
+    parameter = find_parameter(find_class(part.get('type')), key)
     return None if parameter is None or parameter.default is parameter.empty else parameter.default

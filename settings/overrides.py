@@ -13,7 +13,7 @@ from mmengine.logging import print_log
 from colonnade.common.errors import UserError
 from colonnade.common.name_lists import ask_for_names
 
-from .known_settings import FREE, TOP, is_misspelt, names_read_from
+from .known_settings import FREE, TOP, is_typo, get_known_settings
 
 
 def merge_options(cfg: Config, options: dict[str, Any]) -> None:
@@ -41,7 +41,7 @@ def apply_options(cfg: Config, options: dict[str, Any]) -> dict[str, str]:
     for key in sorted(options, key=lambda key: not key.endswith('_delete_')):
         try:
             _check_key(cfg.to_dict(), key)
-            old = value_at(before, key) if exists(before, key) else None
+            old = get_value(before, key) if exists(before, key) else None
             is_number = isinstance(old, (int, float)) and not isinstance(old, bool)
             is_dynamic = key.endswith('loss_scale')  # a number or 'dynamic'
             if is_number and isinstance(options[key], str) and not is_dynamic:
@@ -70,7 +70,7 @@ def _set_option(cfg: Config, key: str, value: Any) -> None:
     """Set a value; mmengine merges dicts, but does not replace other items of lists."""
     parent, _, last = key.rpartition('.')
     current = cfg.to_dict()
-    items = value_at(current, parent) if exists(current, parent) else None
+    items = get_value(current, parent) if exists(current, parent) else None
     if isinstance(items, (list, tuple)) and not isinstance(value, dict):
         changed = [*items]
         changed[int(last)] = value
@@ -96,7 +96,7 @@ def _check_key(cfg: dict[str, Any], key: str) -> None:
             raise UserError(f'--cfg-options {key}: {name} is not a list, so it has no item {part}')
         if value is not None and not isinstance(value, (dict, list, tuple)):
             raise UserError(f'--cfg-options {key}: {name} is {value!r} and has no settings')
-        value = value_at(value, part) if exists(value, part) else None
+        value = get_value(value, part) if exists(value, part) else None
         name = f'{name}.{part}'
 
 
@@ -124,10 +124,10 @@ def _check_is_read(cfg: dict[str, Any], key: str) -> None:
         if part == '_delete_' or path and path[-1] in FREE:
             return
         if isinstance(parent, dict):
-            name, known = '.'.join(path), names_read_from(parent, path)
+            name, known = '.'.join(path), get_known_settings(parent, path)
             others = [other for other in parent if other != part]
             if known is None and 'type' not in parent:
-                if any(is_misspelt(part, other) for other in others):
+                if any(is_typo(part, other) for other in others):
                     known = set(others)
                 elif others and part == parts[-1]:
                     _warn(f'--cfg-options {key}: {name} has no {part} in the config, so it may '
@@ -137,7 +137,7 @@ def _check_is_read(cfg: dict[str, Any], key: str) -> None:
                 meant = '; ' + ask_for_names(['.'.join([*path, near[0]])]) if near else \
                     _suggest_keys(cfg, key)
                 raise UserError(f'--cfg-options {key}: {name} has no setting {part}{meant}')
-        parent = value_at(parent, part)
+        parent = get_value(parent, part)
 
 
 def _suggest_keys(cfg: dict[str, Any], key: str) -> str:
@@ -154,20 +154,20 @@ def _suggest_keys(cfg: dict[str, Any], key: str) -> str:
 
 def _iter_settings(cfg: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield the keys and values of a config without the variables of its file."""
-    return paths_below({key: value for key, value in cfg.items() if key in TOP})
+    return iter_paths({key: value for key, value in cfg.items() if key in TOP})
 
 
-def paths_below(value: Any, path: str = '') -> Iterator[tuple[str, Any]]:
+def iter_paths(value: Any, path: str = '') -> Iterator[tuple[str, Any]]:
     """Yield the dotted keys and values of nested dicts and lists."""
     items = value.items() if isinstance(value, dict) else enumerate(value) \
         if isinstance(value, (list, tuple)) else ()
     for key, item in items:
         inner = f'{path}.{key}' if path else str(key)
         yield inner, item
-        yield from paths_below(item, inner)
+        yield from iter_paths(item, inner)
 
 
-def value_at(value: Any, key: str) -> Any:
+def get_value(value: Any, key: str) -> Any:
     """Return the value at a dotted key of nested dicts and lists.
 
     Raises:
@@ -186,7 +186,7 @@ def value_at(value: Any, key: str) -> Any:
 def exists(cfg: Any, key: str) -> bool:
     """Return True if a dotted key exists."""
     try:
-        value_at(cfg, key)
+        get_value(cfg, key)
     except KeyError:
         return False
     return True

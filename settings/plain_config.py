@@ -13,8 +13,8 @@ from mmengine.config.config import RESERVED_KEYS
 
 from colonnade.common.errors import MissingFileError, UserCodeError, UserError
 
-from .config_writer import laid_out
-from .registries import runs_user_code
+from .config_writer import format_config
+from .registries import is_from_user_code
 
 MAX_CHARACTERS = 2**20  # of a config file
 PLAIN = (str, int, float, bool, type(None))
@@ -41,7 +41,7 @@ def package_errors(source: str | Path) -> Iterator[None]:
         raise
     except Exception as error:  # untrusted content can make any library raise any error
         kind = '' if isinstance(error, UserError) else f'{type(error).__name__}: '
-        cls = PackageCodeError if runs_user_code(error) else PackageError
+        cls = PackageCodeError if is_from_user_code(error) else PackageError
         raise cls(f'{source} cannot be loaded: {kind}{error}') from error
 
 
@@ -120,7 +120,7 @@ def config_text(values: Mapping[str, Any], head: list[str]) -> str:
     """
     for name, value in values.items():
         _require_plain(value, name)
-    return laid_out(head, values)
+    return format_config(head, values)
 
 
 def _require_plain(value: Any, name: str) -> None:

@@ -20,9 +20,9 @@ from colonnade.common.errors import MissingFileError, UserCodeError, UserError, 
 from colonnade.common.options import LaunchOptions
 
 from .config_types import check_types
-from .dataset_paths import evaluators, redirect_data_root
+from .dataset_paths import iter_evaluators, redirect_data_root
 from .overrides import merge_options
-from .registries import is_known, runs_user_code, unknown_type
+from .registries import is_known, is_from_user_code, format_unknown_type
 
 LIBRARIES = ('mmdet', 'mmseg')
 SUFFIXES = ('.py', '.json', '.yaml', '.yml')
@@ -40,7 +40,7 @@ Options = TypeVar('Options', bound=HasConfig)
 Result = TypeVar('Result')
 
 
-def reading_config(function: Callable[[Options], Result]) -> Callable[[Options], Result]:
+def report_config_errors(function: Callable[[Options], Result]) -> Callable[[Options], Result]:
     """Make a function raise a UserCodeError that names the config if a value has a wrong type."""
 
     @wraps(function)
@@ -54,7 +54,7 @@ def reading_config(function: Callable[[Options], Result]) -> Callable[[Options],
     return wrapped
 
 
-@reading_config
+@report_config_errors
 def load_config(options: LaunchOptions) -> Config:
     """Return the config of a run with its options applied.
 
@@ -64,7 +64,7 @@ def load_config(options: LaunchOptions) -> Config:
     """
     cfg = read_config(options.config)
     check_types(cfg)
-    for evaluator in evaluators(cfg):  # a faster implementation of pycocotools
+    for evaluator in iter_evaluators(cfg):  # a faster implementation of pycocotools
         if evaluator.get('type') == 'CocoMetric' and find_spec('faster_coco_eval') is not None:
             import_module('mmdet.evaluation')
             if METRICS.get('mmdet.FasterCocoMetric'):
@@ -148,18 +148,18 @@ def import_without_warnings(name: str) -> None:
 
 def check_metrics(cfg: Config, key: str) -> None:
     """Raise a ValueError for unknown metrics, which mmengine would report after loading data."""
-    parts = [(METRICS, metric) for metric in evaluators(cfg, (key, ))]
+    parts = [(METRICS, metric) for metric in iter_evaluators(cfg, (key, ))]
     if isinstance(cfg.get(key), dict) and 'metrics' in cfg[key]:
         parts.append((EVALUATOR, cfg[key]))
     for parent, part in parts:
         kind = part.get('type')
         with parent.switch_scope_and_registry(part.get('_scope_')) as registry:
             if isinstance(kind, str) and not is_known(kind, registry):
-                raise UserError(f'{key} cannot be built: {unknown_type(kind)}')
+                raise UserError(f'{key} cannot be built: {format_unknown_type(kind)}')
 
 
 @contextmanager
-def build_error() -> Iterator[None]:
+def report_build_errors() -> Iterator[None]:
     """Context manager that reports parts of a config that cannot be built.
 
     Raises:
@@ -170,10 +170,10 @@ def build_error() -> Iterator[None]:
         yield
     except (TypeError, KeyError) as error:
         text = str(error.args[0]) if error.args else ''
-        if not re.match(WRONG_SETTING, text) or runs_user_code(error):
+        if not re.match(WRONG_SETTING, text) or is_from_user_code(error):
             raise
         name, separator, _ = text.partition(' is not in the ')
-        reason = unknown_type(name) if separator else text
+        reason = format_unknown_type(name) if separator else text
         raise UserError(f'a part of the config cannot be built: {reason}') from error
     except AssertionError as error:
         if not str(error):
@@ -182,7 +182,7 @@ def build_error() -> Iterator[None]:
 
 
 @contextmanager
-def errors_of_others(text: str) -> Iterator[None]:
+def report_third_party_errors(text: str) -> Iterator[None]:
     """Context manager that turns any error of third-party code into a UserCodeError.
 
     Args:

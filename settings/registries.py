@@ -61,22 +61,22 @@ def may_be_name(text: str) -> bool:
     return all(text.split('.')) and '\0' not in text
 
 
-def package_of(cls: Any) -> str:
+def get_package(cls: Any) -> str:
     """Return the package of a class or function, or an empty string."""
     return str(getattr(cls, '__module__', '')).partition('.')[0]
 
 
-def bases_of(cls: Any) -> tuple[type, ...]:
+def get_bases(cls: Any) -> tuple[type, ...]:
     """Return a class and all its bases, or nothing for what is not a class."""
     return inspect.getmro(cls) if inspect.isclass(cls) else ()
 
 
-def is_users(cls: Any) -> bool:
+def is_custom_class(cls: Any) -> bool:
     """Return True if a class or function is custom code, which may do anything."""
-    return package_of(cls) not in ('', *LIBRARIES)
+    return get_package(cls) not in ('', *LIBRARIES)
 
 
-def runs_user_code(error: BaseException) -> bool:
+def is_from_user_code(error: BaseException) -> bool:
     """Return True if the traceback of an error leads through custom code."""
     known = {*LIBRARIES, *DEPENDENCIES, *sys.stdlib_module_names}
     modules = (frame.f_globals.get('__name__', '') for frame, _ in walk_tb(error.__traceback__))
@@ -96,7 +96,7 @@ def loaded_scopes() -> set[str]:
     return {child for parent in REGISTRIES for child in (parent.scope, *parent.children)}
 
 
-def unknown_type(name: str) -> str:
+def format_unknown_type(name: str) -> str:
     """Return the message for an unknown type, with similar types that are registered."""
     loaded = [child for parent in REGISTRIES for child in (parent, *parent.children.values())]
     types = {known.lower(): known for each in loaded for known in sorted(each.module_dict)}

@@ -152,7 +152,7 @@ DATA_RULES = {
     'unknown-sources': Rule('note', 'conversions whose sources are not available',
         'convert again on this host if the sources may have changed'),
     'outside': Rule('error', 'files outside the folders of their dataset',
-        'check which files they are; if they are intended, pass --allow-outside'),
+        'check which files they are; if they are intended, pass --allow-external-files'),
     'wrong-label-map': Rule('error', 'label maps that cannot be used',
         'save it as an 8-bit PNG with one channel', 'sample'),
     'unknown-label': Rule('error', 'label maps with labels that are not classes',

@@ -70,7 +70,7 @@ def test_dumped_config_is_not_changed_twice(tmp_path: Path) -> None:
     with pytest.raises(UserError, match='--grad-accum 2 does not fit .* pass --grad-accum 4, or'):
         set_grad_accumulation(dumped, 2)
     with pytest.raises(UserError, match='written by a run with --grad-accum 4'):
-        schedule(dumped, 100)
+        scale_schedule(dumped, 100)
 
     cfg = load(SEGMENTER)
     cfg.param_scheduler[-1].eta_min = 1.

@@ -17,10 +17,10 @@ from mmseg.evaluation import IoUMetric
 from colonnade.engine.training import TrainOptions, load_training_settings
 from colonnade.recipes.config_report import examine
 from colonnade.settings.checks.all_checks import check_config, find_problems
-from colonnade.settings.config_types import check_types, kind_problems
-from colonnade.settings.dataset_paths import (categories_of, check_dataset, evaluators,
-                                              find_datasets, paths_of, redirect_data_root)
-from colonnade.settings.findings import errors_of
+from colonnade.settings.config_types import check_types, find_type_errors
+from colonnade.settings.dataset_paths import (read_category_names, check_dataset, iter_evaluators,
+                                              find_datasets, get_dataset_paths, redirect_data_root)
+from colonnade.settings.findings import get_errors
 from colonnade.settings.reading import check_metrics, read_config
 
 RECIPES = [
@@ -225,9 +225,9 @@ def test_datasets_without_annotation_file(tmp_path: Path) -> None:
 ])
 def test_read_category_names(content: Any, names: list[str] | None, tmp_path: Path) -> None:
     (tmp_path / 'a.json').write_text(json.dumps(content))
-    assert categories_of(tmp_path / 'a.json') == names
+    assert read_category_names(tmp_path / 'a.json') == names
     (tmp_path / 'a.json').write_text('')
-    assert categories_of(tmp_path / 'a.json') is None
+    assert read_category_names(tmp_path / 'a.json') is None
 
 
 def fail_training(run_tool: Callable, capsys: pytest.CaptureFixture[str], *arguments: Any) -> str:
@@ -341,7 +341,7 @@ def test_redirect_data_root(old_root: str | None, tmp_path: Path) -> None:
 ])
 def test_paths_of_custom_datasets(ann_file: Any, prefix: Any, paths: list[str]) -> None:
     dataset = ConfigDict(data_root='/x', ann_file=ann_file, data_prefix=prefix)
-    assert paths_of(dataset) == paths
+    assert get_dataset_paths(dataset) == paths
 
 
 def test_absolute_paths_are_kept(tmp_path: Path) -> None:
@@ -388,7 +388,7 @@ def test_sections_of_wrong_type(text: str, message: str, shapes: Path, tmp_path:
     options = TrainOptions(
         tmp_path / 'own.py', data_root=shapes / 'ade', work_dir=tmp_path / 'run', patience=1)
     with pytest.raises(ValueError, match=message):
-        training_settings(options)
+        load_training_settings(options)
     if ' must be ' in message and 'a number' not in message:
         assert re.search(message, str(examine(tmp_path / 'own.py')[0]))
 
@@ -429,8 +429,8 @@ def test_custom_datasets_accept_any_settings(settings: dict[str, Any], tmp_path:
     (tmp_path / 'own.py').write_text(
         f'_base_ = {str(config("sem_fpn"))!r}\ncustom_imports = dict(imports=["own_pairs"])\n'
         f'train_dataloader = dict(dataset=dict(_delete_=True, type="OwnPairs", **{settings}))')
-    assert not kind_problems(read_config(tmp_path / 'own.py'))
-    assert not errors_of(examine(tmp_path / 'own.py'))
+    assert not find_type_errors(read_config(tmp_path / 'own.py'))
+    assert not get_errors(examine(tmp_path / 'own.py'))
 
 
 @pytest.mark.parametrize('steps', [
@@ -484,7 +484,7 @@ def test_unreadable_files_of_classes(content: bytes | None, message: str, tmp_pa
 def test_tuple_of_metrics() -> None:
     cfg = copy_config(config('sem_fpn'))
     cfg.val_evaluator = (cfg.val_evaluator, dict(type='mmseg.IoUMetric', iou_metrics=['mDice']))
-    assert [metric.type for metric in evaluators(cfg, ('val_evaluator', ))] == [
+    assert [metric.type for metric in iter_evaluators(cfg, ('val_evaluator', ))] == [
         'IoUMetric', 'mmseg.IoUMetric']  # yapf: disable
     assert not find_problems(cfg, ALL)
 

@@ -10,8 +10,8 @@ from helpers.cached_configs import copy_config
 from mmengine.config import Config
 
 from colonnade.settings import overrides
-from colonnade.settings.known_settings import is_misspelt
-from colonnade.settings.overrides import merge_options, value_at
+from colonnade.settings.known_settings import is_typo
+from colonnade.settings.overrides import merge_options, get_value
 from colonnade.tools import train
 
 DETECTOR = ROOT / 'configs/mask_rcnn/xcit_small_12_p16_3x_coco.py'
@@ -122,7 +122,7 @@ def test_replace_or_update_dict(options: dict[str, Any], expected: dict[str, Any
     ('crop_size', 'mode', False),
 ])
 def test_misspelt_names(name: str, other: str, misspelt: bool) -> None:
-    assert is_misspelt(name, other) == misspelt
+    assert is_typo(name, other) == misspelt
 
 
 def test_keys_that_may_be_unread_get_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
@@ -165,7 +165,7 @@ def test_invalid_settings(option: str, monkeypatch: pytest.MonkeyPatch,
 ])  # yapf: disable
 def test_set_items_of_lists(key: str, value: Any, path: str, expected: Any) -> None:
     """mmengine can only set items that are dicts."""
-    assert value_at(override(DETECTOR, key, value).to_dict(), path) == expected
+    assert get_value(override(DETECTOR, key, value).to_dict(), path) == expected
 
 
 def test_later_option_removes_earlier_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from torch import nn
 from colonnade.backbones import ColumnarBackbone
 from colonnade.models.building import build_on_meta
 from colonnade.necks.pyramid import Pyramid
-from colonnade.settings.classes import class_heads, num_classes_of
+from colonnade.settings.classes import iter_class_heads, get_num_classes
 
 PATHS = sorted((ROOT / 'configs').glob('[!_]*/*.py'))
 HEADS = sorted({path.parent.name for path in PATHS})
@@ -114,7 +114,7 @@ def check_name(path: Path, cfg: Config) -> None:
     assert (model.get('decode_head') or model).type == HEAD_TYPES[head]
     classes = {'coco': 80, 'ade20k': 150}.get(name['data'])
     classes = classes or len(cfg.train_dataloader.dataset.metainfo.classes)
-    assert {num_classes_of(part) for _, part in class_heads(model)} == {classes}
+    assert {get_num_classes(part) for _, part in iter_class_heads(model)} == {classes}
     if name['schedule'] == 'slim':  # width and depth of XCiT-N12
         settings = CLASSES[backbone].variants.resolve(model.backbone.arch)
         assert (settings['embed_dim'], settings['depth']) == (128, 12)

@@ -16,7 +16,7 @@ from mmengine.config import Config
 from colonnade.datasets.options import DataOptions
 from colonnade.datasets.validation.coco_files import Usage, check_instances, make_header_check
 from colonnade.datasets.validation.validation_report import Report
-from colonnade.recipes.custom_data.config_creation import look_at_data
+from colonnade.recipes.custom_data.config_creation import read_dataset_description
 from colonnade.tools.command_line import parse_options
 
 POLYGON = [4, 4, 20, 4, 20, 16]
@@ -106,7 +106,7 @@ def repair_instances(instances: list, *options: str) -> tuple[list[dict], list[s
     parser = argparse.ArgumentParser()
     args = parse_options(parser, DataOptions, words=[*map(str, instances), *options])
     args.out, report = instances[1].parent / 'own.py', Report()
-    data = look_at_data(args, report, masks=True, filter_cfg={}, kind='instances')
+    data = read_dataset_description(args, report, masks=True, filter_cfg={}, kind='instances')
     assert data is not None and not report.errors
     files = [data.root / dataset['ann_file'] for dataset in data.datasets]
     return [json.loads(file.read_text()) for file in files], report.warnings

@@ -28,7 +28,7 @@ from colonnade.models.fusion import fuse as fuse_model
 from colonnade.models.fusion.full_model import find_columnar_modules
 from colonnade.models.half_precision import Bfloat16OptimWrapper, compute_in
 from colonnade.settings.checks.all_checks import check_config
-from colonnade.settings.classes import class_heads, num_classes_of
+from colonnade.settings.classes import iter_class_heads, get_num_classes
 from colonnade.settings.dataset_paths import redirect_data_root
 from colonnade.settings.reading import read_config
 from colonnade.weights.files import read_checkpoint
@@ -78,7 +78,7 @@ def create_config(head: SimpleNamespace) -> None:
     head.run_tool('create_config', head.leaf, *draw(head.tmp_path), *names, '--out', out)
     cfg = read_config(out)
     check_config(cfg, ('train_dataloader', 'val_dataloader'))
-    assert {num_classes_of(part) for _, part in class_heads(cfg.model)} == {2}
+    assert {get_num_classes(part) for _, part in iter_class_heads(cfg.model)} == {2}
     build_on_meta(cfg.model)
 
 

@@ -26,7 +26,7 @@ from mmengine.registry import MODELS
 from torch import nn
 
 from colonnade import runtime
-from colonnade.common.hashing import sha256_of
+from colonnade.common.hashing import compute_sha256
 from colonnade.export.detectors import build_plan
 from colonnade.export.end_to_end import count_differences, draw_images, verify_predictions
 from colonnade.export.exporter import ExportOptions, export

@@ -14,7 +14,7 @@ from mmengine.registry import MODELS
 from torch import Tensor
 
 from colonnade.models.class_transfer import ClassTransfer, find_class_rows
-from colonnade.settings.classes import class_heads
+from colonnade.settings.classes import iter_class_heads
 from colonnade.settings.reading import read_config
 from colonnade.weights.loading import plan_loading
 from colonnade.weights.state_dicts import get_classes
@@ -40,7 +40,7 @@ DEPENDENT = {
 def build_model(head: str, num_classes: int, **changes: Any) -> torch.nn.Module:
     cfg = read_config(config(head))
     cfg.merge_from_dict(changes)
-    for _, part in class_heads(cfg.model):
+    for _, part in iter_class_heads(cfg.model):
         part['num_classes'] = num_classes
     return MODELS.build(cfg.model)
 

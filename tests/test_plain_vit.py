@@ -17,8 +17,8 @@ from colonnade.backbones.kernels.devices import on_meta_device
 from colonnade.backbones.plain_vit.blocks import PlainBlock
 from colonnade.engine.optim.layer_decay import LayerDecayConstructor
 from colonnade.evaluation.benchmark.candidates import Intermediates
-from colonnade.settings.backbone_config import settle_backbone
-from colonnade.settings.checks.pretrained_weights import normalization_problems
+from colonnade.settings.backbone_config import fill_backbone_settings
+from colonnade.settings.checks.pretrained_weights import find_normalization_problems
 from colonnade.weights import WeightsError, load_weights
 
 TINY = dict(embed_dim=48, depth=3, num_heads=2)
@@ -215,7 +215,7 @@ def test_tap_norm_of_full_model(tmp_path: Path) -> None:
     weights = dict(type='Pretrained', checkpoint='timm://vit_small_patch16_224.dino')
     arch = dict(model='vit_small_patch16_224', **TINY)
     model = ConfigDict(backbone=dict(type='PlainViT', arch=arch, init_cfg=weights))
-    settle_backbone(model)
+    fill_backbone_settings(model)
     assert model.backbone.tap_norm is True
     whole = nn.ModuleDict(dict(backbone=PlainViT(arch, init_cfg=weights)))
     torch.save(dict(state_dict=whole.state_dict()), tmp_path / 'a.pth')
@@ -284,7 +284,7 @@ def test_warns_of_normalization_for_other_weights(mean: float, checkpoint: str |
         backbone['init_cfg'] = dict(type='Pretrained', checkpoint=checkpoint)
     preprocessor = dict(mean=[mean] * 3 if isinstance(mean, float) else mean, std=[127.5] * 3)
     model = dict(backbone=backbone, data_preprocessor=preprocessor)
-    said = list(normalization_problems(Config(dict(model=model)), ()))
+    said = list(find_normalization_problems(Config(dict(model=model)), ()))
     assert bool(said) == warned
     if warned:
         assert 'set these in model.data_preprocessor' in str(said[0])

@@ -20,7 +20,7 @@ from PIL import Image
 from pycocotools.coco import COCO
 
 from colonnade.common.errors import FileError
-from colonnade.common.locking import locked
+from colonnade.common.locking import lock_folder
 from colonnade.inference.resume_log import ResumeLog
 from colonnade.inference.video import open_video, open_writer
 from colonnade.models.fusion import label_maps
@@ -201,7 +201,7 @@ def test_full_disk_or_memory(error: Exception, message: str, predict: Predict, p
 
 def test_output_folder_in_use(predict: Predict, photos: Path, tmp_path: Path) -> None:
     (tmp_path / 'out').mkdir()
-    with locked(tmp_path / 'out', ''):
+    with lock_folder(tmp_path / 'out', ''):
         predict(SEGMENTER, photos, error='another process writes to .*out: wait until it ends')
     predict(SEGMENTER, photos, out='photos', error='photos contains other files than predictions')
 

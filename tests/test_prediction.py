@@ -78,12 +78,12 @@ def test_prefetching_keeps_order_and_is_bounded() -> None:
         time.sleep(0.02 if number == 0 else 0)
         return number * number
 
-    squares = prefetched(square, count_up(), workers=2, ahead=3)
+    squares = prefetch_map(square, count_up(), workers=2, ahead=3)
     assert list(itertools.islice(squares, 5)) == [0, 1, 4, 9, 16]
     squares.close()
     assert len(taken) <= 5 + 3
     before = set(threading.enumerate())
-    failing = prefetched(lambda number: 1 // number, [2, 1, 0, 1], workers=2, ahead=9)
+    failing = prefetch_map(lambda number: 1 // number, [2, 1, 0, 1], workers=2, ahead=9)
     assert [next(failing), next(failing)] == [0, 1]
     with pytest.raises(ZeroDivisionError):
         next(failing)

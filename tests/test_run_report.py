@@ -335,7 +335,7 @@ def test_recorder_error_does_not_end_training(run_tool: Callable, shapes: Path, 
 def test_report_of_killed_run(trained: Path) -> None:
     about = read(trained / 'record/run.json') | dict(state='running', iteration=1)
     write_json(trained / 'record/run.json', about)
-    with locked(trained, ''):
+    with lock_folder(trained, ''):
         assert 'running; recorded up to iteration 2 of 2' in write_report(trained).read_text()
     about |= dict(iteration=0, seconds=0.)
     write_json(trained / 'record/run.json', about)

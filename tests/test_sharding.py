@@ -12,7 +12,7 @@ from conftest import LAYOUTS, NO_WORKERS, SHORT, config, latest_log, run_process
 from mmengine.registry import MODELS
 from safetensors.torch import load_file, save_file
 
-from colonnade.settings.classes import class_heads
+from colonnade.settings.classes import iter_class_heads
 from colonnade.settings.reading import read_config
 from colonnade.weights import WeightsError
 from colonnade.weights.downloads import fetch
@@ -141,7 +141,7 @@ def test_fsdp_equals_replicas(head: str, options: list[str], train: Callable) ->
 def test_resume_with_any_number_of_processes(checkpoints: str, train: Callable, tmp_path: Path,
                                              shapes: Path) -> None:
     """The state of two processes is resumed as with replicas."""
-    train(2, 'sem_fpn', 'start', '--fsdp', '--checkpoints', checkpoints)
+    train(2, 'sem_fpn', 'start', '--fsdp', '--checkpoint-format', checkpoints)
     for processes in (1, 2, 3):
         found = []
         for name, options in (('shards', ['--fsdp', '--checkpoint-format',
@@ -165,7 +165,7 @@ def test_fsdp_starts_from_any_weights(train: Callable, tmp_path: Path) -> None:
     fitted = read_config(config('sem_fpn'))
     state = MODELS.build(fitted.model).state_dict()
     torch.save(state, tmp_path / 'bare.pth')
-    for _, part in class_heads(fitted.model):
+    for _, part in iter_class_heads(fitted.model):
         part['num_classes'] = 9
     torch.save(MODELS.build(fitted.model).state_dict(), tmp_path / 'nine.pth')
     start = ['--load-from', str(tmp_path / 'bare.pth')]

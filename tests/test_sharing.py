@@ -22,7 +22,7 @@ from colonnade.inference import load
 from colonnade.inference.packages.creation import CardText, make_package, read_metrics, save_weights
 from colonnade.inference.packages.package import build_config, open_package
 from colonnade.inference.packages.portable_config import build_portable_config
-from colonnade.settings.backbone_config import settle_backbone
+from colonnade.settings.backbone_config import fill_backbone_settings
 from colonnade.settings.plain_config import PackageError, config_text, parse_config
 from colonnade.settings.reading import read_config
 
@@ -65,7 +65,7 @@ def test_config_is_unchanged(leaf: Path, no_layout: None) -> None:
     cfg = read_config(leaf)
     values, _ = build_portable_config(cfg, ('disc', ), ((1, 2, 3), ))
     assert repr(parse_config(config_text(values, []), 'config.py')) == repr(values)
-    settle_backbone(cfg.model)
+    fill_backbone_settings(cfg.model)
     build_config(values, 'config.py', trust=False)
     assert repr(values['model']) == repr(plain(cfg.model))
     pipeline = plain(cfg.test_dataloader.dataset.pipeline)
@@ -124,7 +124,7 @@ def test_metadata_and_readme(checkpoints: dict[str, Path], tmp_path: Path,
     assert metadata['parameters'] == sum(each.numel() for each in model.module.parameters())
     assert metadata['versions']['torch'] == torch.__version__
     for name, entry in metadata['files'].items():
-        assert entry['sha256'] == sha256_of(tmp_path / 'out' / name)
+        assert entry['sha256'] == compute_sha256(tmp_path / 'out' / name)
     _, front_matter, body = (tmp_path / 'out/README.md').read_text().split('---\n', 2)
     front = yaml.safe_load(front_matter)
     assert (front['library_name'], front['license']) == ('colonnade', 'cc-by-4.0')
@@ -158,7 +158,7 @@ def test_metrics_belong_to_the_checkpoint(tmp_path: Path) -> None:
     checkpoint.write_bytes(b'a')
     metrics = dict(mIoU=1., mAP_l=-1.)
     for content, message in (
-        (dict(checkpoint='/gone/a.pth', checkpoint_sha256=sha256_of(checkpoint)), ''),
+        (dict(checkpoint='/gone/a.pth', checkpoint_sha256=compute_sha256(checkpoint)), ''),
         (dict(checkpoint=str(checkpoint)), ''),
         (dict(checkpoint=str(checkpoint),
               checkpoint_sha256='0' * 64), 'metrics.json belongs to another file than .*a.pth'),

@@ -14,13 +14,13 @@ from mmengine.logging import MMLogger
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import DATASETS
 
-from colonnade.engine.runner.hooks import QuietFilter
+from colonnade.engine.runner.log_filters import QuietFilter
 from colonnade.models.trial_step import compute_trial_loss, build_trial_model
 from colonnade.recipes.backbone_swap.config_changes import Notes, compute_changes
 from colonnade.recipes.backbone_swap.swap import swap_backbone
 from colonnade.recipes.backbone_swap.training_settings import adapt_training
 from colonnade.settings.checks.all_checks import check_config
-from colonnade.settings.classes import class_heads
+from colonnade.settings.classes import iter_class_heads
 from colonnade.settings.reading import read_config
 
 NANO, PATCHES_OF_14 = 'xcit_nano_12_p16', 'eva02_tiny_patch14_224'
@@ -189,7 +189,7 @@ def test_result_can_be_adapted_to_a_custom_dataset(name: str, draw: Callable, tm
     cfg = read_config(tmp_path / 'own.py')
     check_config(cfg, ('train_dataloader', 'val_dataloader'))
     assert cfg.model.backbone.type == 'XCiT'
-    assert {head['num_classes'] for _, head in class_heads(cfg.model)} == {2}
+    assert {head['num_classes'] for _, head in iter_class_heads(cfg.model)} == {2}
     assert DATASETS.build(dict(cfg.train_dataloader.dataset))[0]['inputs'].ndim == 3
     assert math.isfinite(run_step(tmp_path / 'own.py')[0])
 

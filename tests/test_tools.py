@@ -184,8 +184,8 @@ def test_checkpoint_of_another_model(shapes: Path, tmp_path: Path, run_tool: Cal
     ('train', ['{config}', '--data-root', '{data}', '--work-dir', '{config}/run'
                ], 'Not a directory'),
     ('train', ['{config}', '--data-root', '{data}', '--fsdp'], '--fsdp needs a launcher'),
-    ('train', ['{config}', '--data-root', '{data}', '--checkpoints', 'sharded'
-               ], '--checkpoints sharded needs --fsdp'),
+    ('train', ['{config}', '--data-root', '{data}', '--checkpoint-format', 'sharded'
+               ], '--checkpoint-format sharded needs --fsdp'),
     ('make_shapes', ['{data}'], '{data} already exists: choose another folder'),
     ('make_shapes', ['{data}/new', '--num-val', '0'], 'each split must have at least one image'),
 ])

@@ -24,7 +24,7 @@ from colonnade.datasets.validation.label_map_files import find_unknown_labels
 from colonnade.datasets.validation.preflight import run_preflight_checks
 from colonnade.settings.checks.all_checks import check_config, find_problems
 from colonnade.settings.dataset_paths import redirect_data_root
-from colonnade.settings.findings import errors_of
+from colonnade.settings.findings import get_errors
 from colonnade.settings.reading import prepare_library, read_config
 
 WITHOUT_OUR_BACKBONE = dict(type='ResNet', depth=18)
@@ -104,7 +104,7 @@ def test_labels_out_of_range(reduce: bool, says: str, data: Path) -> None:
     check_config(cfg, ('val_dataloader', ))
     if reduce:
         cfg.model.decode_head.ignore_index = 8
-        assert not errors_of(find_problems(cfg, ('train_dataloader', ), [find_unknown_labels]))
+        assert not get_errors(find_problems(cfg, ('train_dataloader', ), [find_unknown_labels]))
 
 
 def test_unreadable_label_maps(data: Path) -> None:
@@ -153,8 +153,8 @@ class OwnLoader(LoadAnnotations):
       dict(type=LoadAnnotations, with_mask=True, poly2mask=False)], False),
 ])
 def test_polygon_pipelines(steps: list[dict[str, Any]], expected: bool) -> None:
-    assert takes_polygons_alone(steps) == expected
-    assert takes_polygons_alone(Compose(steps).transforms) == expected
+    assert loads_only_polygons(steps) == expected
+    assert loads_only_polygons(Compose(steps).transforms) == expected
 
 
 OWN_FILES = """
@@ -237,7 +237,7 @@ def test_shared_images_of_many_clips_are_fast(tmp_path: Path) -> None:
 
 
 def test_torch_datasets_have_no_image_paths() -> None:
-    assert list(image_paths([Dataset(), ChainDataset([])])) == []
+    assert list(iter_image_paths([Dataset(), ChainDataset([])])) == []
 
 
 def test_datasets_without_classes_are_not_checked() -> None:

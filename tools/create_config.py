@@ -24,7 +24,7 @@ def main(options: NewConfigOptions) -> None:
     from colonnade.recipes.custom_data import config_creation  # slow
     cfg, report = config_creation.read_recipe(options), config_creation.Report()
     print('reading annotations and image headers ...', flush=True)
-    data = config_creation.look_at_recipes_data(cfg, options, report)
+    data = config_creation.read_recipe_dataset(cfg, options, report)
     print_report(report, 'create_config', 'no config was written')
     assert data is not None  # there are no errors
     config_creation.write_config(cfg, options, data)
@@ -33,7 +33,7 @@ def main(options: NewConfigOptions) -> None:
     classes = f'{len(data.classes)} classes: {", ".join(data.classes)}'
     print('\n'.join(map(one_line, (classes, *data.reasons))))
     train = config_creation.format_train_command(out, options.gpus)
-    print(f'written: {out}\ntrain with: {train}' + ' --allow-outside' * bool(data.outside))
+    print(f'written: {out}\ntrain with: {train}' + ' --allow-external-files' * bool(data.outside))
 
 
 if __name__ == '__main__':

@@ -103,13 +103,13 @@ def main(options: TrainCommand) -> None:
 
     from colonnade.engine.runner.signal_handling import Interrupted, handle_signals  # slow
     from colonnade.engine.work_dir import Run
-    from colonnade.reported_training import prepared_training
+    from colonnade.reported_training import prepare_training
     hint = f'resume with: {build_resume_command(sys.argv)}'
     if options.launcher != 'none':  # the launcher's own command line is not known
         hint = 'to resume, run the same command again with --resume'
     try:
         with ExitStack() as stack, report_user_errors('train'):
-            runner = stack.enter_context(prepared_training(options))
+            runner = stack.enter_context(prepare_training(options))
             with handle_signals(runner) as signals, report_user_errors('train'):
                 try:
                     runner.train()

@@ -20,7 +20,7 @@ from mmengine.fileio import LocalBackend, register_backend
 
 from colonnade.common.atomic_files import atomic_write, write_text
 from colonnade.common.errors import FileError
-from colonnade.common.hashing import sha256_of
+from colonnade.common.hashing import compute_sha256
 
 from .state_dicts import DamagedError
 
@@ -64,7 +64,7 @@ def verify_checksum(path: Path) -> None:
 @lru_cache(16)
 def _compute_checksum(path: Path, *version: int) -> str:
     """Return the SHA-256 of a file, cached since training checks a file and then loads it."""
-    return sha256_of(path)
+    return compute_sha256(path)
 
 
 def find_damaged_record(path: Path) -> str | None:

@@ -12,8 +12,8 @@ from mmengine.config import ConfigDict
 
 from colonnade.common.atomic_files import replace_folder
 from colonnade.common.errors import MissingFileError, UserError, file_errors
-from colonnade.settings.dataset_paths import (categories_of, classes_of, find_datasets,
-                                              paths_of_setting)
+from colonnade.settings.dataset_paths import (read_category_names, get_dataset_classes, find_datasets,
+                                              get_setting_paths)
 from colonnade.settings.findings import Finding
 from colonnade.settings.reading import LaunchOptions, load_config
 
@@ -86,19 +86,19 @@ def _reconvert(folder: Path, datasets: Sequence[ConfigDict], report: Report) -> 
 def _find_misfit(datasets: Sequence[ConfigDict], args: DataOptions, folder: Path) -> str:
     """Return how a repeated conversion does not fit the config, or an empty string."""
     for dataset in datasets:
-        file = Path(paths_of_setting(dataset.ann_file, dataset)[0])
+        file = Path(get_setting_paths(dataset.ann_file, dataset)[0])
         if file.stem not in SIDES:  # a file that the user has added
             continue
         side = SIDES.index(file.stem)
-        old, new = classes_of(dataset), args.classes
+        old, new = get_dataset_classes(dataset), args.classes
         if args.coco:
-            new = categories_of(args.coco[side])
-            if new == categories_of(file):  # the config may train on some of them
+            new = read_category_names(args.coco[side])
+            if new == read_category_names(file):  # the config may train on some of them
                 new = None
         if old and new and list(old) != list(new):
             return f'the classes are now {", ".join(new)}, and those of the config {", ".join(old)}'
         prefix = dataset.get('data_prefix') or {}
-        images = paths_of_setting(prefix.get('img', prefix.get('img_path')), dataset)
+        images = get_setting_paths(prefix.get('img', prefix.get('img_path')), dataset)
         if images and args.images and os.path.realpath(images[0]) != os.path.realpath(
                 args.images[side]):
             return (f'the images are now in {args.images[side]}, and those of the config in '

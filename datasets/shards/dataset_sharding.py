@@ -14,13 +14,13 @@ from mmengine.fileio import get
 
 from colonnade.common.atomic_files import new_folder
 from colonnade.common.errors import MissingFileError, UserError, file_errors
-from colonnade.common.hashing import sha256_of
+from colonnade.common.hashing import compute_sha256
 from colonnade.common.progress import Progress
-from colonnade.common.storage.errors import naming
-from colonnade.common.storage.file_access import Settings, backend_of, exists, is_remote, local_copy
+from colonnade.common.storage.object_storage import naming
+from colonnade.common.storage.file_access import Settings, get_backend, exists, is_remote, local_copy
 from colonnade.common.storage.shard_index import MANIFEST, ShardIndex
-from colonnade.settings.dataset_paths import (check_dataset, evaluators, find_datasets,
-                                              paths_of_setting)
+from colonnade.settings.dataset_paths import (check_dataset, iter_evaluators, find_datasets,
+                                              get_setting_paths)
 from colonnade.settings.reading import LaunchOptions, load_config
 
 from ..options import ShardOptions
@@ -122,8 +122,8 @@ def _copy_annotations(cfg: Config, dataloaders: tuple[str, ...], root: str,
                       folder: Path) -> dict[str, str]:
     """Copy the annotation files below the root; return relative path -> SHA-256."""
     found = [(path, each) for _, each in find_datasets(cfg, dataloaders)
-             for path in paths_of_setting(each.get('ann_file'), each)]  # yapf: disable
-    found += [(each.ann_file, each) for each in evaluators(cfg) if each.get('ann_file')]
+             for path in get_setting_paths(each.get('ann_file'), each)]  # yapf: disable
+    found += [(each.ann_file, each) for each in iter_evaluators(cfg) if each.get('ann_file')]
     files = {path: each.get('backend_args') for path, each in found}
     checksums = {}
     for path, settings in files.items():
@@ -132,7 +132,7 @@ def _copy_annotations(cfg: Config, dataloaders: tuple[str, ...], root: str,
             target.parent.mkdir(parents=True, exist_ok=True)
             with local_copy(path, settings) as local:
                 shutil.copyfile(local, target)
-            checksums[relative] = sha256_of(target)
+            checksums[relative] = compute_sha256(target)
     return checksums
 
 
@@ -166,9 +166,9 @@ def verify_shards(folder: str) -> dict[str, Any]:
 
 def _compute_checksum(path: str) -> str:
     if not is_remote(path):
-        return sha256_of(Path(path))
+        return compute_sha256(Path(path))
     digest = hashlib.sha256()
-    with backend_of(path).opened(path) as file, naming(path):
+    with get_backend(path).opened(path) as file, naming(path):
         while chunk := file.read(CHUNK):
             digest.update(chunk)
     return digest.hexdigest()

@@ -98,7 +98,7 @@ class ShardWriter:
         np.save(self.folder / PATHS, np.array(names, dtype=np.bytes_))
         np.save(self.folder / PLACES, locations)
         shards = [self._describe_shard(i, names, locations) for i in range(len(self.shards))]
-        index = {name: sha256_of(self.folder / name) for name in (PATHS, PLACES)}
+        index = {name: compute_sha256(self.folder / name) for name in (PATHS, PLACES)}
         manifest = dict(
             format=FORMAT,
             samples=self.num_samples,

@@ -14,7 +14,7 @@ from typing import Any
 from mmengine.config import ConfigDict
 
 from colonnade.common.name_lists import format_names
-from colonnade.settings.dataset_paths import paths_of_setting
+from colonnade.settings.dataset_paths import get_setting_paths
 from colonnade.settings.findings import Finding
 
 from .validation_report import Report
@@ -144,7 +144,7 @@ def _find_change(path: Path, state: State) -> str:
 
 def find_conversion(dataset: ConfigDict) -> Path | None:
     """Return the folder of the conversion that a dataset reads, or None."""
-    paths = paths_of_setting(dataset.get('ann_file'), dataset)
+    paths = get_setting_paths(dataset.get('ann_file'), dataset)
     folder = Path(paths[0]).parent if paths else None
     return folder if folder and (folder / RECORD).is_file() else None
 

@@ -12,7 +12,7 @@ import cv2
 from colonnade.common.atomic_files import check_writable, write_json
 from colonnade.common.errors import UserError
 from colonnade.runtime.sanitize import one_line
-from colonnade.settings.pipeline_steps import name_of
+from colonnade.settings.pipeline_steps import get_type_name
 from colonnade.settings.reading import LaunchOptions, load_config
 from colonnade.settings.rules import EFFECTS, RULES, STOPPING
 
@@ -54,7 +54,7 @@ def check_datasets(options: CheckDataOptions) -> list[Source]:
     cv2.setLogLevel(0)  # OpenCV would log each damaged image
     known: set[Path] = set()
     for source in sources:
-        level = CheckLevel(True, workers, True, allow_outside=options.allow_outside)
+        level = CheckLevel(True, workers, True, allow_external_files=options.allow_external_files)
         print(f'{source.name}: reading annotations and all files ...', flush=True)
         check_source(cfg, source, level)
         report_changes(source.dataset, options.config, known, source.report)
@@ -69,7 +69,7 @@ def _to_json(sources: Sequence[Source]) -> dict[str, Any]:
         data_sets=[
             dict(
                 name=source.name,
-                type=name_of(source.dataset.type),
+                type=get_type_name(source.dataset.type),
                 images=source.num_images,
                 annotations=source.num_annotations,
                 **source.report.to_json()) for source in sources

@@ -15,10 +15,10 @@ from mmengine.registry import DATASETS, TRANSFORMS
 from colonnade.common.name_lists import format_names
 from colonnade.common.storage import content as content_of
 from colonnade.common.storage import exists, is_readable
-from colonnade.settings.classes import class_heads
-from colonnade.settings.dataset_paths import classes_of, find_datasets, paths_of
+from colonnade.settings.classes import iter_class_heads
+from colonnade.settings.dataset_paths import get_dataset_classes, find_datasets, get_dataset_paths
 from colonnade.settings.findings import Finding
-from colonnade.settings.pipeline_steps import loads_annotations
+from colonnade.settings.pipeline_steps import is_loading_annotations
 from colonnade.settings.registries import find_class
 
 from .image_files import (OtherLabelsError, OtherSizeError, describe_read_error, open_image,
@@ -62,7 +62,7 @@ class LabelLoading:
 def build_label_loading(cfg: Config, dataset: ConfigDict) -> LabelLoading | None:
     """Return how a dataset loads label maps, or None if it loads none or is not from mmseg."""
     base = find_class('mmseg.BaseSegDataset', DATASETS)
-    cls, classes = find_class(dataset.type, DATASETS), classes_of(dataset)
+    cls, classes = find_class(dataset.type, DATASETS), get_dataset_classes(dataset)
     step = find_label_step(dataset)
     if (base is None or not isinstance(cls, type) or not issubclass(cls, base) or step is None
             or classes is None):
@@ -90,7 +90,7 @@ def find_unknown_labels(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[F
         settings = dataset.get('backend_args')
         if loading is None or not all(
                 is_readable(path, settings) and exists(path, settings)
-                for path in paths_of(dataset)):
+                for path in get_dataset_paths(dataset)):
             continue
         for info in sample_evenly(load_infos(dataset), SAMPLE):
             finding = check_label_map(info, loading)
@@ -177,11 +177,11 @@ def sample_evenly(items: list[Any], max_items: int) -> list[Any]:
 
 def find_ignored_labels(cfg: Config) -> set[int]:
     """Return the labels that heads ignore."""
-    return {IGNORED} | {head['ignore_index'] for _, head in class_heads(cfg.model)
+    return {IGNORED} | {head['ignore_index'] for _, head in iter_class_heads(cfg.model)
                         if isinstance(head.get('ignore_index'), int)}  # yapf: disable
 
 
 def find_label_step(dataset: ConfigDict) -> dict[str, Any] | None:
     """Return the pipeline step that loads annotations, or None."""
     steps = dataset.get('pipeline') or []
-    return next((step for step in steps if loads_annotations(step)), None)
+    return next((step for step in steps if is_loading_annotations(step)), None)

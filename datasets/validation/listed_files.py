@@ -35,13 +35,13 @@ class CheckLevel:
         workers: Number of threads that decode.
         shows_progress: Whether to print a progress line.
         visited: Collects the files and folders that were checked, unless all files are decoded.
-        allow_outside: Whether annotations may refer to files anywhere.
+        allow_external_files: Whether annotations may refer to files anywhere.
     """
     is_full: bool = False
     workers: int = 2
     shows_progress: bool = False
     visited: set[str] = field(default_factory=set)
-    allow_outside: bool = True
+    allow_external_files: bool = True
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ def _check_files(paths: Sequence[str], name: str, check: Callable[[int], Finding
     none on object storage, which lists only a thousand files at a time.
     """
     if level.is_full:
-        findings = prefetched(
+        findings = prefetch_map(
             check, range(len(paths)), workers=level.workers, ahead=4 * level.workers)
         with Progress(name, len(paths)) as progress:
             for index, finding in enumerate(findings):

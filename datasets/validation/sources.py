@@ -19,9 +19,9 @@ from colonnade.common.storage.file_access import is_remote
 from colonnade.common.storage.shard_reader import SCHEME
 from colonnade.datasets.gc_control import pause_gc
 from colonnade.settings.checks.class_checks import reads_categories
-from colonnade.settings.dataset_paths import classes_of, evaluators, find_datasets, paths_of
+from colonnade.settings.dataset_paths import get_dataset_classes, iter_evaluators, find_datasets, get_dataset_paths
 from colonnade.settings.findings import Finding
-from colonnade.settings.pipeline_steps import loading_step, name_of
+from colonnade.settings.pipeline_steps import find_custom_loader, get_type_name
 from colonnade.settings.registries import find_class
 
 from ..path_checks import IMAGES, LABEL_MAPS, find_outside_paths
@@ -74,7 +74,7 @@ class Source:
         """Key that is equal for datasets that read the same files in the same way."""
         settings = {key: value for key, value in self.dataset.items() if key != 'pipeline'}
         return repr((settings, find_label_step(self.dataset), self.loading,
-                     loading_step(self.dataset.get('pipeline')), self.usage))
+                     find_custom_loader(self.dataset.get('pipeline')), self.usage))
 
     @property
     def loading(self) -> ImageLoading:
@@ -84,14 +84,14 @@ class Source:
         color_type = first.get('color_type', 'color')
         has_any_depth = color_type == 'unchanged' or first.get('imdecode_backend') == 'tifffile'
         return ImageLoading(self.settings, color_type, has_any_depth
-                            or loading_step(steps) is not None)
+                            or find_custom_loader(steps) is not None)
 
 
 def find_sources(cfg: Config, splits: Sequence[str]) -> Iterator[Source]:
     """Yield the datasets of some splits, without those that read the same files again."""
     known = set()
     for split in splits:
-        evaluation = evaluators(cfg, (f'{split}_evaluator', )) if split != 'train' else ()
+        evaluation = iter_evaluators(cfg, (f'{split}_evaluator', )) if split != 'train' else ()
         metrics = [metric for metric in evaluation if isinstance(metric, dict)]
         scores_masks = any('segm' in (metric.get('metric') or ()) for metric in metrics)
         for name, dataset in find_datasets(cfg, (f'{split}_dataloader', )):
@@ -103,9 +103,9 @@ def find_sources(cfg: Config, splits: Sequence[str]) -> Iterator[Source]:
                 evaluated=split != 'train',
                 # pycocotools needs iscrowd, faster-coco-eval does not
                 needs_iscrowd=any(
-                    name_of(metric.get('type')) == 'CocoMetric' and metric.get('ann_file')
+                    get_type_name(metric.get('type')) == 'CocoMetric' and metric.get('ann_file')
                     for metric in metrics),
-                classes=classes_of(dataset))
+                classes=get_dataset_classes(dataset))
             source = Source(name, split, dataset, usage)
             if source.key not in known:
                 known.add(source.key)
@@ -114,7 +114,7 @@ def find_sources(cfg: Config, splits: Sequence[str]) -> Iterator[Source]:
 
 def check_source(cfg: Config, source: Source, level: CheckLevel) -> None:
     """Check the files of a dataset, and add findings to its report."""
-    dataset, paths = source.dataset, paths_of(source.dataset)
+    dataset, paths = source.dataset, get_dataset_paths(source.dataset)
     level.visited.update(paths)
     for path in paths:
         if is_readable(path, source.settings) and not exists(path, source.settings):
@@ -148,7 +148,7 @@ def check_source(cfg: Config, source: Source, level: CheckLevel) -> None:
         with redirect_stdout(StringIO()):  # progress of pycocotools
             infos = [info for info in load_infos(dataset) if isinstance(info, dict)]
         _check_image_infos(source, [info for info in infos if 'img_path' in info], level)
-        text = f'{name_of(dataset.type)}: only files were checked, not annotations'
+        text = f'{get_type_name(dataset.type)}: only files were checked, not annotations'
         source.report.add(Finding('nothing-to-check', text))
 
 
@@ -160,7 +160,7 @@ def _check_outside(source: Source, infos: Sequence[dict[str, Any]], level: Check
         infos: Dicts with ``img_path`` or ``seg_map_path``, and perhaps the ``id`` of the image.
         level: Thoroughness of the check.
     """
-    if level.allow_outside:
+    if level.allow_external_files:
         return
     dataset = build_lazily(source.dataset)
     for key, prefixes in (('img_path', IMAGES), ('seg_map_path', LABEL_MAPS)):
@@ -200,7 +200,7 @@ def _check_image_infos(source: Source, infos: Sequence[dict[str, Any]], level: C
 
 def _check_coco(source: Source, level: CheckLevel) -> None:
     dataset, report = source.dataset, source.report
-    ann_file = paths_of(dataset)[0]
+    ann_file = get_dataset_paths(dataset)[0]
     try:
         with local_copy(ann_file, source.settings) as local:
             content = load_coco(Path(local), report, needs_annotations=source.split != 'test')
@@ -214,9 +214,9 @@ def _check_coco(source: Source, level: CheckLevel) -> None:
     source.num_images, source.num_annotations = len(content['images']), len(content['annotations'])
     used = _find_used_images(content, source)
     prefix = (dataset.get('data_prefix') or {}).get('img', '')
-    folders = paths_of(ConfigDict(dataset, ann_file='', data_prefix=dict(img=prefix)))
+    folders = get_dataset_paths(ConfigDict(dataset, ann_file='', data_prefix=dict(img=prefix)))
     folder = folders[0] if folders else str(dataset.get('data_root') or '')
-    if not level.allow_outside:
+    if not level.allow_external_files:
         _check_outside(source, [
             dict(img_path=os.path.join(folder, entry['file_name']), id=entry.get('id'))
             for entry in content['images']

@@ -17,7 +17,7 @@ from mmengine.utils.dl_utils import collect_env
 from colonnade.common.hashing import compute_sha256
 from colonnade.common.storage.file_access import Settings, is_local_path
 from colonnade.datasets.validation.label_map_files import spread
-from colonnade.settings.dataset_paths import find_datasets, paths_of
+from colonnade.settings.dataset_paths import find_datasets, get_dataset_paths
 
 #: distributions of each library, one of which is installed
 LIBRARIES = {
@@ -48,7 +48,7 @@ def compute_data_checksums(cfg: Config, dataloader: str, known: Mapping[str,
     return {
         path: known.get(path) or compute_path_checksum(path, dataset.get('backend_args'))
         for _, dataset in find_datasets(cfg, (dataloader, ))
-        for path in paths_of(dataset)
+        for path in get_dataset_paths(dataset)
     }
 
 
@@ -70,7 +70,7 @@ def compute_listing_checksum(folder: str) -> str:
     digest = hashlib.sha256()
     for path in paths:
         digest.update(os.fsencode(path.removeprefix(folder).lstrip(os.sep) + '\n'))
-    for path in spread(paths, MAX_SIZES):
+    for path in sample_evenly(paths, MAX_SIZES):
         try:
             size = os.stat(path).st_size
         except OSError:  # a link that leads nowhere

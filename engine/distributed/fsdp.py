@@ -29,8 +29,8 @@ from colonnade.common.atomic_files import UNFINISHED, replace_folder
 from colonnade.common.distributed import raise_on_all_ranks
 from colonnade.common.errors import FileError, UserError, file_errors
 from colonnade.common.hashing import compute_sha256
-from colonnade.weights.checkpoint_files import (CheckpointError, arguments_of_whole_files,
-                                                keep_sums, reason)
+from colonnade.weights.checkpoint_files import (CheckpointError, get_save_options,
+                                                add_checksums, explain_failure)
 from colonnade.weights.mmengine_loaders import strip_code
 from colonnade.weights.sharded_files import (REST, SHAPES, is_sharded, list_shards, map_values,
                                              read_folder, write_shards)
@@ -126,8 +126,8 @@ class ShardedRunner(StrictRunner):
         """Return tensors by the paths of everything in a checkpoint that has their shape."""
         indices = {id(parameter): index for index, parameter in enumerate(self._get_trained())}
         return {
-            **with_prefix(named, 'state_dict/'),
-            **with_prefix(named, 'ema_state_dict/module.'),
+            **add_prefix(named, 'state_dict/'),
+            **add_prefix(named, 'ema_state_dict/module.'),
             **{f'optimizer/state/{indices[id(each)]}': each for each in trained},
         }  # yapf: disable
 
@@ -161,7 +161,7 @@ class ShardedRunner(StrictRunner):
             return shard_like(value.reshape(1) if is_scalar(path, value) else value, shard)
 
         return checkpoint | {
-            name: mapped(checkpoint[name], place, name)
+            name: map_values(checkpoint[name], place, name)
             for name in SHARDED if name in checkpoint
         }
 
@@ -211,7 +211,7 @@ class ShardedRunner(StrictRunner):
 
         for name in SHARDED:
             if name in checkpoint:
-                checkpoint[name] = mapped(checkpoint[name], collect, name)
+                checkpoint[name] = map_values(checkpoint[name], collect, name)
         if self.folder is None:
             return
         self.num_bytes = sum(value.numel() * value.element_size() for value in shards.values())
@@ -236,7 +236,7 @@ def create_shared_folder(path: Path) -> Iterator[Path]:
         with raise_on_all_ranks():
             yield scratch
         with raise_on_all_ranks(), file_errors():
-            sums = {file.name: compute_sha256(file) for file in shards_of(scratch, get_rank())}
+            sums = {file.name: compute_sha256(file) for file in list_shards(scratch, get_rank())}
             for other in all_gather_object(sums):
                 sums.update(other)
             if is_main_process():

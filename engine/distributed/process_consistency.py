@@ -16,7 +16,7 @@ from colonnade.common.errors import UserError
 from colonnade.common.name_lists import format_names
 from colonnade.common.storage.file_access import is_local_path
 from colonnade.settings.config_values import flat, plain
-from colonnade.settings.dataset_paths import find_datasets, paths_of
+from colonnade.settings.dataset_paths import find_datasets, get_dataset_paths
 
 from ..upstream import get_start, is_resuming
 from .fingerprints import ELSEWHERE, compute_path_checksum, get_versions
@@ -114,7 +114,7 @@ def check_same_data(cfg: Config, datasets: Mapping[str, Dataset]) -> dict[str, s
     wait_for_all()  # loading data may take minutes longer in some processes
     counts = {loader: len(dataset) for loader, dataset in datasets.items()}
     paths = [(path, is_local_path(path, dataset.get('backend_args')))
-             for _, dataset in find_datasets(cfg, tuple(datasets)) for path in paths_of(dataset)]
+             for _, dataset in find_datasets(cfg, tuple(datasets)) for path in get_dataset_paths(dataset)]
     states = all_gather_object((socket.gethostname(), counts))
     checksums = _gather_checksums(paths)
     first_host, first_counts = states[0]

@@ -20,7 +20,7 @@ from PIL import Image
 
 from colonnade.common.errors import UserCodeError, UserError
 from colonnade.runtime.images import SUFFIXES
-from colonnade.settings.dataset_paths import find_datasets, paths_of
+from colonnade.settings.dataset_paths import find_datasets, get_dataset_paths
 from colonnade.settings.registries import find_class
 
 Size = tuple[int, int]  # height, width
@@ -52,7 +52,7 @@ class DataCounts:
 def count_data(cfg: Config) -> DataCounts:
     """Return what is found of the training data of a config."""
     datasets = [dataset for _, dataset in find_datasets(cfg, ('train_dataloader', ))]
-    files = [path for each in datasets for path in paths_of(each)
+    files = [path for each in datasets for path in get_dataset_paths(each)
              if path.endswith('.json') and os.path.isfile(path)]  # yapf: disable
     objects, images = (sum(_count_key(path, key) for path in files)
                        for key in ('bbox', 'file_name'))  # yapf: disable
@@ -70,7 +70,7 @@ def count_images(dataset: ConfigDict) -> int | None:
     if 'dataset' in dataset:
         inner = count_images(dataset.dataset)
         return None if inner is None else inner * dataset.get('times', 1)
-    paths = paths_of(dataset)
+    paths = get_dataset_paths(dataset)
     if not paths or not all(map(os.path.exists, paths)):
         return None
     if files := [path for path in paths if path.endswith('.json')]:

@@ -14,7 +14,7 @@ from torch import nn
 
 from colonnade.backbones import ColumnarBackbone
 from colonnade.common.errors import UserCodeError, UserError
-from colonnade.models.meta_device import build_on_meta
+from colonnade.models.building import build_on_meta
 
 from ..runner.hooks import is_ema_hook, iter_hook_configs
 from .images import Size

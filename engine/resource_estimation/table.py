@@ -5,9 +5,9 @@ import copy
 from collections.abc import Iterator
 from datetime import timedelta
 
-from colonnade.models.half_precision import lacks_bfloat16
-from colonnade.settings.backbone_config import backbone_of
-from colonnade.settings.checks.widths import batch_problems
+from colonnade.models.half_precision import explain_missing_bfloat16
+from colonnade.settings.backbone_config import get_backbone_class
+from colonnade.settings.checks.widths import find_batch_problems
 
 from .step_estimate import GIB, StepEstimate
 from .training_estimate import TrainingEstimate, get_free_disk
@@ -40,14 +40,14 @@ def suggest_changes(step: StepEstimate) -> Iterator[str]:
     cfg, on_gpu = setting.cfg, setting.device == 'cuda'
     if setting.half is None and (on_gpu or not explain_missing_bfloat16()):
         yield '--amp'
-    if backbone_of(cfg.model) and not cfg.model.backbone.get('with_cp'):
+    if get_backbone_class(cfg.model) and not cfg.model.backbone.get('with_cp'):
         yield '--cfg-options model.backbone.with_cp=True'
     for images in range(setting.images - 1, 0, -1):
         if setting.images % images:
             continue
         smaller = copy.deepcopy(cfg)
         smaller.train_dataloader.batch_size = images
-        if not list(batch_problems(smaller, ('train_dataloader', ))):
+        if not list(find_batch_problems(smaller, ('train_dataloader', ))):
             count = cfg.optim_wrapper.get('accumulative_counts', 1) * setting.images // images
             yield f'--total-batch-size {images * setting.processes} --grad-accum {count}'
             break

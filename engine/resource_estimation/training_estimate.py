@@ -14,7 +14,7 @@ from mmengine.device import get_device
 
 from colonnade.common.distributed import VARIABLES
 from colonnade.common.errors import UserError
-from colonnade.models.half_precision import TYPES, half_type
+from colonnade.models.half_precision import TYPES, get_half_type
 from colonnade.settings.checks.all_checks import check_config
 from colonnade.settings.reading import load_config
 
@@ -155,7 +155,7 @@ def estimate_training(train: TrainOptions, options: EstimateOptions) -> Training
     elif options.device != options.here:  # any GPU supports any type
         half = torch.float16 if train.amp is True else TYPES[train.amp]
     else:
-        half = half_type(train.amp, options.device)
+        half = get_half_type(train.amp, options.device)
     setting = Setting(
         cfg=cfg,
         device=options.device,

@@ -17,10 +17,10 @@ from mmengine.visualization import Visualizer
 from colonnade.common.distributed import VARIABLES, check_launcher, has_several_hosts, init_gloo
 from colonnade.common.errors import file_errors
 from colonnade.common.locking import lock_folder
-from colonnade.settings.backbone_config import settle_backbone
-from colonnade.settings.dataset_paths import evaluators
-from colonnade.settings.known_settings import names_of_type
-from colonnade.settings.reading import build_error
+from colonnade.settings.backbone_config import fill_backbone_settings
+from colonnade.settings.dataset_paths import iter_evaluators
+from colonnade.settings.known_settings import get_argument_names
+from colonnade.settings.reading import report_build_errors
 
 from ..components import StrictRunner
 from .hooks import remove_null_hooks
@@ -37,12 +37,12 @@ def build_runner(cfg: Config) -> Runner:
     if has_several_hosts(cfg.launcher):
         gather_by_messages(cfg)
     remove_null_hooks(cfg)
-    settle_backbone(cfg.model)
+    fill_backbone_settings(cfg.model)
     visualizer = cfg.get('visualizer')
     if isinstance(visualizer, dict) and \
             Visualizer.check_instance_created(visualizer.get('name', '')):
         del visualizer['name']  # mmengine would reuse that of an earlier run in this process
-    with build_error():
+    with report_build_errors():
         runner = RUNNERS.build(cfg) if 'runner_type' in cfg else StrictRunner.from_cfg(cfg)
     return runner
 
@@ -100,8 +100,8 @@ def gather_by_messages(cfg: Config) -> None:
 
     mmengine's default is by files in the working directory, which hosts may not share.
     """
-    for metric in evaluators(cfg):
+    for metric in iter_evaluators(cfg):
         with METRICS.switch_scope_and_registry(metric.get('_scope_')) as known:
-            names = names_of_type(known.get(metric.get('type', ''))) or ()
+            names = get_argument_names(known.get(metric.get('type', ''))) or ()
         if 'collect_device' in names and not {'collect_device', 'collect_dir'} & metric.keys():
             metric.collect_device = 'gpu'  # mmengine's name for it, also without GPUs

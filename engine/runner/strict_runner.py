@@ -18,9 +18,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.data import DataLoader
 
 from colonnade.backbones import ColumnarBackbone
-from colonnade.datasets.bad_samples import ADVICE, name_samples
-from colonnade.datasets.mask_encoding import encode_for
-from colonnade.weights.checkpoint_files import arguments_of_whole_files
+from colonnade.datasets.bad_samples import ADVICE, handle_bad_samples
+from colonnade.datasets.rle import encode_masks_for
+from colonnade.weights.checkpoint_files import get_save_options
 from colonnade.weights.downloads import fetch
 from colonnade.weights.loading import Plan, plan_loading
 from colonnade.weights.mmengine_loaders import strip_code
@@ -149,7 +149,7 @@ class StrictRunner(Runner):
         is_training = dataloader is self._train_dataloader
         can_skip = is_training and not self.skipped_samples
         advice = ADVICE + '; --on-bad-sample skip uses other samples instead' * can_skip
-        name_samples(built.dataset, self.skipped_samples if is_training else None, advice)
+        handle_bad_samples(built.dataset, self.skipped_samples if is_training else None, advice)
         return built
 
     def train(self) -> nn.Module:

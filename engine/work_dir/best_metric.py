@@ -11,7 +11,7 @@ from mmengine.registry import HOOKS, LOOPS, METRICS
 from mmengine.runner import ValLoop
 
 from colonnade.common.errors import UserError
-from colonnade.settings.dataset_paths import evaluators
+from colonnade.settings.dataset_paths import iter_evaluators
 from colonnade.settings.registries import find_class
 
 COCO_METRICS = ('CocoMetric', 'FasterCocoMetric')
@@ -40,7 +40,7 @@ def find_best_metric(cfg: Config) -> str | None:
     if find_class(loop.get('type', 'ValLoop'), LOOPS) is not ValLoop or \
             (isinstance(evaluator, dict) and 'metrics' in evaluator):
         return None
-    names = list(filter(None, map(_find_main_metric, evaluators(cfg, ('val_evaluator', )))))
+    names = list(filter(None, map(_find_main_metric, iter_evaluators(cfg, ('val_evaluator', )))))
     ordered = [name for part in ('PQ', 'segm_', '') for name in names if part in name]
     return ordered[0] if ordered else None
 

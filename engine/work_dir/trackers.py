@@ -18,7 +18,7 @@ from mmengine.visualization import BaseVisBackend
 
 from colonnade.common.distributed import VARIABLES
 from colonnade.common.errors import UserError
-from colonnade.settings.pipeline_steps import name_of
+from colonnade.settings.pipeline_steps import get_type_name
 
 from ..options import TRACKERS
 from ..upstream import get_backends
@@ -56,7 +56,7 @@ def resume_wandb_run(cfg: Config, trackers: Sequence[str]) -> Iterator[None]:
     """
     backends = (cfg.get('visualizer') or {}).get('vis_backends') or []
     is_used = 'wandb' in trackers or any(
-        isinstance(each, dict) and name_of(each.get('type')) == 'WandbVisBackend'
+        isinstance(each, dict) and get_type_name(each.get('type')) == 'WandbVisBackend'
         for each in backends)
     is_first = not int(os.environ.get(VARIABLES.get(cfg.launcher, ('', ))[0], 0))
     if not is_used or not is_first or 'WANDB_RUN_ID' in os.environ:

@@ -74,7 +74,7 @@ class FeatureCache:
         try:
             if not (self.folder / 'settings.json').exists():
                 write_json(self.folder / 'settings.json', self.settings)
-            with replacing(self.get_path(image)) as scratch:
+            with atomic_write(self.get_path(image)) as scratch:
                 scratch.write_bytes(payload + self._compute_digest(image, payload))
         except OSError as error:
             raise CacheError(f'cannot write features to {self.folder}: {error}. Choose another '

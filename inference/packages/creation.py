@@ -129,7 +129,7 @@ def read_metrics(path: Path, checkpoint: str) -> dict[str, float | None]:
         raise PackageError(f'{path} is not a metrics.json of colonnade test') from error
     expected = content.get('checkpoint_sha256')
     if expected is not None and Path(checkpoint).is_file():
-        if sha256_of(Path(checkpoint)) != expected:
+        if compute_sha256(Path(checkpoint)) != expected:
             raise PackageError(f'{path} belongs to another file than {checkpoint}, according to '
                                f'the SHA-256: to {tested}')
     elif Path(tested).resolve() != Path(checkpoint).resolve():

@@ -11,7 +11,7 @@ from mmengine.utils import import_modules_from_strings
 from safetensors import SafetensorError, safe_open
 
 from colonnade.common.errors import file_errors
-from colonnade.common.hashing import sha256_of
+from colonnade.common.hashing import compute_sha256
 from colonnade.models.building import drop_pretrained
 from colonnade.settings.config_values import plain
 from colonnade.settings.plain_config import (MissingPackageFileError, PackageError, package_errors,
@@ -71,7 +71,7 @@ def verify_files(folder: Path) -> PackageMetadata:
         if (size := path.stat().st_size) != expected.bytes:
             raise PackageError(f'{path} has {size} bytes, but {METADATA} says {expected.bytes}: '
                                'the file is damaged or was replaced')
-        if (digest := sha256_of(path)) != expected.sha256:
+        if (digest := compute_sha256(path)) != expected.sha256:
             raise PackageError(f'{path} has the SHA-256 {digest}, but {METADATA} says '
                                f'{expected.sha256}: the file is damaged or was replaced')
     try:

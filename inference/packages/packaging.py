@@ -15,7 +15,7 @@ from huggingface_hub.hf_api import RepoFile
 
 from colonnade.common.atomic_files import new_folder
 from colonnade.common.errors import FileError, MissingFileError, UserError, file_errors
-from colonnade.common.hashing import sha256_of
+from colonnade.common.hashing import compute_sha256
 from colonnade.settings.plain_config import PackageError
 from colonnade.weights.downloads import require_hub
 
@@ -93,9 +93,9 @@ def verify_upload(api: HfApi, folder: Path, repository: str, revision: str) -> N
                if isinstance(each, RepoFile) and each.lfs}  # yapf: disable
     with tempfile.TemporaryDirectory() as scratch:
         for name in FILES:
-            digest = digests.get(name) or sha256_of(
+            digest = digests.get(name) or compute_sha256(
                 Path(api.hf_hub_download(repository, name, revision=revision, local_dir=scratch)))
-            if digest != sha256_of(folder / name):
+            if digest != compute_sha256(folder / name):
                 raise PackageError(f'{repository}@{revision}: {name} arrived with the SHA-256 '
                                    f'{digest}: push again')
 

@@ -8,11 +8,11 @@ from typing import Any
 
 from mmengine.config import Config
 
-from colonnade.engine.runner.hooks import averages_weights, hooks_of
+from colonnade.engine.runner.hooks import is_ema_hook, iter_hook_configs
 from colonnade.models.building import drop_pretrained
-from colonnade.settings.backbone_config import settle_backbone
+from colonnade.settings.backbone_config import fill_backbone_settings
 from colonnade.settings.config_values import plain
-from colonnade.settings.dataset_paths import evaluators
+from colonnade.settings.dataset_paths import iter_evaluators
 from colonnade.settings.plain_config import PackageError
 from colonnade.weights.pretrained import get_pretrained
 
@@ -35,8 +35,8 @@ def build_portable_config(
         palette: tuple[tuple[int, int, int], ...]) -> tuple[dict[str, Any], list[str]]:
     """Return the settings of a package's config, and a sentence for each changed setting."""
     cfg = deepcopy(cfg)
-    settle_backbone(cfg.model)
-    for evaluator in evaluators(cfg, ('test_evaluator', )):
+    fill_backbone_settings(cfg.model)
+    for evaluator in iter_evaluators(cfg, ('test_evaluator', )):
         if evaluator.type == 'FasterCocoMetric':  # needs a package that users may lack
             evaluator.type = 'CocoMetric'
     values = {key: plain(cfg[key]) for key in KEPT if cfg.get(key) is not None}
@@ -122,7 +122,7 @@ def describe_training(cfg: Config, progress: Mapping[str, int]) -> dict[str, Any
     source = (get_pretrained(init_cfg) or {}).get('checkpoint')
     if isinstance(source, str):  # URLs are public, paths are not.
         training['backbone_from'] = source if '://' in source else Path(source).name
-    if any(averages_weights(hook) for hook in hooks_of(cfg)):
+    if any(is_ema_hook(hook) for hook in iter_hook_configs(cfg)):
         training['averaged_weights'] = True
     return training
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from colonnade.settings.config_values import without_key
+from colonnade.settings.config_values import remove_key
 
 MISSING = object()
 
@@ -37,10 +37,10 @@ def compute_changes(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
         if before == value:
             continue
         if not isinstance(value, dict) or before is MISSING:
-            changes[key] = without_key(value, '_scope_')
+            changes[key] = remove_key(value, '_scope_')
         elif isinstance(before, dict) and before.get('type') == value.get('type') and \
                 before.keys() <= value.keys():
             changes[key] = compute_changes(before, value)
         else:  # mmengine accepts _delete_ only where it replaces something
-            changes[key] = dict(_delete_=True, **without_key(value, '_scope_'))
+            changes[key] = dict(_delete_=True, **remove_key(value, '_scope_'))
     return changes

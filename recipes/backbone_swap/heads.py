@@ -8,8 +8,8 @@ from typing import Any
 from mmengine.registry import MODELS
 
 from colonnade.models.feature_maps import Map, to_integer
-from colonnade.settings.checks.head_widths import strides_for_fpn_head
-from colonnade.settings.known_settings import get_arguments, names_of_type
+from colonnade.settings.checks.head_widths import compute_fpn_head_strides
+from colonnade.settings.known_settings import get_arguments, get_argument_names
 from colonnade.settings.registries import find_class
 
 from .config_changes import Notes
@@ -37,7 +37,7 @@ def _iter_heads(value: Any, path: str = 'model', *, top: bool = True) -> Iterato
 def _get_indices(head: dict[str, Any], num_maps: int) -> list[int]:
     """Return the indices of the feature maps that a head reads, in its order."""
     is_list = isinstance(head['in_channels'], (list, tuple))
-    has_index = 'in_index' in (names_of_type(find_class(head.get('type'), MODELS)) or ())
+    has_index = 'in_index' in (get_argument_names(find_class(head.get('type'), MODELS)) or ())
     default = list(range(num_maps)) if is_list or not has_index else -1
     in_index = head.get('in_index', default)
     return [i % num_maps for i in (in_index if isinstance(in_index, (list, tuple)) else [in_index])]
@@ -96,7 +96,7 @@ def scale_strides(value: Any, ratio: float, path: str, notes: Notes) -> None:
         if key in STRIDES and isinstance(item, (list, tuple, int, float)):
             value[key] = _multiply(item, ratio)
         elif key == 'feature_strides' and isinstance(item, (list, tuple)):  # mmseg's FPNHead
-            value[key] = strides_for_fpn_head(_multiply(item, ratio))
+            value[key] = compute_fpn_head_strides(_multiply(item, ratio))
         elif key.endswith('_stride') and isinstance(item, (int, float)):
             notes.add_open_question(f'{path}.{key} is {item}, but strides are multiplied by '
                                     f'{ratio:g}: it is unchanged')

@@ -16,8 +16,8 @@ from colonnade.configs import find_config
 from colonnade.models.feature_maps import build_part
 from colonnade.models.trial_step import find_trial_error
 from colonnade.settings.checks.all_checks import check_config
-from colonnade.settings.config_values import without_key
-from colonnade.settings.config_writer import base_path, comment_lines, laid_out
+from colonnade.settings.config_values import remove_key
+from colonnade.settings.config_writer import format_base_path, format_comments, format_config
 from colonnade.settings.reading import read_config
 
 from .backbone_names import Backbone, find_backbone
@@ -73,7 +73,7 @@ def swap_backbone(name: str, backbone_name: str, out: Path) -> Notes:
     old = cfg.to_dict()
     new = _adapt_config(old, backbone, notes)
     changes = compute_changes(old, new)
-    base = name if re.match(PACKAGE_CONFIG, name) else base_path(path, out)
+    base = name if re.match(PACKAGE_CONFIG, name) else format_base_path(path, out)
     write_text(out, _format_source(base, backbone, changes, notes))
     try:
         _check_written(out, new, cfg, notes)
@@ -103,7 +103,7 @@ def _adapt_config(old: dict[str, Any], backbone: Backbone, notes: Notes) -> dict
 def _format_source(base: str, backbone: Backbone, changes: dict[str, Any], notes: Notes) -> str:
     head = [f'{backbone.name}, set by colonnade swap_backbone. Other settings are inherited.']
     head += [f'Undecided: {text}.' for text in notes.open_questions]
-    return laid_out([*comment_lines(head), f'_base_ = {base!r}', ''], changes, notes.reasons)
+    return format_config([*format_comments(head), f'_base_ = {base!r}', ''], changes, notes.reasons)
 
 
 def _check_written(path: Path, expected: dict[str, Any], before: Config, notes: Notes) -> None:
@@ -115,7 +115,7 @@ def _check_written(path: Path, expected: dict[str, Any], before: Config, notes: 
     cfg = read_config(path)
     content = cfg.to_dict()
     for key, value in expected.items():
-        if without_key(content.get(key), '_scope_') != without_key(value, '_scope_'):
+        if remove_key(content.get(key), '_scope_') != remove_key(value, '_scope_'):
             raise UserError(f'{key} of the written config is not as expected: a text config cannot '
                             'change its base')
     check_config(cfg, ('train_dataloader', 'val_dataloader'))

@@ -9,7 +9,7 @@ from typing import Any
 from colonnade.backbones import BACKBONES
 from colonnade.common.errors import UserCodeError, UserError
 from colonnade.models.feature_maps import Map, find_levels, find_maps, find_used_maps, to_integer
-from colonnade.settings.known_settings import names_of_type
+from colonnade.settings.known_settings import get_argument_names
 from colonnade.weights.pretrained import IMAGENET
 
 from .backbone_names import Backbone
@@ -148,7 +148,7 @@ def _build_neck(necks: list[Model], used: list[int], strides: list[float],
     widths = type(in_channels)([width] * len(used)) if is_list else width
     first = dict(_shift_levels(necks[0], used[0]), in_channels=widths)
     chain = [*pyramids, first, *necks[1:]]
-    if pyramids and is_list and 'out_channels' in (names_of_type(first['type']) or ()):
+    if pyramids and is_list and 'out_channels' in (get_argument_names(first['type']) or ()):
         pyramid['fpn'] = {key: value for key, value in first.items() if key != 'in_channels'}
         chain = [pyramid, *necks[1:]]
     return (chain if chain[1:] else chain[0]), find_levels(first, maps)

@@ -47,7 +47,7 @@ def adapt_training(cfg: dict[str, Any], names: Iterable[str], notes: Notes) -> d
         if 'auto_scale_lr' not in cfg:
             new['auto_scale_lr'] = dict(enable=False, base_batch_size=BATCH_SIZE)
             notes.add_reason('auto_scale_lr', 'The batch size that the learning rate is for.')
-        if rate and scale_final_rates(schedulers_of(new), wrapper['optimizer']['lr'] / rate):
+        if rate and scale_final_rates(get_schedulers(new), wrapper['optimizer']['lr'] / rate):
             notes.add_reason('param_scheduler', 'eta_min is scaled with the learning rate.')
     elif kind != 'AdamW':
         notes.add_open_question(f"optim_wrapper.optimizer is {kind}: Colonnade's recipes use AdamW")

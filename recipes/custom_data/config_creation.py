@@ -42,7 +42,7 @@ def read_recipe(args: NewConfigOptions) -> Config:
     return cfg
 
 
-def look_at_data(args: DataOptions,
+def read_dataset_description(args: DataOptions,
                  report: Report,
                  *,
                  masks: bool,
@@ -92,13 +92,13 @@ def look_at_data(args: DataOptions,
         return data
 
 
-def look_at_recipes_data(cfg: Config, args: NewConfigOptions, report: Report) -> CustomDataset | None:
-    """Call :func:`look_at_data` with the settings of a base config.
+def read_recipe_dataset(cfg: Config, args: NewConfigOptions, report: Report) -> CustomDataset | None:
+    """Call :func:`read_dataset_description` with the settings of a base config.
 
     External files are errors, because training would reject them, unless ``args`` allows them.
     """
     steps = cfg.train_dataloader.dataset.pipeline
-    data = look_at_data(
+    data = read_dataset_description(
         args,
         report,
         masks=has_masks(cfg),

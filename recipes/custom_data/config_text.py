@@ -11,8 +11,8 @@ from mmengine.config import Config
 from colonnade.common.errors import MissingFileError, UserError
 from colonnade.datasets.custom.instance_datasets import CustomDataset
 from colonnade.runtime.colors import distinct_colors
-from colonnade.settings.classes import with_num_classes
-from colonnade.settings.config_writer import Source, base_path, comment_lines, laid_out
+from colonnade.settings.classes import adapt_num_classes
+from colonnade.settings.config_writer import Source, format_base_path, format_comments, format_config
 from colonnade.settings.reading import read_file
 
 from .scaled_schedule import scale_schedule
@@ -51,7 +51,7 @@ def load_recipe(path: Path, scopes: Collection[str] = ('mmdet', 'mmseg')) -> Con
         if not isinstance(dataset.get('pipeline'), list):
             raise UserError(f'{path}: {split}_dataloader.dataset must be a single dataset, got a '
                             f'{dataset.get("type")}')
-    if with_num_classes(cfg.model, 1) is None:
+    if adapt_num_classes(cfg.model, 1) is None:
         raise UserError(f'{path}: nothing in model sets num_classes')
     return cfg
 
@@ -86,7 +86,7 @@ def build_settings(cfg: Config,
         epochs: See :func:`~.scaled_schedule.scale_schedule`.
     """
     palette = [tuple(map(int, c)) for c in data.palette or distinct_colors(len(data.classes))]
-    model = with_num_classes(cfg.model, len(data.classes))
+    model = adapt_num_classes(cfg.model, len(data.classes))
     common = dict(data_root=Source('data_root'), metainfo=Source('metainfo'))
     datasets = [dict(dataset, **common) for dataset in data.datasets]
     for split, dataset in zip(SPLITS, datasets, strict=True):
@@ -165,11 +165,11 @@ def _format_root(root: Path, out: Path) -> tuple[str, str]:
 def format_source(base_config: Path, out: Path, content: dict[str, Any], data: CustomDataset) -> str:
     """Return the source of the config, with comments on the dataset and the settings."""
     num_train, num_val = data.num_images
-    base = base_path(base_config, out)
+    base = format_base_path(base_config, out)
     if os.path.isabs(base):
         data.reasons.append('_base_ is an absolute path: change it on another machine')
     comments = [
         f'{num_train} training and {num_val} validation images, {len(data.classes)} classes, as '
         'found by colonnade create_config.', *data.reasons
     ]
-    return laid_out([*comment_lines(comments), f'_base_ = {base!r}', ''], content)
+    return format_config([*format_comments(comments), f'_base_ = {base!r}', ''], content)

@@ -46,9 +46,9 @@ def scale_schedule(cfg: Config,
     """
     if (accumulated := cfg.get(APPLIED, {}).get('accumulate', 1)) > 1:
         raise UserError(
-            f'the config was written by a run with --accumulate {accumulated}, which changed its '
+            f'the config was written by a run with --grad-accum {accumulated}, which changed its '
             'iterations: use the config that this run was started with')
-    stated, own = base_batch_size(cfg), cfg.train_dataloader.batch_size
+    stated, own = get_base_batch_size(cfg), cfg.train_dataloader.batch_size
     is_own_base = stated >= own
     base = stated if is_own_base else own * num_gpus
     min_steps = MIN_STEPS if is_own_base else 1
@@ -116,7 +116,7 @@ def _scale_scheduler(scheduler: dict[str, Any], factor: float, iterations: int) 
     if scheduler.get('type') == 'LinearLR' and 'end' in scheduler:
         # The last warm-up step already has the full learning rate, so one step would be none.
         return dict(scheduler, end=max(2, min(scheduler['end'], iterations // 10)))
-    scaled = dict(scheduler, **_scale_counts(scheduler, COUNTS_OF_SCHEDULERS, factor))
+    scaled = dict(scheduler, **_scale_counts(scheduler, SCHEDULER_COUNTS, factor))
     if scaled.get('begin') and scaled['begin'] >= scaled.get('end', float('inf')):
         scaled['begin'] = scaled['end'] - 1
     return scaled

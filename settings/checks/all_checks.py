@@ -10,28 +10,28 @@ from mmengine.registry import DefaultScope
 
 from colonnade.common.errors import UserCodeError
 
-from ..findings import Finding, errors_of
-from .class_checks import class_problems
-from .dataset_checks import (label_setting_problems, metric_problems, palette_problems,
-                             window_problems)
-from .pipelines import pipeline_problems
-from .pretrained_weights import (channel_problems, normalization_problems, start_problems,
-                                 weight_problems)
-from .schedule import completeness_problems, number_problems, schedule_problems
-from .setting_types import setting_problems
-from .widths import batch_problems, width_problems
+from ..findings import Finding, get_errors
+from .class_checks import find_class_problems
+from .dataset_checks import (find_label_setting_problems, find_metric_problems, find_palette_problems,
+                             find_window_problems)
+from .pipelines import find_pipeline_problems
+from .pretrained_weights import (find_channel_problems, find_normalization_problems, find_start_problems,
+                                 find_weight_problems)
+from .schedule import find_completeness_problems, find_number_problems, find_schedule_problems
+from .setting_types import find_setting_problems
+from .widths import find_batch_problems, find_width_problems
 
 ADVICE = 'If the data are correct, create a config for their classes with colonnade create_config'
 
 #: function that yields findings, given a config and the keys of the dataloaders that will be read
 Check = Callable[[Config, tuple[str, ...]], Iterable[Finding]]
 #: checks of settings that change predictions
-MODEL_CHECKS: tuple[Check, ...] = (width_problems, normalization_problems)
+MODEL_CHECKS: tuple[Check, ...] = (find_width_problems, find_normalization_problems)
 #: checks that do not read data
 CHECKS: tuple[Check, ...] = (
-    class_problems, batch_problems, number_problems, completeness_problems, metric_problems,
-    pipeline_problems, label_setting_problems, palette_problems, *MODEL_CHECKS, setting_problems,
-    window_problems, schedule_problems, start_problems, weight_problems, channel_problems
+    find_class_problems, find_batch_problems, find_number_problems, find_completeness_problems, find_metric_problems,
+    find_pipeline_problems, find_label_setting_problems, find_palette_problems, *MODEL_CHECKS, find_setting_problems,
+    find_window_problems, find_schedule_problems, find_start_problems, find_weight_problems, find_channel_problems
 )  # yapf: disable
 
 
@@ -49,7 +49,7 @@ def find_problems(cfg: Config, dataloaders: tuple[str, ...],
         for check in CHECKS:
             problems += run_check(check, cfg, dataloaders)
         for check in further:
-            if errors_of(problems):
+            if get_errors(problems):
                 problems.append(
                     Finding('not-checked', f'{check.__name__} did not run: fix the errors first'))
             else:
@@ -87,7 +87,7 @@ def check_model(cfg: Config) -> list[Finding]:
 
 def raise_on_errors(problems: list[Finding]) -> list[Finding]:
     """Raise a ValueError that lists the errors; return the warnings."""
-    if errors := errors_of(problems):
+    if errors := get_errors(problems):
         lines = [f'  {each}' for each in errors]
         lines += [ADVICE] * any('classes' in place for each in errors for place in each.places)
         cause = next((each.cause for each in errors if each.cause is not None), None)

@@ -10,8 +10,8 @@ from mmengine.registry import DATASETS
 from colonnade.common.name_lists import format_names
 from colonnade.common.storage import exists, is_readable, local_copy
 
-from ..classes import heads_of_all_classes, key_of_classes, num_classes_of
-from ..dataset_paths import categories_of, classes_of, find_datasets, names_of_classes, paths_of
+from ..classes import iter_dataset_heads, get_class_count_key, get_num_classes
+from ..dataset_paths import read_category_names, get_dataset_classes, find_datasets, read_names_of_classes, get_dataset_paths
 from ..findings import Finding
 from ..registries import find_class
 
@@ -19,9 +19,9 @@ from ..registries import find_class
 OTHER_COUNTS = ('Panoptic', 'MOTChallenge')
 
 
-def class_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[Finding]:
+def find_class_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[Finding]:
     """Yield classes of the datasets that heads or annotation files do not have."""
-    heads = list(heads_of_all_classes(cfg.model))
+    heads = list(iter_dataset_heads(cfg.model))
     mismatches: dict[tuple[str, int, str, int], list[str]] = {}
     for name, dataset in find_datasets(cfg, dataloaders):
         place, metainfo = f'{name}.metainfo.classes', dataset.get('metainfo') or {}
@@ -30,16 +30,16 @@ def class_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[Findin
                 not os.path.isfile(path):
             yield Finding('class-file', f'{place}: file {path} does not exist', (place, ))
             continue
-        classes, kind = classes_of(dataset), str(dataset.type)
+        classes, kind = get_dataset_classes(dataset), str(dataset.type)
         legacy = None if path else metainfo.get('CLASSES')
-        if legacy and names_of_classes(legacy) != classes:
+        if legacy and read_names_of_classes(legacy) != classes:
             yield Finding('misnamed-classes', f'nothing reads {name}.metainfo.CLASSES',
                           (f'{name}.metainfo.CLASSES', ), 'did you mean classes?')
             continue
         if classes is None or any(word in kind for word in OTHER_COUNTS):
             continue
         for head_name, head in heads:
-            key, num_classes = f'{head_name}.{key_of_classes(head)}', num_classes_of(head)
+            key, num_classes = f'{head_name}.{get_class_count_key(head)}', get_num_classes(head)
             if num_classes != len(classes):
                 mismatches.setdefault((key, num_classes, kind, len(classes)), []).append(name)
         if reads_categories(dataset):
@@ -66,12 +66,12 @@ def _check_categories(name: str, dataset: ConfigDict, classes: tuple[str,
     mmdet numbers those categories of the file that are classes, in the order of the file. A missing
     one would shift the labels of all that follow.
     """
-    ann_file = next(iter(paths_of(dataset)), '')
+    ann_file = next(iter(get_dataset_paths(dataset)), '')
     settings = dataset.get('backend_args')
     categories = None
     if ann_file and is_readable(ann_file, settings) and exists(ann_file, settings):
         with local_copy(ann_file, settings) as local:
-            categories = categories_of(local) if os.path.isfile(local) else None
+            categories = read_category_names(local) if os.path.isfile(local) else None
     if categories is None:
         return
     places = f'{name}.metainfo.classes', f'{name}.ann_file'

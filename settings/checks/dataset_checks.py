@@ -10,25 +10,25 @@ from mmengine.registry import DATASETS, METRICS
 
 from colonnade.common.storage.file_access import is_remote
 
-from ..classes import class_heads
-from ..dataset_paths import classes_of, evaluators, find_datasets, paths_of_setting
+from ..classes import iter_class_heads
+from ..dataset_paths import get_dataset_classes, iter_evaluators, find_datasets, get_setting_paths
 from ..findings import Finding
-from ..known_settings import value_of
-from ..pipeline_steps import loads_annotations, name_of
-from ..registries import bases_of, find_class, package_of
+from ..known_settings import get_setting
+from ..pipeline_steps import is_loading_annotations, get_type_name
+from ..registries import get_bases, find_class, get_package
 from .class_checks import reads_categories
 
 #: config keys of the mask heads of detectors
 MASK_HEADS = ('mask_head', 'mask_branch', 'mask_iou_head', 'panoptic_head', 'segm_head')
 
 
-def library_of(kind: Any, *registries: Any) -> str:
+def get_library(kind: Any, *registries: Any) -> str:
     """Return mmdet or mmseg if a type or one of its bases is from there, or an empty string."""
-    packages = map(package_of, bases_of(find_class(kind, *registries)))
+    packages = map(get_package, get_bases(find_class(kind, *registries)))
     return next((package for package in packages if package in ('mmdet', 'mmseg')), '')
 
 
-def metric_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[Finding]:
+def find_metric_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[Finding]:
     """Yield metrics that do not match their datasets or the predictions of the model."""
     model = cfg.model
     for split in ('val', 'test'):
@@ -36,7 +36,7 @@ def metric_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[Findi
             continue
         key = f'{split}_evaluator'
         datasets = list(find_datasets(cfg, (f'{split}_dataloader', )))
-        for metric in evaluators(cfg, (key, )):
+        for metric in iter_evaluators(cfg, (key, )):
             if not isinstance(metric, dict):
                 continue
             for name, dataset in datasets:
@@ -44,33 +44,33 @@ def metric_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[Findi
             types = metric.get('metric') or []
             types = [types] if isinstance(types, str) else types
             head = next((head for head in ('roi_head', 'bbox_head') if model.get(head)), None)
-            if 'segm' in types and head and library_of(model.get('type')) == 'mmdet' and \
+            if 'segm' in types and head and get_library(model.get('type')) == 'mmdet' and \
                     not _has_mask_head(model):
                 yield Finding(
                     'metric-masks', f"{key}.metric has 'segm', and model.{head} predicts no masks "
-                    f'({name_of(model.type)})', (f'{key}.metric', f'model.{head}'),
+                    f'({get_type_name(model.type)})', (f'{key}.metric', f'model.{head}'),
                     f"set {key}.metric='bbox'")
 
 
 def _check_metric(key: str, metric: ConfigDict, name: str, dataset: ConfigDict,
                   num_datasets: int) -> Iterator[Finding]:
     """Yield a metric of another task than its dataset, or with other annotations."""
-    metric_library = library_of(metric.get('type'), METRICS)
-    data_library = library_of(dataset.get('type'), DATASETS)
+    metric_library = get_library(metric.get('type'), METRICS)
+    data_library = get_library(dataset.get('type'), DATASETS)
     if metric_library and data_library and metric_library != data_library:
         tasks = dict(mmdet='instances', mmseg='label maps')
         yield Finding(
             'metric-task',
-            f'{key} is {name_of(metric.type)}, for {tasks[metric_library]} of {metric_library}, '
-            f'and {name} is {name_of(dataset.type)}, of {tasks[data_library]}',
+            f'{key} is {get_type_name(metric.type)}, for {tasks[metric_library]} of {metric_library}, '
+            f'and {name} is {get_type_name(dataset.type)}, of {tasks[data_library]}',
             (f'{key}.type', f'{name}.type'))
         return
     cls, coco = (find_class(kind, DATASETS) for kind in (dataset.type, 'mmdet.CocoDataset'))
     is_panoptic = getattr(cls, 'COCOAPI', None) is not getattr(coco, 'COCOAPI', None)
-    if not reads_categories(dataset) or is_panoptic != ('Panoptic' in name_of(metric.get('type'))):
+    if not reads_categories(dataset) or is_panoptic != ('Panoptic' in get_type_name(metric.get('type'))):
         return
     path = metric.get('ann_file')
-    own = next(iter(paths_of_setting(dataset.get('ann_file'), dataset)), None)
+    own = next(iter(get_setting_paths(dataset.get('ann_file'), dataset)), None)
     if not isinstance(path, str) or not own or num_datasets != 1:
         return
     is_same = path == own if is_remote(path) or is_remote(own) else \
@@ -85,26 +85,26 @@ def _has_mask_head(model: Any) -> bool:
         return any(map(_has_mask_head, model))
     if not isinstance(model, dict):
         return False
-    kind = name_of(model.get('type'))
+    kind = get_type_name(model.get('type'))
     return any(map(model.get, MASK_HEADS)) or any(
         word in kind for word in ('Ins', 'Mask', 'SOLO', 'YOLACT')) or any(
             _has_mask_head(value) for key, value in model.items() if key.endswith('head'))
 
 
-def label_setting_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[Finding]:
+def find_label_setting_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[Finding]:
     """Yield settings of a segmenter that disagree on which label is ignored."""
-    heads = [(name, head.get('ignore_index', 255)) for name, head in class_heads(cfg.model)
-             if library_of(head.get('type')) == 'mmseg']
+    heads = [(name, head.get('ignore_index', 255)) for name, head in iter_class_heads(cfg.model)
+             if get_library(head.get('type')) == 'mmseg']
     datasets = [(name, dataset) for name, dataset in find_datasets(cfg, dataloaders)
-                if library_of(dataset.get('type'), DATASETS) == 'mmseg']
+                if get_library(dataset.get('type'), DATASETS) == 'mmseg']
     settings = set()
     for name, dataset in datasets:
-        reduce = value_of(dataset, 'reduce_zero_label')
+        reduce = get_setting(dataset, 'reduce_zero_label')
         if reduce is not None:
             settings.add((name, reduce))
         for index, step in enumerate(dataset.get('pipeline') or []):
             value = step.get('reduce_zero_label') if isinstance(step, dict) else None
-            if None not in (value, reduce) and loads_annotations(step) and value != reduce:
+            if None not in (value, reduce) and is_loading_annotations(step) and value != reduce:
                 place = f'{name}.pipeline[{index}].reduce_zero_label'
                 yield Finding('zero-label',
                               f'{place} is {value}, and {name}.reduce_zero_label is {reduce}',
@@ -133,21 +133,21 @@ def label_setting_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterato
                 f'set {place}={ignored}')
 
 
-def palette_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[Finding]:
+def find_palette_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[Finding]:
     """Yield palettes with fewer colors than classes, or for mmseg with more.
 
     If a dataset uses some classes of its type, mmseg selects their colors from the full palette.
     """
     for name, dataset in find_datasets(cfg, dataloaders):
         metainfo = dataset.get('metainfo') or {}
-        palette, classes = metainfo.get('palette'), classes_of(dataset)
+        palette, classes = metainfo.get('palette'), get_dataset_classes(dataset)
         if palette is None and metainfo.get('PALETTE'):
             yield Finding('unread-section', f'nothing reads {name}.metainfo.PALETTE',
                           (f'{name}.metainfo.PALETTE', ), 'did you mean palette?')
         if not isinstance(palette, (list, tuple)) or not palette or classes is None:
             continue
-        all_classes = classes_of(ConfigDict(type=dataset.type))
-        is_exact = library_of(dataset.get('type'),
+        all_classes = get_dataset_classes(ConfigDict(type=dataset.type))
+        is_exact = get_library(dataset.get('type'),
                               DATASETS) == 'mmseg' and all_classes in (None, classes)
         if len(palette) < len(classes) or is_exact and len(palette) != len(classes):
             yield Finding(
@@ -156,7 +156,7 @@ def palette_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[Find
                 'set one color per class, or remove the palette')
 
 
-def window_problems(cfg: Config, _: tuple[str, ...]) -> Iterator[Finding]:
+def find_window_problems(cfg: Config, _: tuple[str, ...]) -> Iterator[Finding]:
     """Yield sliding windows that leave gaps, and incomplete settings of windows."""
     test_cfg = cfg.model.get('test_cfg') or {}
     if not isinstance(test_cfg, dict) or test_cfg.get('mode') != 'slide':

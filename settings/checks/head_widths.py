@@ -10,9 +10,9 @@ from mmengine.config import ConfigDict
 from mmengine.registry import MODELS
 
 from ..findings import Finding
-from ..known_settings import value_of
-from ..pipeline_steps import name_of
-from ..registries import bases_of, find_class
+from ..known_settings import get_setting
+from ..pipeline_steps import get_type_name
+from ..registries import get_bases, find_class
 
 DETECTION_TRANSFORMERS = ('DeformableDETR', 'DINO', 'DDQDETR')
 
@@ -60,12 +60,12 @@ def check_setting(name: str, value: Any, expected: Any, source: str,
                       (name, source_key), f'set {name}={expected}')
 
 
-def head_problems(model: ConfigDict, levels: Levels) -> Iterator[Finding]:
+def find_head_problems(model: ConfigDict, levels: Levels) -> Iterator[Finding]:
     """Yield settings of heads that do not match their levels."""
     if not levels.widths:
         return
     for name in ('decode_head', 'auxiliary_head'):
-        for where, head in parts_named(model, name, 'model'):
+        for where, head in iter_components(model, name, 'model'):
             yield from _check_segmentation_head(where, head, levels)
     for name in ('rpn_head', 'bbox_head', 'mask_head'):
         if isinstance(head := model.get(name), dict) and isinstance(head.get('in_channels'), int):
@@ -77,11 +77,11 @@ def head_problems(model: ConfigDict, levels: Levels) -> Iterator[Finding]:
         yield from levels.check_strides(f'{name}.strides', panoptic.get('strides'), levels.strides)
     if isinstance(roi_head := model.get('roi_head'), dict):
         yield from _check_roi_head(roi_head, levels)
-    if name_of(model.get('type')) in DETECTION_TRANSFORMERS:
+    if get_type_name(model.get('type')) in DETECTION_TRANSFORMERS:
         yield from _check_transformer(model, levels)
 
 
-def parts_named(section: ConfigDict, name: str, path: str) -> Iterator[tuple[str, ConfigDict]]:
+def iter_components(section: ConfigDict, name: str, path: str) -> Iterator[tuple[str, ConfigDict]]:
     """Yield the keys and settings of a component of a model, which may be a list of them."""
     parts = section.get(name) or []
     if not isinstance(parts, list):
@@ -105,7 +105,7 @@ def _check_segmentation_head(where: str, head: ConfigDict, levels: Levels) -> It
     yield from levels.check_width(f'{where}.in_channels', head.get('in_channels'), expected)
     strides = [levels.strides[i] for i in in_index] if is_list else []
     if is_list and 'feature_strides' in head:
-        needed = strides_for_fpn_head(strides)
+        needed = compute_fpn_head_strides(strides)
         source = levels.source if needed == strides else \
             'FPNHead, which rounds logarithms down, needs'
         yield from check_setting(f'{where}.feature_strides', head.feature_strides, needed, source,
@@ -118,7 +118,7 @@ def _check_dense_head(where: str, head: ConfigDict, levels: Levels) -> Iterator[
     """Yield settings of a detector's head on all levels that do not match."""
     yield from levels.check_width(f'{where}.in_channels', head['in_channels'], levels.widths[0])
     expected = list(levels.strides)
-    bases = bases_of(find_class(head.get('type'), MODELS))
+    bases = get_bases(find_class(head.get('type'), MODELS))
     if len(expected) > 1 and any(base.__name__ == 'SOLOHead' for base in bases):
         # SOLO halves the resolution of the first level and resizes the last one to its neighbor.
         expected = [2 * expected[0], *expected[1:-1], expected[-2]]
@@ -147,13 +147,13 @@ def _check_roi_head(roi_head: ConfigDict, levels: Levels) -> Iterator[Finding]:
         if not isinstance(extractor, dict):
             continue
         source = f'model.roi_head.{names[index] if extractors[index] else names[0]}'
-        for where, head in parts_named(roi_head, head_name, 'model.roi_head'):
-            yield from check_setting(f'{where}.in_channels', value_of(head, 'in_channels'),
+        for where, head in iter_components(roi_head, head_name, 'model.roi_head'):
+            yield from check_setting(f'{where}.in_channels', get_setting(head, 'in_channels'),
                                      extractor.get('out_channels'), 'its RoIs have',
                                      f'{source}.out_channels')
             size = (extractor.get('roi_layer') or {}).get('output_size')
             if size_key and isinstance(size, int):
-                yield from check_setting(f'{where}.{size_key}', value_of(head, size_key), size,
+                yield from check_setting(f'{where}.{size_key}', get_setting(head, size_key), size,
                                          'its RoIs have', f'{source}.roi_layer.output_size')
 
 
@@ -167,11 +167,11 @@ def _check_transformer(model: ConfigDict, levels: Levels) -> Iterator[Finding]:
         yield from levels.check_number(f'{where}.num_levels', settings.get('num_levels', 4))
     yield from levels.check_number('model.num_feature_levels', model.get('num_feature_levels', 4))
     yield from levels.check_width('model.bbox_head.embed_dims',
-                                  value_of(model.get('bbox_head') or {}, 'embed_dims'),
+                                  get_setting(model.get('bbox_head') or {}, 'embed_dims'),
                                   levels.widths[0])
 
 
-def strides_for_fpn_head(strides: Sequence[float]) -> list[float]:
+def compute_fpn_head_strides(strides: Sequence[float]) -> list[float]:
     """Return the ``feature_strides`` with which mmseg's FPNHead upsamples each level correctly.
 
     The head rounds differences of logarithms down, which are slightly too small for strides such as

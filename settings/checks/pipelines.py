@@ -9,27 +9,27 @@ from mmengine.registry import DATASETS, TRANSFORMS
 
 from colonnade.common.errors import UserCodeError
 
-from ..dataset_paths import evaluators, find_datasets
+from ..dataset_paths import iter_evaluators, find_datasets
 from ..findings import Finding
-from ..known_settings import value_of
-from ..pipeline_steps import (every_step, kind_of_step, loads_annotations, name_of, packs,
-                              users_steps)
-from ..reading import errors_of_others
+from ..known_settings import get_setting
+from ..pipeline_steps import (iter_steps, get_step_type, is_loading_annotations, get_type_name, is_packing,
+                              find_custom_steps)
+from ..reading import report_third_party_errors
 from ..registries import find_class
-from .dataset_checks import library_of
+from .dataset_checks import get_library
 
 PACKING_STEPS = dict(mmdet='PackDetInputs', mmseg='PackSegInputs')
 
 
-def pipeline_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[Finding]:
+def find_pipeline_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[Finding]:
     """Yield steps that are wrong or missing in the pipelines of mmdet and mmseg datasets."""
     for name, dataset in find_datasets(cfg, dataloaders):
         steps = dataset.get('pipeline') or []
-        library = library_of(dataset.get('type'), DATASETS)
+        library = get_library(dataset.get('type'), DATASETS)
         if not library or not steps or not all(isinstance(step, dict) for step in steps):
             continue
         place, all_steps = f'{name}.pipeline', [*steps, *steps_around(name, cfg)]
-        if not any('Load' in kind_of_step(step) for step in all_steps):
+        if not any('Load' in get_step_type(step) for step in all_steps):
             continue  # the dataset itself loads the images
         yield from _check_required_steps(cfg, place, all_steps, PACKING_STEPS[library])
         if library == 'mmdet':
@@ -55,20 +55,20 @@ def _check_required_steps(cfg: Config, place: str, steps: list[dict[str, Any]],
     """
     evaluator = place.partition('_')[0] + '_evaluator'
     missing = []
-    if not any(map(packs, every_step(steps))):
+    if not any(map(is_packing, iter_steps(steps))):
         missing.append(
             Finding('missing-step', f'{place} does not pack what it loads', (place, ),
                     f'end it with dict(type={packing_step!r})'))
     is_training = place.startswith('train_dataloader')
     needs = 'training' if is_training else next(
-        (f'{name_of(metric.type)} ({evaluator})' for metric in evaluators(cfg, (evaluator, ))
-         if name_of(metric.get('type')) == 'IoUMetric' and not metric.get('format_only')), '')
-    if needs and not any(map(loads_annotations, every_step(steps))):
+        (f'{get_type_name(metric.type)} ({evaluator})' for metric in iter_evaluators(cfg, (evaluator, ))
+         if get_type_name(metric.get('type')) == 'IoUMetric' and not metric.get('format_only')), '')
+    if needs and not any(map(is_loading_annotations, iter_steps(steps))):
         missing.append(
             Finding('missing-step', f'{place} loads no annotations, and {needs} needs them',
                     (place, 'train_cfg' if is_training else evaluator),
                     "add dict(type='LoadAnnotations')"))
-    custom = ', '.join(dict.fromkeys(users_steps(steps)))
+    custom = ', '.join(dict.fromkeys(find_custom_steps(steps)))
     for finding in missing:
         yield Finding('not-checked', f'{finding.message}, unless {custom} does',
                       finding.places) if custom else finding
@@ -81,20 +81,20 @@ def _check_detector_steps(cfg: Config, place: str, steps: list[ConfigDict]) -> I
     heads |= {f'model.{name}': cfg.model.get(name) for name in ('panoptic_head', 'mask_head')}
     for index, step in enumerate(steps):
         key = f'{place}[{index}]'
-        if loads_annotations(step) and is_training and value_of(step, 'with_mask') is False:
+        if is_loading_annotations(step) and is_training and get_setting(step, 'with_mask') is False:
             for name, head in heads.items():
                 # BoxInst learns masks from boxes.
-                if head and not (isinstance(head, dict) and 'BoxInst' in name_of(head.get('type'))):
+                if head and not (isinstance(head, dict) and 'BoxInst' in get_type_name(head.get('type'))):
                     yield Finding('loading-masks',
                                   f'{key}.with_mask is False, and {name} learns from masks',
                                   (f'{key}.with_mask', name), f'set {key}.with_mask=True')
                     break
-        if kind_of_step(step) != 'PackDetInputs' or is_training:
+        if get_step_type(step) != 'PackDetInputs' or is_training:
             continue
-        needed = ['scale_factor'] if any('Resize' in kind_of_step(each) for each in steps) else []
-        if any('Coco' in name_of(metric.get('type')) for metric in evaluators(cfg, (evaluator, ))):
+        needed = ['scale_factor'] if any('Resize' in get_step_type(each) for each in steps) else []
+        if any('Coco' in get_type_name(metric.get('type')) for metric in iter_evaluators(cfg, (evaluator, ))):
             needed.append('img_id')
-        keys = value_of(step, 'meta_keys')
+        keys = get_setting(step, 'meta_keys')
         if keys is not None and (missing := [each for each in needed if each not in keys]):
             yield Finding(
                 'meta-keys', f'{key}.meta_keys lacks {", ".join(missing)}, which predictions and '
@@ -109,7 +109,7 @@ def _check_build(place: str, steps: list[ConfigDict]) -> Iterator[Finding]:
             continue
         key = f'{place}[{index}]'
         try:
-            with errors_of_others(f'{key} ({kind_of_step(step)}) cannot be built'):
+            with report_third_party_errors(f'{key} ({get_step_type(step)}) cannot be built'):
                 TRANSFORMS.build(dict(step))
         except UserCodeError as error:
             if 'unexpected keyword' not in str(error):

@@ -20,11 +20,11 @@ from colonnade.weights.pretrained import get_normalization, get_pretrained, get_
 from colonnade.weights.sharded_files import is_checkpoint
 from colonnade.weights.state_dicts import WeightsError
 
-from ..backbone_config import backbone_of
+from ..backbone_config import get_backbone_class
 from ..dataset_paths import find_datasets
 from ..findings import Finding
-from ..pipeline_steps import users_steps
-from ..registries import find_class, is_users
+from ..pipeline_steps import find_custom_steps
+from ..registries import find_class, is_custom_class
 from .pipelines import steps_around
 
 SCHEMES = ('timm', 'http', 'https')
@@ -37,12 +37,12 @@ def starts_from_backbone(cfg: Config, dataloaders: tuple[str, ...]) -> bool:
     return is_training and not cfg.get('load_from') and not cfg.get('resume')
 
 
-def weight_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[Finding]:
+def find_weight_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[Finding]:
     """Yield backbone weights that do not exist, or have another architecture than the backbone.
 
     Weights of third-party backbones are not checked.
     """
-    cls = backbone_of(cfg.model)
+    cls = get_backbone_class(cfg.model)
     if cls is None or not starts_from_backbone(cfg, dataloaders):
         return
     init_cfg = cfg.model.backbone.get('init_cfg')
@@ -95,9 +95,9 @@ def _check_architecture(cls: type[ColumnarBackbone], arch: Any, name: str) -> It
             'set weights of this arch, or the arch of these weights')
 
 
-def normalization_problems(cfg: Config, _: tuple[str, ...]) -> Iterator[Finding]:
+def find_normalization_problems(cfg: Config, _: tuple[str, ...]) -> Iterator[Finding]:
     """Yield a mean and std that differ from those that timm states for the weights."""
-    if (cls := backbone_of(cfg.model)) is None:
+    if (cls := get_backbone_class(cfg.model)) is None:
         return
     backbone, preprocessor = cfg.model.backbone, cfg.model.get('data_preprocessor') or {}
     try:
@@ -119,13 +119,13 @@ def normalization_problems(cfg: Config, _: tuple[str, ...]) -> Iterator[Finding]
             (f'{place}.mean', f'{place}.std', weights), f'set these in {place}')
 
 
-def channel_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[Finding]:
+def find_channel_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[Finding]:
     """Yield a finding if mmcv loads BGR images but the timm weights expect RGB.
 
     With custom steps or a custom preprocessor, the order of channels is unknown.
     """
     preprocessor = cfg.model.get('data_preprocessor') or {}
-    if not starts_from_backbone(cfg, dataloaders) or backbone_of(cfg.model) is None or is_users(
+    if not starts_from_backbone(cfg, dataloaders) or get_backbone_class(cfg.model) is None or is_custom_class(
             find_class(preprocessor.get('type'), MODELS)) or \
             preprocessor.get('bgr_to_rgb') or preprocessor.get('rgb_to_bgr'):
         return
@@ -136,7 +136,7 @@ def channel_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[Find
     datasets = dict(find_datasets(cfg, ('train_dataloader', )))
     pipelines = [dataset['pipeline'] for dataset in datasets.values() if dataset.get('pipeline')]
     around = [steps_around(place, cfg) for place in datasets]
-    if name and pipelines and all(map(_loads_bgr, pipelines)) and not users_steps(around):
+    if name and pipelines and all(map(_loads_bgr, pipelines)) and not find_custom_steps(around):
         yield Finding(
             'channel-order',
             'the backbone gets BGR images (model.data_preprocessor.bgr_to_rgb is not True), but '
@@ -150,10 +150,10 @@ def _loads_bgr(steps: list[dict[str, Any]]) -> bool:
     first = steps[0]
     return (find_class(first.get('type'), TRANSFORMS) is LoadImageFromFile
             and first.get('color_type', 'color') == 'color'
-            and first.get('imdecode_backend') != 'tifffile' and not users_steps(steps))
+            and first.get('imdecode_backend') != 'tifffile' and not find_custom_steps(steps))
 
 
-def start_problems(cfg: Config, _: tuple[str, ...]) -> Iterator[Finding]:
+def find_start_problems(cfg: Config, _: tuple[str, ...]) -> Iterator[Finding]:
     """Yield a ``load_from`` that does not exist."""
     source = cfg.get('load_from')
     if isinstance(source, (str, Path)) and source and '://' not in str(source) and \

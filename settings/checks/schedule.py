@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 from mmengine.config import Config, ConfigDict
 
 from ..findings import Finding
-from ..overrides import exists, value_at
-from ..pipeline_steps import name_of
+from ..overrides import exists, get_value
+from ..pipeline_steps import get_type_name
 
 #: settings that mmengine requires together
 TOGETHER = {
@@ -40,7 +40,7 @@ class Length(NamedTuple):
                        (place, self.place), f'set {place}=False')
 
 
-def completeness_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[Finding]:
+def find_completeness_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[Finding]:
     """Yield settings of training, validation and test that are incomplete."""
     for name, keys in TOGETHER.items():
         missing = [key for key in keys if cfg.get(key) is None]
@@ -51,7 +51,7 @@ def completeness_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator
                           f'set all of {", ".join(keys)}, or none')
 
 
-def number_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[Finding]:
+def find_number_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[Finding]:
     """Yield numbers that torch would reject after loading data, or without naming their key."""
     minima = {'randomness.seed': 0}
     for name in dataloaders:
@@ -60,7 +60,7 @@ def number_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[Findi
         minima['optim_wrapper.optimizer.lr'] = 0
     content = cfg.to_dict()
     for key, minimum in minima.items():
-        value = value_at(content, key) if exists(content, key) else None
+        value = get_value(content, key) if exists(content, key) else None
         if not isinstance(value, (int, float)) or isinstance(value, bool):
             continue
         if value < minimum:
@@ -69,7 +69,7 @@ def number_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[Findi
             yield Finding('number-range', f'{key} is {value}', (key, ), f'set at most {MAX_SEED}')
 
 
-def schedule_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[Finding]:
+def find_schedule_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[Finding]:
     """Yield settings that a training of this length never reaches, and impossible lengths."""
     if 'train_dataloader' not in dataloaders:
         return
@@ -113,7 +113,7 @@ def _check_evaluation(cfg: Config, loop: ConfigDict, length: Length) -> Iterator
 def _check_checkpoints(cfg: Config, length: Length) -> Iterator[Finding]:
     """Yield checkpoints that are never saved, or only at the end."""
     hook = (cfg.get('default_hooks') or {}).get('checkpoint')
-    if not isinstance(hook, dict) or name_of(hook.get('type', 'CheckpointHook')) != \
+    if not isinstance(hook, dict) or get_type_name(hook.get('type', 'CheckpointHook')) != \
             'CheckpointHook':
         return
     place, interval = 'default_hooks.checkpoint', hook.get('interval', -1)

@@ -12,8 +12,8 @@ from torch.utils.data import DataLoader
 from colonnade.common.name_lists import suggest_names
 
 from ..findings import Finding
-from ..known_settings import FREE, TOP, is_misspelt, names_read_from, parameter_of
-from ..registries import find_class, loaded_scopes, may_be_name, package_of, unknown_type
+from ..known_settings import FREE, TOP, is_typo, get_known_settings, find_parameter
+from ..registries import find_class, loaded_scopes, may_be_name, get_package, format_unknown_type
 
 #: last key of a path -> registries in which a type is looked up; all for other keys
 REGISTRIES = {
@@ -36,7 +36,7 @@ REGISTRIES = {
 FOREIGN = ('Albu', 'roi_layer', 'plugins')
 
 
-def setting_problems(cfg: Config, _: tuple[str, ...]) -> Iterator[Finding]:
+def find_setting_problems(cfg: Config, _: tuple[str, ...]) -> Iterator[Finding]:
     """Yield unregistered types, settings that nothing reads, and strings in place of numbers.
 
     Arguments that classes pass on to other classes are not followed.
@@ -79,14 +79,14 @@ def _check_section(part: dict[str, Any], path: list[str]) -> Iterator[Finding]:
         scope = str(kind).rpartition('.')[0]
         is_pending = scope and scope not in loaded_scopes() and may_be_name(str(kind))
         if registries and not is_pending:
-            yield Finding('unknown-type', f'{name}.type: {unknown_type(kind)}', (f'{name}.type', ))
+            yield Finding('unknown-type', f'{name}.type: {format_unknown_type(kind)}', (f'{name}.type', ))
         return
-    known = names_read_from(part if cls is None else {**part, 'type': cls}, path)
+    known = get_known_settings(part if cls is None else {**part, 'type': cls}, path)
     shown = f'{name} ({kind if isinstance(kind, str) else kind.__name__})' if kind else name
     for key, value in part.items():
         if known is not None and key not in known:
-            if path[0] == 'model' and package_of(cls) != 'colonnade' and not any(
-                    is_misspelt(key, other) for other in known):
+            if path[0] == 'model' and get_package(cls) != 'colonnade' and not any(
+                    is_typo(key, other) for other in known):
                 continue  # some classes read settings before they are built
             meant = suggest_names(key, known - {'type', '_scope_'})
             message = f'{shown} has no setting {key}'
@@ -109,7 +109,7 @@ def _find_numeric_default(cls: Any, path: list[str], key: str) -> str | None:
     """Return the default of a setting for a message if it must be a number, else None."""
     if cls is None and path[-1].endswith('_dataloader'):
         cls = DataLoader
-    parameter = parameter_of(cls, key)
+    parameter = find_parameter(cls, key)
     if parameter is None:
         return None
     default, annotation = parameter.default, str(parameter.annotation)

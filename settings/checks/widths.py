@@ -12,12 +12,12 @@ from colonnade.backbones import ColumnarBackbone
 from colonnade.common.name_lists import suggest_names
 from colonnade.necks import ColumnarPyramid, Pyramid, SimplePyramid
 
-from ..backbone_config import backbone_of
+from ..backbone_config import get_backbone_class
 from ..findings import Finding
-from ..pipeline_steps import name_of
+from ..pipeline_steps import get_type_name
 from ..registries import find_class
-from .dataset_checks import library_of
-from .head_widths import Levels, head_problems, parts_named
+from .dataset_checks import get_library
+from .head_widths import Levels, find_head_problems, iter_components
 
 ARCH = 'model.backbone.arch'
 OUT_INDICES = 'model.backbone.out_indices'
@@ -27,13 +27,13 @@ NECKS_OF_ONE_WIDTH = ('FPN', 'PAFPN', 'ChannelMapper', 'CSPNeXtPAFPN', 'YOLOXPAF
 BATCH_NORMS = ('BN', 'BN2d', 'SyncBN', 'BatchNorm2d', 'SyncBatchNorm')  # names of mmcv and torch
 
 
-def width_problems(cfg: Config, _: tuple[str, ...]) -> Iterator[Finding]:
+def find_width_problems(cfg: Config, _: tuple[str, ...]) -> Iterator[Finding]:
     """Yield widths, strides and numbers of levels that backbone, pyramid and heads disagree on.
 
     Third-party backbones are not checked.
     """
     model = cfg.model
-    cls = backbone_of(model)
+    cls = get_backbone_class(model)
     if cls is None:
         return
     backbone, neck = model.backbone, model.get('neck')
@@ -55,7 +55,7 @@ def width_problems(cfg: Config, _: tuple[str, ...]) -> Iterator[Finding]:
     if neck is None:  # heads read the feature maps directly
         levels = Levels([width] * num_maps, [stride] * num_maps, 'the backbone gives', ARCH, ARCH,
                         OUT_INDICES)
-        yield from head_problems(model, levels)
+        yield from find_head_problems(model, levels)
     elif isinstance(pyramid, type) and issubclass(pyramid, Pyramid):
         yield from _check_pyramid(model, pyramid, width, stride)
     elif isinstance(neck, dict) and has_one_width(neck) and isinstance(
@@ -97,7 +97,7 @@ def _check_pyramid(model: ConfigDict, pyramid: type[Pyramid], width: int,
         if neck.get(key) != expected:
             yield Finding(
                 'width', f'model.neck.{key} is {neck.get(key, "not set")}, and {column} of '
-                f'{name_of(backbone.type)} {backbone.arch} is {expected} ({ARCH})',
+                f'{get_type_name(backbone.type)} {backbone.arch} is {expected} ({ARCH})',
                 (f'model.neck.{key}', ARCH), f'set model.neck.{key}={expected}')
     defaults = inspect.signature(pyramid).parameters.values()
     settings = {parameter.name: parameter.default for parameter in defaults} | neck
@@ -113,7 +113,7 @@ def _check_pyramid(model: ConfigDict, pyramid: type[Pyramid], width: int,
             'level-count', f'{OUT_INDICES} has {len(indices)} blocks, and model.neck.out_strides '
             f'{len(strides)} strides', (OUT_INDICES, 'model.neck.out_strides'))
     if isinstance(settings['in_channels'], int):
-        yield from head_problems(model, _infer_levels(pyramid, settings, strides))
+        yield from find_head_problems(model, _infer_levels(pyramid, settings, strides))
 
 
 def _infer_levels(pyramid: type, settings: dict[str, Any], strides: list[float]) -> Levels:
@@ -141,10 +141,10 @@ def _infer_levels(pyramid: type, settings: dict[str, Any], strides: list[float])
 def has_one_width(neck: dict[str, Any]) -> bool:
     """Return True for necks of mmdet and mmseg whose levels all have ``out_channels``."""
     kind = neck.get('type')
-    return name_of(kind) in NECKS_OF_ONE_WIDTH and bool(library_of(kind, MODELS))
+    return get_type_name(kind) in NECKS_OF_ONE_WIDTH and bool(get_library(kind, MODELS))
 
 
-def batch_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[Finding]:
+def find_batch_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[Finding]:
     """Yield batches of one image if a head of mmseg normalizes one value per image."""
     if 'train_dataloader' not in dataloaders or cfg.get('train_dataloader') is None:
         return
@@ -152,12 +152,12 @@ def batch_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[Findin
     if cfg.train_dataloader.get('batch_size') != 1 or is_distributed and cfg.get('sync_bn'):
         return
     for name in ('decode_head', 'auxiliary_head'):
-        for _, head in parts_named(cfg.model, name, 'model'):
-            norm = name_of((head.get('norm_cfg') or {}).get('type'))
-            pools = 1 in (head.get('pool_scales') or ()) or 'ASPP' in name_of(head.get('type'))
+        for _, head in iter_components(cfg.model, name, 'model'):
+            norm = get_type_name((head.get('norm_cfg') or {}).get('type'))
+            pools = 1 in (head.get('pool_scales') or ()) or 'ASPP' in get_type_name(head.get('type'))
             if pools and norm in BATCH_NORMS and not (is_distributed and 'Sync' in norm):
                 yield Finding(
-                    'batch-size', f'train_dataloader.batch_size is 1, and {name_of(head["type"])} '
+                    'batch-size', f'train_dataloader.batch_size is 1, and {get_type_name(head["type"])} '
                     f'(model.{name}) normalizes one value per image and channel',
                     ('train_dataloader.batch_size', f'model.{name}'),
                     'set train_dataloader.batch_size=2 or more')

@@ -20,7 +20,7 @@ from mmengine.dataset import BaseDataset
 from mmengine.registry import DATASETS
 from PIL import Image
 
-from colonnade.common.console_logging import Printable, WithoutStart
+from colonnade.engine.runner.log_filters import Printable, StartFilter
 from colonnade.datasets.bad_samples import SampleError, handle_bad_samples, is_storage_error
 from colonnade.datasets.validation.image_files import describe_read_error
 from colonnade.datasets.validation.label_map_files import check_label_map
@@ -424,14 +424,14 @@ def test_error_names_the_bad_sample(workers: int, train: Callable, data: Path,
     assert says == (f'train: sample {path} with {data}/ade/annotations/training/{path.stem}.png '
                     '(index 3, BaseSegDataset) cannot be loaded: AssertionError: failed to load '
                     f'image: {path}. run colonnade check_dataset CONFIG to list all samples that fail; '
-                    '--on-bad-data skip takes others in their place')  # yapf: disable
+                    '--on-bad-sample skip uses other samples instead')  # yapf: disable
     assert 'Traceback' not in capfd.readouterr().err
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize('workers', [0, 2])
 def test_bad_sample_is_skipped(workers: int, train: Callable, data: Path, tmp_path: Path) -> None:
-    log = train_with_truncated_image(train, data, '--on-bad-data', 'skip', more=(
+    log = train_with_truncated_image(train, data, '--on-bad-sample', 'skip', more=(
         *ALL_IMAGES, f'train_dataloader.num_workers={workers}'))  # yapf: disable
     path = list_images(data, 'ade')[3]
     assert f'skipped: sample {path}' in log and 'skipped 1 samples ' in log
@@ -445,7 +445,7 @@ def test_label_maps_of_other_size_are_skipped(train: Callable, data: Path) -> No
     maps = sorted((data / 'ade/annotations/training').iterdir())
     swap_sides(maps[2])
     save_rgb(maps[5])
-    log = train('sem_fpn', '--on-bad-data', 'skip', more=ALL_IMAGES)
+    log = train('sem_fpn', '--on-bad-sample', 'skip', more=ALL_IMAGES)
     assert 'skipped 2 samples ' in log
 
 
@@ -528,7 +528,7 @@ def test_malformed_log_line_raises_nothing(capsys: pytest.CaptureFixture) -> Non
 def test_validation_samples_are_never_skipped(train: Callable, data: Path) -> None:
     path = min((data / 'ade/images/validation').iterdir())
     truncate(path)
-    says = train('sem_fpn', '--on-bad-data', 'skip')
+    says = train('sem_fpn', '--on-bad-sample', 'skip')
     assert says.startswith(f'train: sample {path} with') and 'failed to load image' in says
 
 

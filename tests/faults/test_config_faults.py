@@ -21,9 +21,9 @@ from mmseg.datasets import BaseSegDataset
 from colonnade.inference.loading import load
 from colonnade.models import build_checks
 from colonnade.settings.checks.all_checks import check_model, find_problems
-from colonnade.settings.checks.schedule import number_problems
+from colonnade.settings.checks.schedule import find_number_problems
 from colonnade.settings.findings import Finding
-from colonnade.settings.known_settings import value_of
+from colonnade.settings.known_settings import get_setting
 from colonnade.settings.reading import read_config
 from colonnade.settings.registries import find_class, is_known
 
@@ -360,9 +360,9 @@ def test_legacy_names_of_classes_and_palettes() -> None:
 
 def test_defaults_of_library_classes() -> None:
     ade20k = find_class('mmseg.ADE20KDataset')
-    assert value_of(dict(type=ade20k), 'reduce_zero_label') is True
-    assert value_of(dict(type='mmdet.Shared2FCBBoxHead'), 'roi_feat_size') == 7
-    assert value_of(dict(type=OwnSegDataset), 'reduce_zero_label') is None
+    assert get_setting(dict(type=ade20k), 'reduce_zero_label') is True
+    assert get_setting(dict(type='mmdet.Shared2FCBBoxHead'), 'roi_feat_size') == 7
+    assert get_setting(dict(type=OwnSegDataset), 'reduce_zero_label') is None
 
 
 def test_missing_pipeline_steps() -> None:
@@ -506,7 +506,7 @@ def test_training_step_finds_more(width: int) -> None:
 def test_numbers_out_of_range(setting: dict[str, Any], message: str) -> None:
     cfg = read_config(config('sem_fpn'))
     cfg.merge_from_dict(setting)
-    finding, = number_problems(cfg, ('train_dataloader', ))
+    finding, = find_number_problems(cfg, ('train_dataloader', ))
     assert str(finding).startswith(message)
 
 

@@ -385,7 +385,7 @@ def test_third_party_files_load(tmp_path: Path) -> None:
 
 def test_checksum_is_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, read = save(tmp_path, 2), []
-    monkeypatch.setattr(checkpoint_files, 'sha256_of', lambda path: read.append(path) or sha256_of(path))
+    monkeypatch.setattr(checkpoint_files, 'compute_sha256', lambda path: read.append(path) or compute_sha256(path))
     for _ in range(3):
         verify_checksum(path)
     assert len(read) == 1
@@ -397,9 +397,9 @@ def test_checksum_is_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_invalid_checksum_list_is_ignored(tmp_path: Path) -> None:
     path = save(tmp_path, 2)
     (tmp_path / SUMS).write_bytes(b'\xff\x00 garbage\n' + b'0' * 63 + b'  iter_2.pth\n')
-    assert Run.of(settings(tmp_path)).find_newest() == path
-    add_checksums(tmp_path, {path.name: sha256_of(path)})
-    assert read_checksums(tmp_path) == [('iter_2.pth', sha256_of(path))]
+    assert Run.from_config(settings(tmp_path)).find_latest_intact() == path
+    add_checksums(tmp_path, {path.name: compute_sha256(path)})
+    assert read_checksums(tmp_path) == [('iter_2.pth', compute_sha256(path))]
 
 
 def hold(folder: Path, ready: Any) -> None:
@@ -448,7 +448,7 @@ def test_file_system_without_locks_warns(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.slow
-def test_the_cost_of_comparing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checksum_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Prints seconds of a processor, the least of three, for a file of 360 MB."""
     content = dict(state_dict={str(i): torch.randn(10**6) for i in range(90)})
     torch.save(content, tmp_path / 'theirs.pth')
@@ -468,7 +468,7 @@ def test_the_cost_of_comparing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     found = {path.stem: min(seconds(lambda path=path: load(path)) for _ in range(3))
              for path in (ours, tmp_path / 'theirs.pth')}  # yapf: disable
     assert all(torch.equal(value, content['state_dict'][key]) for key, value in load(ours).items())
-    found['hash'] = min(seconds(lambda: sha256_of(ours)) for _ in range(3))
+    found['hash'] = min(seconds(lambda: compute_sha256(ours)) for _ in range(3))
     monkeypatch.setattr('colonnade.weights.files.verify_checksum', lambda path: None)
     found['unchecked'] = min(seconds(lambda: load(ours)) for _ in range(3))
     print({name: round(value, 3) for name, value in found.items()})

@@ -18,7 +18,7 @@ from test_work_dir import EVERY, TINY, Written
 
 from colonnade.common.hashing import compute_sha256
 from colonnade.engine.work_dir.trackers import TolerantLogFile
-from colonnade.weights.checksums import SUMS, read_checksums
+from colonnade.weights.checkpoint_files import SUMS, read_checksums
 
 MEGABYTES = 24  # size of the disk: five checkpoints of the model
 

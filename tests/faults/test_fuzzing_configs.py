@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from mmengine.config import Config
 
 from colonnade.engine.training import TrainOptions, load_training_settings
-from colonnade.settings.overrides import exists, merge_options, paths_below, value_at
+from colonnade.settings.overrides import exists, merge_options, iter_paths, get_value
 from colonnade.settings.plain_config import PackageError, config_text, parse_config
 from colonnade.settings.reading import read_config
 from colonnade.weights.mmengine_loaders import is_plain_config
@@ -35,7 +35,7 @@ def read_values(head: str) -> dict[str, Any]:
 @cache
 def list_keys(head: str) -> list[str]:
     """Return all keys of a config."""
-    return [path for path, _ in paths_below(read_values(head)) if ' ' not in path]
+    return [path for path, _ in iter_paths(read_values(head)) if ' ' not in path]
 
 
 def format_config(content: dict[str, Any]) -> bytes:
@@ -60,7 +60,7 @@ def test_complete_configs(head: str, shapes: Path, tmp_path: Path) -> None:
 
 def load_settings(path: Path, root: Path, work_dir: Path, **options: Any) -> Config:
     args = TrainOptions(path, data_root=root, work_dir=work_dir, **options)
-    return training_settings(args).config
+    return load_training_settings(args).config
 
 
 @pytest.mark.parametrize('head', HEADS)
@@ -138,7 +138,7 @@ def test_settings(head: str, draw: st.DataObject) -> None:
                 for other in options)
             if not nested and not isinstance(value, dict):
                 assert exists(after, key)
-                assert repr(value_at(after, key)) == repr(value)
+                assert repr(get_value(after, key)) == repr(value)
 
 
 @fuzz(few=40, many=10000)

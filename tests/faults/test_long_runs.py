@@ -54,7 +54,7 @@ def test_training_memory_is_flat(run_tool: Callable, shapes: Path, tmp_path: Pat
 
 @pytest.mark.slow
 @pytest.mark.parametrize('head', ['mask_rcnn', 'sem_fpn'])
-def test_predictions_stay_flat(head: str) -> None:
+def test_prediction_memory_is_flat(head: str) -> None:
     """500 images of 25 sizes, from pixels to results."""
     model, sizes, found = build_random_model(head), random.Random(0), []
     for number in range(1, 501):
@@ -68,7 +68,7 @@ def test_predictions_stay_flat(head: str) -> None:
 
 
 @pytest.mark.slow
-def test_requests_stay_flat() -> None:
+def test_server_memory_is_flat() -> None:
     """1,000 images to the server, a quarter of which it refuses."""
     images = [encode_image(draw_rectangles(seed, (64, 48))) for seed in range(30)]
     images += [b'no image'] * 10
@@ -85,7 +85,7 @@ def test_requests_stay_flat() -> None:
 
 
 @pytest.mark.slow
-def test_200_users_at_once() -> None:
+def test_200_concurrent_users() -> None:
     """Each gets the answer to the own image; those that are told to come again do so."""
     model = build_random_model('mask_rcnn')
     images = [draw_rectangles(seed, (64, 48)) for seed in range(40)]

@@ -115,7 +115,7 @@ def test_create_config_rejects_external_files(file_name: str, tmp_path: Path, ru
 def test_external_files_can_be_allowed(tmp_path: Path, run_tool: Callable) -> None:
     """Other files in the folder of the dataset are always allowed."""
     arguments = prepare_training(tmp_path, run_tool, '../../secret.jpg')
-    run_tool('train', *arguments, '--allow-outside', *ONE_STEP)
+    run_tool('train', *arguments, '--allow-external-files', *ONE_STEP)
     change(tmp_path / 'data/train.json', 'images', 0, file_name='../val/100.jpg')
     run_tool('train', *arguments[:1], '--work-dir', tmp_path / 'second', *ONE_STEP)
     change(tmp_path / 'data/val.json', 'images', 0, file_name='../../secret.jpg')

@@ -55,7 +55,7 @@ def compute_metrics(cfg: Any, num_images: int, round_up: bool) -> dict[str, Any]
     evaluator.dataset_meta = batches.dataset.metainfo
     for batch in batches:
         evaluator.process([predict(sample) for sample in batch['data_samples']], batch)
-    return plain(evaluator.evaluate(len(batches.dataset)))
+    return to_json_value(evaluator.evaluate(len(batches.dataset)))
 
 
 def compute_all_metrics(data: Path) -> dict[str, Any]:

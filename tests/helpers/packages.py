@@ -58,5 +58,5 @@ def replace_file(folder: Path, name: str, content: str | bytes) -> None:
     """Replace a file of a package and its hash."""
     content = content.encode() if isinstance(content, str) else content
     (folder / name).write_bytes(content)
-    entry = dict(sha256=sha256_of(folder / name), bytes=len(content))
+    entry = dict(sha256=compute_sha256(folder / name), bytes=len(content))
     change_metadata(folder, lambda metadata: metadata['files'].update({name: entry}))

@@ -25,8 +25,8 @@ from colonnade.datasets.custom.label_maps import IGNORED
 from colonnade.inference.drawing import Color
 from colonnade.runtime.colors import distinct_colors
 from colonnade.settings.dataset_paths import find_datasets
-from colonnade.settings.pipeline_steps import loads_annotations
-from colonnade.settings.reading import build_error, errors_of_others
+from colonnade.settings.pipeline_steps import is_loading_annotations
+from colonnade.settings.reading import report_build_errors, report_third_party_errors
 
 from ..upstream import is_subset
 from .objects import Objects, build_objects, join_objects, read_coco_objects
@@ -49,7 +49,7 @@ class LabelMapFile:
         if path is None:
             raise UserError(f'the dataset has no label map for {self.info["img_path"]}')
         try:
-            with errors_of_others(f'cannot decode {path}'):
+            with report_third_party_errors(f'cannot decode {path}'):
                 labels = self.load({**self.info, 'seg_fields': []})['gt_seg_map'].astype(np.int64)
         except UserCodeError as error:
             if isinstance(error.__cause__, FileNotFoundError):
@@ -113,7 +113,7 @@ def build_dataset(cfg: Config, settings: ConfigDict, **changes: Any) -> Any:
         **changes: Settings to override.
     """
     scope = DefaultScope.overwrite_default_scope(cfg.default_scope)
-    with scope, build_error(), redirect_stdout(StringIO()):  # pycocotools prints its progress.
+    with scope, report_build_errors(), redirect_stdout(StringIO()):  # pycocotools prints its progress.
         return DATASETS.build({**settings, **changes})
 
 
@@ -149,7 +149,7 @@ def read_part(cfg: Config, settings: ConfigDict, split: str) -> ImageSet:
     sizes = np.array([(info.get('width') or 0, info.get('height') or 0) for info in infos])
     if cfg.default_scope != 'mmseg':
         return ImageSet(split, classes, colors, paths, sizes.reshape(-1, 2), build_objects(infos))
-    steps = [step for step in settings.get('pipeline') or () if loads_annotations(step)]
+    steps = [step for step in settings.get('pipeline') or () if is_loading_annotations(step)]
     with DefaultScope.overwrite_default_scope(cfg.default_scope):
         load = TRANSFORMS.build(steps[0] if steps else dict(type='LoadAnnotations'))
     maps = [LabelMapFile(info, load, len(classes)) for info in infos]

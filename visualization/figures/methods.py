@@ -12,7 +12,7 @@ from torch import nn
 
 from colonnade.backbones import CaiT, ResMLP, XCiT
 from colonnade.backbones.attention_maps import has_token_attention
-from colonnade.common.atomic_files import replacing
+from colonnade.common.atomic_files import atomic_write
 from colonnade.common.errors import UserError, file_errors
 from colonnade.inference import load
 from colonnade.inference.inputs import Input, find_inputs
@@ -163,7 +163,7 @@ def write_figures(args: VisualizeOptions) -> Iterator[Path]:
         for stem, figure in zip(stems, figures, strict=True):
             for kind in dict.fromkeys(args.format):
                 path = args.out / f'{stem}.{name}.{kind}'
-                with file_errors(), replacing(path) as scratch:
+                with file_errors(), atomic_write(path) as scratch:
                     scratch.write_bytes(figure_to_bytes(figure, kind, args.dpi))
                 yield path
 

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from colonnade.common.errors import MissingFileError, UserError
-from colonnade.common.locking import locked
+from colonnade.common.locking import lock_folder
 from colonnade.engine.work_dir import Run
 
 RECORD, ABOUT = 'record', 'run.json'

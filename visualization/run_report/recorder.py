@@ -25,8 +25,8 @@ from mmengine.structures import BaseDataElement
 
 from colonnade.common.atomic_files import write_json, write_text
 from colonnade.common.errors import UserError
-from colonnade.engine.distributed.fingerprints import data_of, machine, versions
-from colonnade.engine.work_dir.metric_values import complete
+from colonnade.engine.distributed.fingerprints import compute_data_checksums, describe_machine, get_versions
+from colonnade.engine.work_dir.metric_values import fill_missing_metrics
 from colonnade.inference.ground_truth import build_label_map
 from colonnade.inference.model import get_model_kind
 from colonnade.runtime.colors import distinct_colors
@@ -101,7 +101,7 @@ class RunRecord(Hook):
         with self.guard('the configuration of the run'):
             self.about = describe_start(runner, before)
         with self.guard('versions and hardware'):
-            self.about |= dict(versions=versions(), machine=machine())
+            self.about |= dict(versions=get_versions(), machine=describe_machine())
         with self.guard('hashes of the data'):
             self.about['data'] = describe_data(runner, self.digests)
             self.about['starts'][-1]['other_data'] = find_changed_data(before, self.about)
@@ -326,7 +326,7 @@ def describe_data(runner: Runner, known: Mapping[str, str]) -> dict[str, dict[st
     if runner.val_loop is not None:
         sets['validation'] = runner.val_loop.dataloader.dataset
     return {
-        split: dict(images=len(dataset), files=data_of(runner.cfg, SPLITS[split], known))
+        split: dict(images=len(dataset), files=compute_data_checksums(runner.cfg, SPLITS[split], known))
         for split, dataset in sets.items()
     }
 
