@@ -56,7 +56,9 @@ def report_deep_json(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[None
                         'are') from error
 
 
-def iter_image_paths(datasets: Iterable[Any], *, allow_external_files: bool = True) -> Iterator[str]:
+def iter_image_paths(datasets: Iterable[Any],
+                     *,
+                     allow_external_files: bool = True) -> Iterator[str]:
     """Yield the paths of all images of mmengine datasets; skip other datasets.
 
     Each entry is read once and none is kept, because there can be a million.

@@ -20,7 +20,7 @@ from colonnade.common.distributed import run_on_first_rank
 from colonnade.common.errors import UserError
 from colonnade.common.name_lists import format_names
 from colonnade.settings.checks.class_checks import reads_categories
-from colonnade.settings.dataset_paths import get_dataset_classes, find_datasets, get_dataset_paths
+from colonnade.settings.dataset_paths import find_datasets, get_dataset_classes, get_dataset_paths
 from colonnade.settings.findings import Finding
 from colonnade.settings.registries import find_class, is_custom_class
 

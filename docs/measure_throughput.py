@@ -142,8 +142,8 @@ def write_random_weights(config: Path, path: Path) -> Path:
     """Write a checkpoint with weights from :func:`random_model`."""
     import torch
 
-    from colonnade.models.building import build_random_model
     from colonnade.evaluation.benchmark.model_profile import raise_class_logits
+    from colonnade.models.building import build_random_model
     model = build_random_model(config)
     raise_class_logits(model)
     torch.save(dict(state_dict=model.state_dict(), meta={}), path)

@@ -90,7 +90,8 @@ def testing_settings(options: TestOptions) -> Settings:
             cfg.pop('runner_type')  # An evaluation has no states to shard.
         check_pickles(cfg, ('test_dataloader', ), trust=options.trust)
 
-    settings = Settings.load(options, ('test_dataloader', ), change=start, further=[find_unknown_labels])
+    settings = Settings.load(
+        options, ('test_dataloader', ), change=start, further=[find_unknown_labels])
     if options.tta:
         augment_tests(settings.config)
     return settings
@@ -137,8 +138,8 @@ def check_loaded_data(runner: Runner, *, allow_external_files: bool) -> None:
             return
         dataset = runner.test_dataloader.dataset
     if not allow_external_files:
-        run_on_first_rank(
-            lambda: deque(iter_image_paths(iter_datasets(dataset), allow_external_files=False), maxlen=0))
+        run_on_first_rank(lambda: deque(
+            iter_image_paths(iter_datasets(dataset), allow_external_files=False), maxlen=0))
     check_same_data(runner.cfg, dict(test_dataloader=dataset))
 
 

@@ -100,5 +100,6 @@ def _require(step: Mapping[str, Any], **settings: Any) -> None:
     """Raise an ExportError if a step has a setting that the runtime does not support."""
     for key, value in settings.items():
         if step.get(key, value) != value:
-            raise ExportError(f'{get_step_type(dict(step))} of the test pipeline cannot be exported '
-                              f'with {key}={step[key]!r}: the runtime supports only {value!r}')
+            raise ExportError(
+                f'{get_step_type(dict(step))} of the test pipeline cannot be exported '
+                f'with {key}={step[key]!r}: the runtime supports only {value!r}')

@@ -23,12 +23,12 @@ from colonnade.runtime.colors import distinct_colors
 from colonnade.runtime.images import SUFFIXES
 from colonnade.settings.backbone_config import fill_backbone_settings
 from colonnade.settings.checks.all_checks import check_model, log_warnings
-from colonnade.settings.classes import iter_dataset_heads, get_num_classes
+from colonnade.settings.classes import get_num_classes, iter_dataset_heads
 from colonnade.settings.config_values import remove_key
 from colonnade.settings.dataset_paths import find_datasets, read_names_of_classes
 from colonnade.settings.overrides import merge_options
 from colonnade.settings.plain_config import package_errors
-from colonnade.settings.reading import report_build_errors, prepare_library, read_config
+from colonnade.settings.reading import prepare_library, read_config, report_build_errors
 from colonnade.settings.registries import find_class
 from colonnade.weights.downloads import fetch
 from colonnade.weights.loading import plan_loading

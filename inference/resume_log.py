@@ -40,7 +40,7 @@ def open_resume_log(folder: Path, settings: dict[str, Any], *, resume: bool) -> 
     """Context manager that locks a folder of predictions and opens its log."""
     with file_errors():
         folder.mkdir(parents=True, exist_ok=True)
-    with locked(
+    with lock_folder(
             folder, f'another process writes to {folder}: wait until it ends, or choose '
             'another --out'):
         with file_errors():

@@ -163,7 +163,8 @@ def predict_frames(model: Model, item: Input, video: Video, writer: OutputWriter
             with file_errors():  # Line buffering raises errors of writing at once.
                 lines = stack.enter_context(scratch.open('w', buffering=1, encoding='utf-8'))
         predictions = enumerate(model.iter_predictions(video, **options))
-        for drawing, line in prefetch_map(write, predictions, workers=NUM_WORKERS, ahead=NUM_WORKERS):
+        for drawing, line in prefetch_map(
+                write, predictions, workers=NUM_WORKERS, ahead=NUM_WORKERS):
             if write_drawing is not None:
                 write_drawing(drawing)
             if lines is not None:

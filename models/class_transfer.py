@@ -10,8 +10,9 @@ from mmengine.config import Config
 from torch import Tensor
 
 from colonnade.common.errors import UserError
-from colonnade.settings.classes import iter_class_heads, build_class_changes, merged, get_num_classes
-from colonnade.settings.dataset_paths import get_dataset_classes, find_datasets
+from colonnade.settings.classes import (build_class_changes, get_num_classes, iter_class_heads,
+                                        merged)
+from colonnade.settings.dataset_paths import find_datasets, get_dataset_classes
 from colonnade.settings.reading import report_third_party_errors
 from colonnade.weights.state_dicts import State, get_classes
 
@@ -68,7 +69,10 @@ class ClassTransfer:
     """
 
     def __init__(self, cfg: Config) -> None:
-        known = [get_dataset_classes(dataset) for _, dataset in find_datasets(cfg, ('train_dataloader', ))]
+        known = [
+            get_dataset_classes(dataset)
+            for _, dataset in find_datasets(cfg, ('train_dataloader', ))
+        ]
         if not known or known[0] is None:
             raise UserError('--new-classes needs class names: set metainfo.classes of the training '
                             'dataset')

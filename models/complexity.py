@@ -24,7 +24,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from colonnade.backbones import BACKBONES, ColumnarBackbone
 from colonnade.backbones.kernels.devices import on_meta_device
 from colonnade.common.errors import UserCodeError, UserError
-from colonnade.settings.reading import report_build_errors, read_config
+from colonnade.settings.reading import read_config, report_build_errors
 
 from .building import build_on_meta
 

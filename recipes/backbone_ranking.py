@@ -126,7 +126,7 @@ def rank_backbones(args: RankOptions, backbones: Sequence[NamedBackbone],
         title = f'{len(probes.train)} + {len(probes.val)} images, {len(probes.classes)} classes, ' \
                 f'{probes.size} pixels'
         for suffix in ('png', 'svg'):
-            draw(rows, args.out / f'picture.{suffix}', title, args.cost)
+            draw_ranking(rows, args.out / f'picture.{suffix}', title, args.cost)
         print(f'\n{format_ranking(rows)}\nwritten: {args.out}')
     return failures
 
@@ -148,7 +148,8 @@ def _describe_settings(probes: Probes) -> str:
     ])
 
 
-def _write_tables(out: Path, rows: Sequence[RankingRow], probes: Probes, failures: Sequence[str]) -> None:
+def _write_tables(out: Path, rows: Sequence[RankingRow], probes: Probes,
+                  failures: Sequence[str]) -> None:
     """Write the table as Markdown and CSV, and the IoU of each class."""
     failed = ''.join(f'\nFailed: {failure}\n' for failure in failures)
     command = shlex.join(['python', *sys.argv])

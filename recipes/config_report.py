@@ -74,7 +74,8 @@ def examine(config: str | Path,
 
 def _check_types(cfg: Config) -> list[Finding]:
     return [
-        Finding('config-section', problem, (problem.split()[0], )) for problem in find_type_errors(cfg)
+        Finding('config-section', problem, (problem.split()[0], ))
+        for problem in find_type_errors(cfg)
     ]
 
 

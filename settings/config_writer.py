@@ -62,8 +62,8 @@ def format_comments(comments: Sequence[str]) -> Iterator[str]:
 
 
 def format_config(head: Sequence[str],
-             content: Mapping[str, Any],
-             comments: Mapping[str, Sequence[str]] | None = None) -> str:
+                  content: Mapping[str, Any],
+                  comments: Mapping[str, Sequence[str]] | None = None) -> str:
     """Return the formatted source of a config file.
 
     Args:

@@ -119,8 +119,8 @@ def _root_within(dataset: ConfigDict, data_root: str) -> str:
     """Return ``data_root``, or the directory in it that has the name of the configured root."""
     inner = join_path(data_root, Path(dataset.get('data_root') or '').name)
     is_incomplete, is_inner_incomplete = (
-        any(not exists(path, dataset.get('backend_args')) for path in get_dataset_paths(dataset, root))
-        for root in (data_root, inner))
+        any(not exists(path, dataset.get('backend_args'))
+            for path in get_dataset_paths(dataset, root)) for root in (data_root, inner))
     return inner if is_incomplete and not is_inner_incomplete else data_root
 
 

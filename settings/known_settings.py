@@ -12,7 +12,7 @@ from mmengine.optim import OptimWrapper
 from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop, Runner
 from torch.utils.data import DataLoader
 
-from .registries import get_bases, find_class, is_custom_class
+from .registries import find_class, get_bases, is_custom_class
 
 #: top-level keys: arguments of mmengine's runners, and what they and Colonnade read besides
 TOP = {

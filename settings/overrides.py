@@ -13,7 +13,7 @@ from mmengine.logging import print_log
 from colonnade.common.errors import UserError
 from colonnade.common.name_lists import ask_for_names
 
-from .known_settings import FREE, TOP, is_typo, get_known_settings
+from .known_settings import FREE, TOP, get_known_settings, is_typo
 
 
 def merge_options(cfg: Config, options: dict[str, Any]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from mmcv.transforms import LoadAnnotations, LoadImageFromFile
 from mmengine.registry import TRANSFORMS
 
-from .registries import get_bases, find_class, is_custom_class
+from .registries import find_class, get_bases, is_custom_class
 
 #: words in the names of steps that pack what was loaded into samples
 PACKING = ('Pack', 'Format', 'Collect', 'Branch')

@@ -22,7 +22,7 @@ from colonnade.common.options import LaunchOptions
 from .config_types import check_types
 from .dataset_paths import iter_evaluators, redirect_data_root
 from .overrides import merge_options
-from .registries import is_known, is_from_user_code, format_unknown_type
+from .registries import format_unknown_type, is_from_user_code, is_known
 
 LIBRARIES = ('mmdet', 'mmseg')
 SUFFIXES = ('.py', '.json', '.yaml', '.yml')

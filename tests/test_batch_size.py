@@ -17,7 +17,7 @@ from colonnade.backbones import XCiT
 from colonnade.common.errors import UserError
 from colonnade.engine.optim.batch_size import (enable_auto_scale_lr, get_base_batch_size,
                                                set_grad_accumulation)
-from colonnade.recipes.custom_data.scaled_schedule import schedule
+from colonnade.recipes.custom_data.scaled_schedule import scale_schedule
 
 SEGMENTER = ROOT / 'configs/sem_fpn/xcit_small_12_p16_80k_ade20k.py'
 DETECTOR = ROOT / 'configs/mask_rcnn/xcit_small_12_p16_3x_coco.py'

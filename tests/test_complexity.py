@@ -17,9 +17,9 @@ from torch import nn
 from colonnade.backbones import CaiT, ResMLP, XCiT
 from colonnade.backbones.kernels.devices import on_meta_device
 from colonnade.evaluation.benchmark.model_profile import Stopwatch, format_parts
-from colonnade.models.complexity import (iter_backbone_rows, build_from_file, count_classifier,
-                                         count_parameters, count_multiply_adds, iter_parts, sum_parts,
-                                         iter_model_rows)
+from colonnade.models.complexity import (build_from_file, count_classifier, count_multiply_adds,
+                                         count_parameters, iter_backbone_rows, iter_model_rows,
+                                         iter_parts, sum_parts)
 
 MMDET = Path(find_spec('mmdet').origin).parent / '.mim/configs'
 

@@ -18,8 +18,9 @@ from colonnade.engine.training import TrainOptions, load_training_settings
 from colonnade.recipes.config_report import examine
 from colonnade.settings.checks.all_checks import check_config, find_problems
 from colonnade.settings.config_types import check_types, find_type_errors
-from colonnade.settings.dataset_paths import (read_category_names, check_dataset, iter_evaluators,
-                                              find_datasets, get_dataset_paths, redirect_data_root)
+from colonnade.settings.dataset_paths import (check_dataset, find_datasets, get_dataset_paths,
+                                              iter_evaluators, read_category_names,
+                                              redirect_data_root)
 from colonnade.settings.findings import get_errors
 from colonnade.settings.reading import check_metrics, read_config
 

@@ -11,7 +11,7 @@ from mmengine.config import Config
 
 from colonnade.settings import overrides
 from colonnade.settings.known_settings import is_typo
-from colonnade.settings.overrides import merge_options, get_value
+from colonnade.settings.overrides import get_value, merge_options
 from colonnade.tools import train
 
 DETECTOR = ROOT / 'configs/mask_rcnn/xcit_small_12_p16_3x_coco.py'

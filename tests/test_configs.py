@@ -20,7 +20,7 @@ from torch import nn
 from colonnade.backbones import ColumnarBackbone
 from colonnade.models.building import build_on_meta
 from colonnade.necks.pyramid import Pyramid
-from colonnade.settings.classes import iter_class_heads, get_num_classes
+from colonnade.settings.classes import get_num_classes, iter_class_heads
 
 PATHS = sorted((ROOT / 'configs').glob('[!_]*/*.py'))
 HEADS = sorted({path.parent.name for path in PATHS})

@@ -28,7 +28,7 @@ from colonnade.models.fusion import fuse as fuse_model
 from colonnade.models.fusion.full_model import find_columnar_modules
 from colonnade.models.half_precision import Bfloat16OptimWrapper, compute_in
 from colonnade.settings.checks.all_checks import check_config
-from colonnade.settings.classes import iter_class_heads, get_num_classes
+from colonnade.settings.classes import get_num_classes, iter_class_heads
 from colonnade.settings.dataset_paths import redirect_data_root
 from colonnade.settings.reading import read_config
 from colonnade.weights.files import read_checkpoint

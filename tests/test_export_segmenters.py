@@ -151,7 +151,9 @@ def test_openvino_graph(tmp_path: Path) -> None:
     (folder / 'model.json').write_text(json.dumps(about))
     assert sorted(path.suffix for path in folder.iterdir()) == ['.bin', '.json', '.xml']
     assert (load(folder, threads=1).predict(image).labels != expected.labels).mean() < 1e-3
-    with pytest.raises(ValueError, match="providers apply only to onnxruntime, but .*xml is an OpenVINO graph"):
+    with pytest.raises(
+            ValueError,
+            match="providers apply only to onnxruntime, but .*xml is an OpenVINO graph"):
         load(folder, providers=['CPUExecutionProvider'])
 
 

@@ -49,7 +49,8 @@ def look(out: Path, *paths: Path,
     args, report = DataOptions(data=list(paths), converted_dir=out, **options), Report()
     check_data_options(args)
     complete_data_options(args)
-    data = config_creation.read_dataset_description(args, report, masks=True, filter_cfg={}, kind='labels')
+    data = config_creation.read_dataset_description(
+        args, report, masks=True, filter_cfg={}, kind='labels')
     return data, report
 
 

@@ -148,7 +148,8 @@ def test_preprocessing_equals_that_of_the_config(name: str) -> None:
     data = model.prepare(image)
     batch = model.module.data_preprocessor(
         dict(inputs=[data['inputs']], data_samples=[data['data_samples']]), False)
-    prepared = read_preprocess(build_section(build_preprocess(model, ImageSizeLimits(1, 32))))(image)
+    prepared = read_preprocess(build_section(build_preprocess(model, ImageSizeLimits(1, 32))))(
+        image)
     assert np.array_equal(prepared.array, batch['inputs'][0].numpy())
     meta = batch['data_samples'][0].metainfo
     assert (prepared.size, prepared.resized) == (meta['ori_shape'], meta['img_shape'])
@@ -204,7 +205,8 @@ def test_label_maps_equal_those_of_mmseg(name: str, size: tuple[int, int],
         output = graph(torch.from_numpy(images))
         return [each.numpy() for each in (output if isinstance(output, tuple) else (output, ))]
 
-    prepared = read_preprocess(build_section(build_preprocess(model, ImageSizeLimits(1, 32))))(image)
+    prepared = read_preprocess(build_section(build_preprocess(model, ImageSizeLimits(1, 32))))(
+        image)
     labels = read_segmentation(build_section(build_postprocess(model.module)), 4)(prepared, run)
     expected = model.predict(image).labels
     assert len(np.unique(expected)) > 1

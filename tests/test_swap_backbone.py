@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.drawn_data import draw_instances, draw_label_maps, leaf
+from helpers.synthetic_data import draw_instances, draw_label_maps, leaf
 from mmengine.config import Config
 from mmengine.logging import MMLogger
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import DATASETS
 
 from colonnade.engine.runner.log_filters import QuietFilter
-from colonnade.models.trial_step import compute_trial_loss, build_trial_model
+from colonnade.models.trial_step import build_trial_model, compute_trial_loss
 from colonnade.recipes.backbone_swap.config_changes import Notes, compute_changes
 from colonnade.recipes.backbone_swap.swap import swap_backbone
 from colonnade.recipes.backbone_swap.training_settings import adapt_training

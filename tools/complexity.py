@@ -44,8 +44,7 @@ def main(options: ComplexityOptions) -> None:
         print(line, flush=True)
     if config is None or not options.time:
         return
-    from colonnade.evaluation.benchmark.model_profile import measure_cost
-    from colonnade.evaluation.benchmark.model_profile import format_parts
+    from colonnade.evaluation.benchmark.model_profile import format_parts, measure_cost
     print('\nunfused, in a separate process; with random weights, heads detect random objects')
     print(f'{"time and peak memory":24} {measure_cost(config, options.size)}', flush=True)
     print('\nper module, alternating; RoI heads get the maximum number of objects', flush=True)

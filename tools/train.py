@@ -87,9 +87,9 @@ def build_resume_command(words: Sequence[str]) -> str:
         elif drops and not word.startswith('-'):
             drops = False  # the checkpoint of the option
         else:
-            is_value = False
-            resumed.append(word)
-    return shlex.join(['colonnade', 'train', *resumed[1:], '--resume'])
+            drops = False
+            kept.append(word)
+    return shlex.join(['colonnade', 'train', *kept[1:], '--resume'])
 
 
 @command(TrainCommand)

@@ -12,8 +12,8 @@ from mmengine.config import ConfigDict
 
 from colonnade.common.atomic_files import replace_folder
 from colonnade.common.errors import MissingFileError, UserError, file_errors
-from colonnade.settings.dataset_paths import (read_category_names, get_dataset_classes, find_datasets,
-                                              get_setting_paths)
+from colonnade.settings.dataset_paths import (find_datasets, get_dataset_classes, get_setting_paths,
+                                              read_category_names)
 from colonnade.settings.findings import Finding
 from colonnade.settings.reading import LaunchOptions, load_config
 

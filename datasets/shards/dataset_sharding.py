@@ -16,11 +16,12 @@ from colonnade.common.atomic_files import new_folder
 from colonnade.common.errors import MissingFileError, UserError, file_errors
 from colonnade.common.hashing import compute_sha256
 from colonnade.common.progress import Progress
-from colonnade.common.storage.object_storage import naming
-from colonnade.common.storage.file_access import Settings, get_backend, exists, is_remote, local_copy
+from colonnade.common.storage.file_access import (Settings, exists, get_backend, is_remote,
+                                                  local_copy)
+from colonnade.common.storage.object_storage import convert_storage_errors
 from colonnade.common.storage.shard_index import MANIFEST, ShardIndex
-from colonnade.settings.dataset_paths import (check_dataset, iter_evaluators, find_datasets,
-                                              get_setting_paths)
+from colonnade.settings.dataset_paths import (check_dataset, find_datasets, get_setting_paths,
+                                              iter_evaluators)
 from colonnade.settings.reading import LaunchOptions, load_config
 
 from ..options import ShardOptions
@@ -168,7 +169,7 @@ def _compute_checksum(path: str) -> str:
     if not is_remote(path):
         return compute_sha256(Path(path))
     digest = hashlib.sha256()
-    with get_backend(path).opened(path) as file, naming(path):
+    with get_backend(path).opened(path) as file, convert_storage_errors(path):
         while chunk := file.read(CHUNK):
             digest.update(chunk)
     return digest.hexdigest()

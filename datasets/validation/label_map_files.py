@@ -16,7 +16,7 @@ from colonnade.common.name_lists import format_names
 from colonnade.common.storage import content as content_of
 from colonnade.common.storage import exists, is_readable
 from colonnade.settings.classes import iter_class_heads
-from colonnade.settings.dataset_paths import get_dataset_classes, find_datasets, get_dataset_paths
+from colonnade.settings.dataset_paths import find_datasets, get_dataset_classes, get_dataset_paths
 from colonnade.settings.findings import Finding
 from colonnade.settings.pipeline_steps import is_loading_annotations
 from colonnade.settings.registries import find_class

@@ -19,7 +19,8 @@ from colonnade.common.storage.file_access import is_remote
 from colonnade.common.storage.shard_reader import SCHEME
 from colonnade.datasets.gc_control import pause_gc
 from colonnade.settings.checks.class_checks import reads_categories
-from colonnade.settings.dataset_paths import get_dataset_classes, iter_evaluators, find_datasets, get_dataset_paths
+from colonnade.settings.dataset_paths import (find_datasets, get_dataset_classes, get_dataset_paths,
+                                              iter_evaluators)
 from colonnade.settings.findings import Finding
 from colonnade.settings.pipeline_steps import find_custom_loader, get_type_name
 from colonnade.settings.registries import find_class

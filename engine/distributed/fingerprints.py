@@ -16,7 +16,7 @@ from mmengine.utils.dl_utils import collect_env
 
 from colonnade.common.hashing import compute_sha256
 from colonnade.common.storage.file_access import Settings, is_local_path
-from colonnade.datasets.validation.label_map_files import spread
+from colonnade.datasets.validation.label_map_files import sample_evenly
 from colonnade.settings.dataset_paths import find_datasets, get_dataset_paths
 
 #: distributions of each library, one of which is installed

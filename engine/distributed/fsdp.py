@@ -29,8 +29,8 @@ from colonnade.common.atomic_files import UNFINISHED, replace_folder
 from colonnade.common.distributed import raise_on_all_ranks
 from colonnade.common.errors import FileError, UserError, file_errors
 from colonnade.common.hashing import compute_sha256
-from colonnade.weights.checkpoint_files import (CheckpointError, get_save_options,
-                                                add_checksums, explain_failure)
+from colonnade.weights.checkpoint_files import (CheckpointError, add_checksums, explain_failure,
+                                                get_save_options)
 from colonnade.weights.mmengine_loaders import strip_code
 from colonnade.weights.sharded_files import (REST, SHAPES, is_sharded, list_shards, map_values,
                                              read_folder, write_shards)

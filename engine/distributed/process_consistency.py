@@ -114,7 +114,8 @@ def check_same_data(cfg: Config, datasets: Mapping[str, Dataset]) -> dict[str, s
     wait_for_all()  # loading data may take minutes longer in some processes
     counts = {loader: len(dataset) for loader, dataset in datasets.items()}
     paths = [(path, is_local_path(path, dataset.get('backend_args')))
-             for _, dataset in find_datasets(cfg, tuple(datasets)) for path in get_dataset_paths(dataset)]
+             for _, dataset in find_datasets(cfg, tuple(datasets))
+             for path in get_dataset_paths(dataset)]
     states = all_gather_object((socket.gethostname(), counts))
     checksums = _gather_checksums(paths)
     first_host, first_counts = states[0]

@@ -188,7 +188,7 @@ def _build_model(cfg: Config) -> nn.Module:
     for stage in stages if isinstance(stages, list) else [stages]:
         if (stage.get('assigner') or {}).get('type') == 'MaxIoUAssigner':
             stage.assigner.update(pos_iou_thr=MIN_IOU, neg_iou_thr=MIN_IOU, min_pos_iou=MIN_IOU)
-    return revert_sync_batchnorm(random_model(settings)).train()
+    return revert_sync_batchnorm(build_random_model(settings)).train()
 
 
 def compute_padded_size(cfg: Config, size: Size) -> Size:

@@ -16,9 +16,10 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from colonnade.common.errors import UserError
-from colonnade.models.complexity import blank_sample, build_from_file, count_multiply_adds, get_default_size
+from colonnade.models.building import build_random_model
+from colonnade.models.complexity import (blank_sample, build_from_file, count_multiply_adds,
+                                         get_default_size)
 from colonnade.models.fusion import maybe_fuse
-from colonnade.models.building import random_model
 from colonnade.settings.reading import read_config
 
 from .machine import measure_matmul_speed
@@ -99,7 +100,7 @@ def _measure_cost(config: Path, size: tuple[int, int], rounds: int, threads: int
 def build_random(config: Path) -> nn.Module:
     """Return the model of a config with the same random weights each time, for evaluation."""
     torch.manual_seed(0)
-    return random_model(read_config(config).model).eval()
+    return build_random_model(read_config(config).model).eval()
 
 
 class Stopwatch:

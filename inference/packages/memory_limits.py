@@ -109,7 +109,8 @@ def check_safetensors(model: dict[str, Any], weights: str | Path, source: str) -
     required = check_model_size(model, len(shapes), Path(weights).stat().st_size, source)
     stored = {key: torch.empty(shape, device='meta') for key, shape in shapes.items()}
     if problems := find_mismatches(stored, required):
-        raise PackageError(f'{weights} does not fit the model of {source}:\n{format_mismatches(problems)}')
+        raise PackageError(
+            f'{weights} does not fit the model of {source}:\n{format_mismatches(problems)}')
 
 
 def check_checkpoint(model: dict[str, Any], checkpoint: Mapping[str, Any], source: str) -> None:

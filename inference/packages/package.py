@@ -108,8 +108,7 @@ def build_config(values: dict[str, Any], source: str, *, trust: bool) -> Config:
 def check_embedded_config(config: Config, source: str) -> None:
     """Check model and pipelines of the config in a checkpoint as if it were a package."""
     parts = dict(
-        default_scope=config.default_scope,
-        model=drop_pretrained(plain(config.model), 'model', []))
+        default_scope=config.default_scope, model=drop_pretrained(plain(config.model), 'model', []))
     for key in ('test_dataloader', 'val_dataloader', 'test_pipeline'):
         if config.get(key):
             parts[key] = plain(config[key])

@@ -119,8 +119,8 @@ def build_api(service: Service, figures: Any) -> FastAPI:
 
         def respond(content: bytes) -> Response:
             image = service.read(content)
-            png = service.call(
-                lambda: figures.figure_to_bytes(figures.visualize(service.load_plain(), image, name), 'png'))
+            png = service.call(lambda: figures.figure_to_bytes(
+                figures.visualize(service.load_plain(), image, name), 'png'))
             return Response(png, media_type='image/png')
 
         return await respond_to_image(respond, request)

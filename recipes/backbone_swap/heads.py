@@ -9,7 +9,7 @@ from mmengine.registry import MODELS
 
 from colonnade.models.feature_maps import Map, to_integer
 from colonnade.settings.checks.head_widths import compute_fpn_head_strides
-from colonnade.settings.known_settings import get_arguments, get_argument_names
+from colonnade.settings.known_settings import get_argument_names, get_arguments
 from colonnade.settings.registries import find_class
 
 from .config_changes import Notes

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from copy import deepcopy
 from typing import Any
 
-from colonnade.engine.optim.batch_size import scale_final_rates, get_schedulers
+from colonnade.engine.optim.batch_size import get_schedulers, scale_final_rates
 
 from .config_changes import Notes
 

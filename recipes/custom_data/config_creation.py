@@ -43,12 +43,12 @@ def read_recipe(args: NewConfigOptions) -> Config:
 
 
 def read_dataset_description(args: DataOptions,
-                 report: Report,
-                 *,
-                 masks: bool,
-                 filter_cfg: dict,
-                 polygons_only: bool = False,
-                 kind: AnnotationType | None = None) -> CustomDataset | None:
+                             report: Report,
+                             *,
+                             masks: bool,
+                             filter_cfg: dict,
+                             polygons_only: bool = False,
+                             kind: AnnotationType | None = None) -> CustomDataset | None:
     """Return the description of a dataset, or None if it has errors.
 
     Args:
@@ -92,7 +92,8 @@ def read_dataset_description(args: DataOptions,
         return data
 
 
-def read_recipe_dataset(cfg: Config, args: NewConfigOptions, report: Report) -> CustomDataset | None:
+def read_recipe_dataset(cfg: Config, args: NewConfigOptions,
+                        report: Report) -> CustomDataset | None:
     """Call :func:`read_dataset_description` with the settings of a base config.
 
     External files are errors, because training would reject them, unless ``args`` allows them.

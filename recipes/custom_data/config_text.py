@@ -12,7 +12,8 @@ from colonnade.common.errors import MissingFileError, UserError
 from colonnade.datasets.custom.instance_datasets import CustomDataset
 from colonnade.runtime.colors import distinct_colors
 from colonnade.settings.classes import adapt_num_classes
-from colonnade.settings.config_writer import Source, format_base_path, format_comments, format_config
+from colonnade.settings.config_writer import (Source, format_base_path, format_comments,
+                                              format_config)
 from colonnade.settings.reading import read_file
 
 from .scaled_schedule import scale_schedule
@@ -162,7 +163,8 @@ def _format_root(root: Path, out: Path) -> tuple[str, str]:
     return str(root), 'data_root is absolute: if the data move, change it or pass --data-root'
 
 
-def format_source(base_config: Path, out: Path, content: dict[str, Any], data: CustomDataset) -> str:
+def format_source(base_config: Path, out: Path, content: dict[str, Any],
+                  data: CustomDataset) -> str:
     """Return the source of the config, with comments on the dataset and the settings."""
     num_train, num_val = data.num_images
     base = format_base_path(base_config, out)

@@ -44,7 +44,8 @@ def check_data_options(args: DataOptions) -> None:
     if args.data and len(args.data) > 2:
         raise UserError('--data takes one path, or two: training and validation')
     if args.coco and len(args.coco) != (1 if args.val_fraction else 2):
-        raise UserError('--coco takes two files, training and validation, or one with --val-fraction 0.2')
+        raise UserError(
+            '--coco takes two files, training and validation, or one with --val-fraction 0.2')
     if args.coco and (args.label_zero or args.suffixes or args.ignore_255 or args.color_map):
         raise UserError('--label-zero, --suffixes, --ignore-255 and --color-map require --masks')
     if args.masks and args.boxes_only:
@@ -70,10 +71,12 @@ def _check_split_options(args: DataOptions) -> None:
         try:
             groups = re.compile(args.group_regex).groups
         except re.error as error:
-            raise UserError(f'--group-regex {args.group_regex} is not a regular expression: {error}') from error
+            raise UserError(
+                f'--group-regex {args.group_regex} is not a regular expression: {error}') from error
         if not groups:
             raise UserError(
-                f"--group-regex {args.group_regex} has no group: use parentheses, such as '^([^_]+)_'")
+                f"--group-regex {args.group_regex} has no group: use parentheses, such as '^([^_]+)_'"
+            )
 
 
 def complete_data_options(args: DataOptions) -> None:
@@ -113,8 +116,9 @@ def _infer_image_folders(args: DataOptions) -> list[Path]:
     if len(args.images) > 2 or len(args.masks or ()) > 2:
         raise UserError('--images and --masks take two folders, training and validation')
     if args.masks and len(args.images) != 2:
-        raise UserError('--images takes two folders, training and validation, unless --val-fraction 0.2 '
-                        'splits one')
+        raise UserError(
+            '--images takes two folders, training and validation, unless --val-fraction 0.2 '
+            'splits one')
     return args.images * (2 // len(args.images))
 
 

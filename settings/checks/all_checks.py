@@ -12,11 +12,11 @@ from colonnade.common.errors import UserCodeError
 
 from ..findings import Finding, get_errors
 from .class_checks import find_class_problems
-from .dataset_checks import (find_label_setting_problems, find_metric_problems, find_palette_problems,
-                             find_window_problems)
+from .dataset_checks import (find_label_setting_problems, find_metric_problems,
+                             find_palette_problems, find_window_problems)
 from .pipelines import find_pipeline_problems
-from .pretrained_weights import (find_channel_problems, find_normalization_problems, find_start_problems,
-                                 find_weight_problems)
+from .pretrained_weights import (find_channel_problems, find_normalization_problems,
+                                 find_start_problems, find_weight_problems)
 from .schedule import find_completeness_problems, find_number_problems, find_schedule_problems
 from .setting_types import find_setting_problems
 from .widths import find_batch_problems, find_width_problems

@@ -10,8 +10,9 @@ from mmengine.registry import DATASETS
 from colonnade.common.name_lists import format_names
 from colonnade.common.storage import exists, is_readable, local_copy
 
-from ..classes import iter_dataset_heads, get_class_count_key, get_num_classes
-from ..dataset_paths import read_category_names, get_dataset_classes, find_datasets, read_names_of_classes, get_dataset_paths
+from ..classes import get_class_count_key, get_num_classes, iter_dataset_heads
+from ..dataset_paths import (find_datasets, get_dataset_classes, get_dataset_paths,
+                             read_category_names, read_names_of_classes)
 from ..findings import Finding
 from ..registries import find_class
 

@@ -11,11 +11,11 @@ from mmengine.registry import DATASETS, METRICS
 from colonnade.common.storage.file_access import is_remote
 
 from ..classes import iter_class_heads
-from ..dataset_paths import get_dataset_classes, iter_evaluators, find_datasets, get_setting_paths
+from ..dataset_paths import find_datasets, get_dataset_classes, get_setting_paths, iter_evaluators
 from ..findings import Finding
 from ..known_settings import get_setting
-from ..pipeline_steps import is_loading_annotations, get_type_name
-from ..registries import get_bases, find_class, get_package
+from ..pipeline_steps import get_type_name, is_loading_annotations
+from ..registries import find_class, get_bases, get_package
 from .class_checks import reads_categories
 
 #: config keys of the mask heads of detectors
@@ -67,7 +67,8 @@ def _check_metric(key: str, metric: ConfigDict, name: str, dataset: ConfigDict,
         return
     cls, coco = (find_class(kind, DATASETS) for kind in (dataset.type, 'mmdet.CocoDataset'))
     is_panoptic = getattr(cls, 'COCOAPI', None) is not getattr(coco, 'COCOAPI', None)
-    if not reads_categories(dataset) or is_panoptic != ('Panoptic' in get_type_name(metric.get('type'))):
+    if not reads_categories(dataset) or is_panoptic != ('Panoptic' in get_type_name(
+            metric.get('type'))):
         return
     path = metric.get('ann_file')
     own = next(iter(get_setting_paths(dataset.get('ann_file'), dataset)), None)
@@ -148,7 +149,7 @@ def find_palette_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator
             continue
         all_classes = get_dataset_classes(ConfigDict(type=dataset.type))
         is_exact = get_library(dataset.get('type'),
-                              DATASETS) == 'mmseg' and all_classes in (None, classes)
+                               DATASETS) == 'mmseg' and all_classes in (None, classes)
         if len(palette) < len(classes) or is_exact and len(palette) != len(classes):
             yield Finding(
                 'palette', f'{name}.metainfo.palette has {len(palette)} colors for '

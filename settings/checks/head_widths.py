@@ -12,7 +12,7 @@ from mmengine.registry import MODELS
 from ..findings import Finding
 from ..known_settings import get_setting
 from ..pipeline_steps import get_type_name
-from ..registries import get_bases, find_class
+from ..registries import find_class, get_bases
 
 DETECTION_TRANSFORMERS = ('DeformableDETR', 'DINO', 'DDQDETR')
 

@@ -9,11 +9,11 @@ from mmengine.registry import DATASETS, TRANSFORMS
 
 from colonnade.common.errors import UserCodeError
 
-from ..dataset_paths import iter_evaluators, find_datasets
+from ..dataset_paths import find_datasets, iter_evaluators
 from ..findings import Finding
 from ..known_settings import get_setting
-from ..pipeline_steps import (iter_steps, get_step_type, is_loading_annotations, get_type_name, is_packing,
-                              find_custom_steps)
+from ..pipeline_steps import (find_custom_steps, get_step_type, get_type_name,
+                              is_loading_annotations, is_packing, iter_steps)
 from ..reading import report_third_party_errors
 from ..registries import find_class
 from .dataset_checks import get_library
@@ -61,7 +61,8 @@ def _check_required_steps(cfg: Config, place: str, steps: list[dict[str, Any]],
                     f'end it with dict(type={packing_step!r})'))
     is_training = place.startswith('train_dataloader')
     needs = 'training' if is_training else next(
-        (f'{get_type_name(metric.type)} ({evaluator})' for metric in iter_evaluators(cfg, (evaluator, ))
+        (f'{get_type_name(metric.type)} ({evaluator})'
+         for metric in iter_evaluators(cfg, (evaluator, ))
          if get_type_name(metric.get('type')) == 'IoUMetric' and not metric.get('format_only')), '')
     if needs and not any(map(is_loading_annotations, iter_steps(steps))):
         missing.append(
@@ -84,7 +85,8 @@ def _check_detector_steps(cfg: Config, place: str, steps: list[ConfigDict]) -> I
         if is_loading_annotations(step) and is_training and get_setting(step, 'with_mask') is False:
             for name, head in heads.items():
                 # BoxInst learns masks from boxes.
-                if head and not (isinstance(head, dict) and 'BoxInst' in get_type_name(head.get('type'))):
+                if head and not (isinstance(head, dict)
+                                 and 'BoxInst' in get_type_name(head.get('type'))):
                     yield Finding('loading-masks',
                                   f'{key}.with_mask is False, and {name} learns from masks',
                                   (f'{key}.with_mask', name), f'set {key}.with_mask=True')
@@ -92,7 +94,8 @@ def _check_detector_steps(cfg: Config, place: str, steps: list[ConfigDict]) -> I
         if get_step_type(step) != 'PackDetInputs' or is_training:
             continue
         needed = ['scale_factor'] if any('Resize' in get_step_type(each) for each in steps) else []
-        if any('Coco' in get_type_name(metric.get('type')) for metric in iter_evaluators(cfg, (evaluator, ))):
+        if any('Coco' in get_type_name(metric.get('type'))
+               for metric in iter_evaluators(cfg, (evaluator, ))):
             needed.append('img_id')
         keys = get_setting(step, 'meta_keys')
         if keys is not None and (missing := [each for each in needed if each not in keys]):

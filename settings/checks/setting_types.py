@@ -12,8 +12,8 @@ from torch.utils.data import DataLoader
 from colonnade.common.name_lists import suggest_names
 
 from ..findings import Finding
-from ..known_settings import FREE, TOP, is_typo, get_known_settings, find_parameter
-from ..registries import find_class, loaded_scopes, may_be_name, get_package, format_unknown_type
+from ..known_settings import FREE, TOP, find_parameter, get_known_settings, is_typo
+from ..registries import find_class, format_unknown_type, get_package, loaded_scopes, may_be_name
 
 #: last key of a path -> registries in which a type is looked up; all for other keys
 REGISTRIES = {
@@ -79,7 +79,8 @@ def _check_section(part: dict[str, Any], path: list[str]) -> Iterator[Finding]:
         scope = str(kind).rpartition('.')[0]
         is_pending = scope and scope not in loaded_scopes() and may_be_name(str(kind))
         if registries and not is_pending:
-            yield Finding('unknown-type', f'{name}.type: {format_unknown_type(kind)}', (f'{name}.type', ))
+            yield Finding('unknown-type', f'{name}.type: {format_unknown_type(kind)}',
+                          (f'{name}.type', ))
         return
     known = get_known_settings(part if cls is None else {**part, 'type': cls}, path)
     shown = f'{name} ({kind if isinstance(kind, str) else kind.__name__})' if kind else name

@@ -154,10 +154,12 @@ def find_batch_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[F
     for name in ('decode_head', 'auxiliary_head'):
         for _, head in iter_components(cfg.model, name, 'model'):
             norm = get_type_name((head.get('norm_cfg') or {}).get('type'))
-            pools = 1 in (head.get('pool_scales') or ()) or 'ASPP' in get_type_name(head.get('type'))
+            pools = 1 in (head.get('pool_scales') or
+                          ()) or 'ASPP' in get_type_name(head.get('type'))
             if pools and norm in BATCH_NORMS and not (is_distributed and 'Sync' in norm):
                 yield Finding(
-                    'batch-size', f'train_dataloader.batch_size is 1, and {get_type_name(head["type"])} '
+                    'batch-size',
+                    f'train_dataloader.batch_size is 1, and {get_type_name(head["type"])} '
                     f'(model.{name}) normalizes one value per image and channel',
                     ('train_dataloader.batch_size', f'model.{name}'),
                     'set train_dataloader.batch_size=2 or more')

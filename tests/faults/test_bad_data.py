@@ -20,7 +20,6 @@ from mmengine.dataset import BaseDataset
 from mmengine.registry import DATASETS
 from PIL import Image
 
-from colonnade.engine.runner.log_filters import Printable, StartFilter
 from colonnade.datasets.bad_samples import SampleError, handle_bad_samples, is_storage_error
 from colonnade.datasets.validation.image_files import describe_read_error
 from colonnade.datasets.validation.label_map_files import check_label_map

@@ -482,8 +482,7 @@ def test_mismatched_local_weights(tmp_path: Path) -> None:
     cfg = change('sem_fpn')
     torch.save({}, tmp_path / 'a.pth')
     cfg.model.backbone.init_cfg = dict(type='Pretrained', checkpoint=str(tmp_path / 'a.pth'))
-    get_finding(
-        build_checks.check_model(cfg, step=False), 'model.backbone.init_cfg.checkpoint')
+    get_finding(build_checks.check_model(cfg, step=False), 'model.backbone.init_cfg.checkpoint')
 
 
 @pytest.mark.slow

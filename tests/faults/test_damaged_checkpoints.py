@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 import warnings
 from collections.abc import Callable
 from multiprocessing import get_context
@@ -28,7 +29,7 @@ from colonnade.common.hashing import compute_sha256
 from colonnade.common.locking import lock_folder
 from colonnade.engine.distributed.fsdp import create_shared_folder
 from colonnade.engine.runner.launch import lock_work_dir
-from colonnade.engine.work_dir.run import Run, go_on
+from colonnade.engine.work_dir.run import Run, select_resume_checkpoint
 from colonnade.weights import checkpoint_files
 from colonnade.weights.checkpoint_files import (NAME, SUMS, add_checksums, read_checksums,
                                                 verify_checksum)
@@ -385,7 +386,8 @@ def test_third_party_files_load(tmp_path: Path) -> None:
 
 def test_checksum_is_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, read = save(tmp_path, 2), []
-    monkeypatch.setattr(checkpoint_files, 'compute_sha256', lambda path: read.append(path) or compute_sha256(path))
+    monkeypatch.setattr(checkpoint_files, 'compute_sha256',
+                        lambda path: read.append(path) or compute_sha256(path))
     for _ in range(3):
         verify_checksum(path)
     assert len(read) == 1

@@ -38,9 +38,10 @@ COMMANDS = {
 WORDS = ('', ' ', '-', '--', '-1', '0', '1e400', 'nan', '9' * 400, 'x', '--x', '=', 'a=b', 'a=',
          'model.x=1', 'model=1', 'train_cfg=', 'train_cfg.max_iters=x', 'model.backbone.arch=tiny',
          'train_dataloader=None', '[', '(((', '{}', 'ü', '\udcff', 'a\nb', '\x1b[31mred', 'None',
-         '--trust', '--resume', '--load-from', '--amp', '--fsdp', '--launcher', '--estimate', '--fuse',
-         '--device', 'cpu', 'cuda:99', '--data', '--masks', '--val-fraction', '0.2', '--out', 'folder',
-         'file.json', 'file.pth', SEGMENTER, DETECTOR, 'sem_fpn', '--cfg-options')
+         '--trust', '--resume', '--load-from', '--amp', '--fsdp', '--launcher', '--estimate',
+         '--fuse', '--device', 'cpu', 'cuda:99', '--data', '--masks', '--val-fraction', '0.2',
+         '--out', 'folder', 'file.json', 'file.pth', SEGMENTER, DETECTOR, 'sem_fpn',
+         '--cfg-options')
 
 
 @st.composite

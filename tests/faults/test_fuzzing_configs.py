@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from mmengine.config import Config
 
 from colonnade.engine.training import TrainOptions, load_training_settings
-from colonnade.settings.overrides import exists, merge_options, iter_paths, get_value
+from colonnade.settings.overrides import exists, get_value, iter_paths, merge_options
 from colonnade.settings.plain_config import PackageError, config_text, parse_config
 from colonnade.settings.reading import read_config
 from colonnade.weights.mmengine_loaders import is_plain_config

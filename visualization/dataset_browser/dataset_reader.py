@@ -113,7 +113,8 @@ def build_dataset(cfg: Config, settings: ConfigDict, **changes: Any) -> Any:
         **changes: Settings to override.
     """
     scope = DefaultScope.overwrite_default_scope(cfg.default_scope)
-    with scope, report_build_errors(), redirect_stdout(StringIO()):  # pycocotools prints its progress.
+    with scope, report_build_errors(), redirect_stdout(
+            StringIO()):  # pycocotools prints its progress.
         return DATASETS.build({**settings, **changes})
 
 

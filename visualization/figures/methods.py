@@ -16,7 +16,7 @@ from colonnade.common.atomic_files import atomic_write
 from colonnade.common.errors import UserError, file_errors
 from colonnade.inference import load
 from colonnade.inference.inputs import Input, find_inputs
-from colonnade.inference.loading import CHECKPOINTS, check_types
+from colonnade.inference.loading import CHECKPOINTS, check_model_paths
 from colonnade.inference.model import Model
 from colonnade.runtime.images import Source, get_image_name, num_frames, read_image
 
@@ -173,7 +173,7 @@ def find_files(args: VisualizeOptions) -> tuple[str | None, list[Input]]:
     """Return the checkpoint, or None if CONFIG contains weights, and the images."""
     has_weights = args.config.is_dir() or args.config.suffix in CHECKPOINTS
     checkpoint = None if has_weights else args.checkpoint
-    check_types(args.config, checkpoint)
+    check_model_paths(args.config, checkpoint)
     names = [args.checkpoint, *args.images] if has_weights else args.images
     if not names:
         raise UserError(f'no image after {args.config} {args.checkpoint}: pass image files')

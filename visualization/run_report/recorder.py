@@ -25,7 +25,8 @@ from mmengine.structures import BaseDataElement
 
 from colonnade.common.atomic_files import write_json, write_text
 from colonnade.common.errors import UserError
-from colonnade.engine.distributed.fingerprints import compute_data_checksums, describe_machine, get_versions
+from colonnade.engine.distributed.fingerprints import (compute_data_checksums, describe_machine,
+                                                       get_versions)
 from colonnade.engine.work_dir.metric_values import fill_missing_metrics
 from colonnade.inference.ground_truth import build_label_map
 from colonnade.inference.model import get_model_kind
@@ -262,7 +263,7 @@ def read_legend(dataset: Any, model: torch.nn.Module) -> Legend:
     palette = dataset.metainfo.get('palette')
     if not isinstance(palette, (list, tuple)) or len(palette) != len(classes):
         palette = distinct_colors(len(classes))
-    return Legend(kind_of(unwrap(model)), classes, tuple(map(tuple, palette)))
+    return Legend(get_model_kind(unwrap(model)), classes, tuple(map(tuple, palette)))
 
 
 def find_masks(metrics: Sequence[BaseMetric],
@@ -326,7 +327,8 @@ def describe_data(runner: Runner, known: Mapping[str, str]) -> dict[str, dict[st
     if runner.val_loop is not None:
         sets['validation'] = runner.val_loop.dataloader.dataset
     return {
-        split: dict(images=len(dataset), files=compute_data_checksums(runner.cfg, SPLITS[split], known))
+        split:
+        dict(images=len(dataset), files=compute_data_checksums(runner.cfg, SPLITS[split], known))
         for split, dataset in sets.items()
     }
 
