@@ -29,7 +29,7 @@ from colonnade.models.random_weights import random_model
 from colonnade.models.trial_step import drawn_boxes, drawn_labels, loads_masks, values_of
 
 from ..upstream import identify_storage
-from .images import Size
+from .image_sizes import Size
 
 MIN_IOU = 0.01  # IoU of a box and an object from which RoI heads count it as positive
 #: optimizer wrappers of mixed precision, which is done here by autocast
