@@ -56,7 +56,7 @@ def load_training_settings(options: TrainOptions) -> Settings:
 
     def change(cfg: Config) -> None:
         check_pickles(cfg, dataloaders, trust=options.trust)
-        set_start(cfg, options.resume, options.load_from, options.new_classes)
+        set_initial_weights(cfg, options.resume, options.load_from, options.new_classes)
 
     settings = Settings.load(options, dataloaders, change=change)
     cfg = settings.config
@@ -70,7 +70,8 @@ def load_training_settings(options: TrainOptions) -> Settings:
     return settings
 
 
-def set_start(cfg: Config, resume: str | None, load_from: str | None, new_classes: bool) -> None:
+def set_initial_weights(cfg: Config, resume: str | None, load_from: str | None,
+                        new_classes: bool) -> None:
     """Set the weights that training starts from."""
     if load_from is not None:
         if resume not in (None, 'auto'):

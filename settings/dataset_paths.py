@@ -15,7 +15,7 @@ from mmengine.utils import is_abs
 
 from colonnade.common.errors import MissingFileError, UserError, file_errors
 from colonnade.common.storage.file_access import exists, is_remote
-from colonnade.common.storage.shard_index import is_sharded
+from colonnade.common.storage.shard_index import has_shards
 from colonnade.common.storage.shard_reader import SCHEME, sharded
 
 from .registries import find_class
@@ -110,7 +110,7 @@ def _resolve_root(data_root: str, settings: dict[str, Any] | None) -> str:
         raise MissingFileError(f'--data-root {data_root} is not a directory')
     if not exists(data_root, settings):
         raise MissingFileError(f'--data-root {data_root} does not exist, or is empty')
-    if not data_root.startswith(SCHEME) and is_sharded(data_root, settings):
+    if not data_root.startswith(SCHEME) and has_shards(data_root, settings):
         return sharded(data_root)
     return data_root
 

@@ -15,8 +15,8 @@ from conftest import config as slim
 from torch import nn
 
 from colonnade.configs import find_config
-from colonnade.engine.resource_estimation.images import (compute_batch_sizes, count_data,
-                                                         count_images)
+from colonnade.engine.resource_estimation.image_sizes import (compute_batch_sizes, count_data,
+                                                              count_images)
 from colonnade.engine.resource_estimation.step_estimate import (GIB, ModelMemory, StepEstimate,
                                                                 extrapolate, scale_size)
 from colonnade.engine.resource_estimation.table import suggest_changes

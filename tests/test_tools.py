@@ -18,7 +18,7 @@ from torch import nn
 
 from colonnade.backbones import ColumnarBackbone
 from colonnade.common.errors import UserError
-from colonnade.engine.training import set_resume, set_start
+from colonnade.engine.training import set_initial_weights, set_resume
 from colonnade.evaluation.instance_tta import InstanceTTAModel
 from colonnade.evaluation.tta import augment_tests
 from colonnade.settings.dataset_paths import check_dataset, find_datasets, redirect_data_root
@@ -95,16 +95,16 @@ def test_earlier_run_is_not_overwritten(tmp_path: Path) -> None:
 def test_load_from_applies_to_the_first_start(tmp_path: Path) -> None:
     work_dir, file = str(tmp_path / 'run'), tmp_path / 'model.pth'
     cfg = Config(dict(work_dir=work_dir, resume=False, load_from='of the config'))
-    set_start(cfg, 'auto', None, new_classes=True)
+    set_initial_weights(cfg, 'auto', None, new_classes=True)
     assert not cfg.resume and cfg.load_from == 'of the config'
     file.touch()
-    set_start(cfg, 'auto', str(file), new_classes=True)
+    set_initial_weights(cfg, 'auto', str(file), new_classes=True)
     assert not cfg.resume and cfg.load_from == str(file)
     with pytest.raises(ValueError, match=f'--load-from {file} has no effect with --resume'):
-        set_start(cfg, str(file), str(file), new_classes=False)
+        set_initial_weights(cfg, str(file), str(file), new_classes=False)
     (tmp_path / 'run').mkdir()
     (tmp_path / 'run/iter_2.pth').touch()
-    set_start(cfg, 'auto', str(file), new_classes=True)
+    set_initial_weights(cfg, 'auto', str(file), new_classes=True)
     assert cfg.resume and cfg.load_from is None
 
 

@@ -17,7 +17,7 @@ Settings = dict[str, Any] | None  # backend_args of datasets and transforms
 
 
 @runtime_checkable
-class Listing(Protocol):
+class CheckableBackend(Protocol):
     """A file backend of mmengine that can check whether a file exists."""
 
     def exists(self, filepath: Any) -> bool:
@@ -38,7 +38,7 @@ def is_readable(path: str, settings: Settings = None) -> bool:
     """Return True if it can be checked whether a path exists."""
     if not is_remote(path) and not settings:
         return True
-    return isinstance(get_backend(path, settings), Listing)
+    return isinstance(get_backend(path, settings), CheckableBackend)
 
 
 def exists(path: str, settings: Settings = None) -> bool:
@@ -46,7 +46,7 @@ def exists(path: str, settings: Settings = None) -> bool:
     if not is_remote(path) and not settings:
         return os.path.exists(path)
     backend = get_backend(path, settings)
-    return backend.exists(path) if isinstance(backend, Listing) else True
+    return backend.exists(path) if isinstance(backend, CheckableBackend) else True
 
 
 def get_backend(path: str, settings: Settings = None) -> Any:

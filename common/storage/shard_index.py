@@ -81,7 +81,7 @@ class ShardIndex:
             row += 1
 
 
-def is_sharded(folder: str, settings: Settings = None) -> bool:
+def has_shards(folder: str, settings: Settings = None) -> bool:
     """Return True if a path or URL is a folder of shards."""
     return exists(f'{folder.rstrip("/")}/{MANIFEST}', settings)
 

@@ -23,7 +23,7 @@ from ..errors import FileError, MissingFileError
 from .file_access import Settings, exists, get_backend, local_copy
 from .object_storage import PROTOCOLS, join_url
 from .retrying_backend import read_with_retries
-from .shard_index import Place, ShardIndex, is_sharded
+from .shard_index import Place, ShardIndex, has_shards
 
 SCHEME = 'shards'
 MAX_OPEN = 64  # local shards that a process keeps open
@@ -60,7 +60,7 @@ class ShardsBackend(BaseStorageBackend):
             if folder in self.indices:
                 return self.indices[folder], name
         for folder, name in folders:
-            if is_sharded(folder, self.options):
+            if has_shards(folder, self.options):
                 self.indices[folder] = ShardIndex(folder, self.options)
                 return self.indices[folder], name
         raise MissingFileError(f'{path}: neither it nor a folder above has shards '

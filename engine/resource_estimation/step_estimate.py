@@ -17,7 +17,7 @@ from colonnade.common.errors import UserCodeError, UserError
 from colonnade.models.building import build_on_meta
 
 from ..runner.hooks import is_ema_hook, iter_hook_configs
-from .images import Size
+from .image_sizes import Size
 from .trial_steps import Measurement, Setting, Trial
 
 GIB = 2**30

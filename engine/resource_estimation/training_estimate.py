@@ -23,7 +23,7 @@ from ..runner.hooks import remove_null_hooks
 from ..training import TrainOptions, set_batch_size
 from ..work_dir import configure_run
 from ..work_dir.best_metric import get_checkpoint_settings
-from .images import BatchSizes, DataCounts, Size, compute_batch_sizes, count_data
+from .image_sizes import BatchSizes, DataCounts, Size, compute_batch_sizes, count_data
 from .step_estimate import (GIB, USABLE_FRACTION, StepEstimate, estimate_step, get_host_memory,
                             measure_imports)
 from .trial_steps import HALF_TYPES, Setting, compute_padded_size

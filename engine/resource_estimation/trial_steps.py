@@ -29,7 +29,7 @@ from colonnade.models.half_precision import keep_outputs_float32
 from colonnade.models.trial_step import build_box_batch, build_label_batch, has_masks, iter_values
 
 from ..upstream import identify_storage
-from .images import Size
+from .image_sizes import Size
 
 MIN_IOU = 0.01  # IoU of a box and an object from which RoI heads count it as positive
 #: optimizer wrappers of mixed precision, which is done here by autocast

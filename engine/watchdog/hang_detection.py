@@ -17,7 +17,7 @@ LEFT = 'left'  # has ended without an error
 
 
 @dataclass
-class Report:
+class ProcessReport:
     """State of a process."""
     rank: int
     host: str
@@ -39,7 +39,7 @@ class Phases(Hook):
     What other hooks do between two iterations, such as saving, may take any time.
     """
 
-    def __init__(self, report: Report, *, is_first: bool) -> None:
+    def __init__(self, report: ProcessReport, *, is_first: bool) -> None:
         self.report, self.is_first = report, is_first
         self.priority = 'HIGHEST' if is_first else 'LOWEST'
 
@@ -83,7 +83,7 @@ class Phases(Hook):
             self.enter(BUSY)
 
 
-def find_silent(reports: Sequence[Report], limit: float) -> str:
+def find_silent(reports: Sequence[ProcessReport], limit: float) -> str:
     """Return which process has not reported for ``limit`` seconds, or an empty string."""
     for report in reports:
         if report.phase != LEFT and report.silence > limit:
@@ -92,7 +92,7 @@ def find_silent(reports: Sequence[Report], limit: float) -> str:
     return ''
 
 
-def find_stuck(reports: Sequence[Report], limit: float) -> str:
+def find_stuck(reports: Sequence[ProcessReport], limit: float) -> str:
     """Return why the job is stuck, or an empty string if it may still make progress."""
     steps = [report for report in reports if report.phase == STEP]
     # Processes in a step wait for those that load data or are busy. A process that has just started
@@ -109,7 +109,7 @@ def find_stuck(reports: Sequence[Report], limit: float) -> str:
             f'{len(steps)} of {len(reports)} processes are in an iteration')
 
 
-def find_slow_data(reports: Sequence[Report], limit: float) -> str:
+def find_slow_data(reports: Sequence[ProcessReport], limit: float) -> str:
     """Return which process has waited longest for data, or an empty string if none for ``limit``.
     """
     waiting = [report for report in reports if report.phase == DATA and report.seconds > limit]

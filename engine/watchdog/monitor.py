@@ -31,7 +31,7 @@ from colonnade.common.distributed import ProcessError
 from colonnade.common.errors import UserCodeError, UserError
 
 from ..runner.signal_handling import Interrupted
-from .hang_detection import LEFT, Phases, Report, find_silent, find_slow_data, find_stuck
+from .hang_detection import LEFT, Phases, ProcessReport, find_silent, find_slow_data, find_stuck
 
 REMINDER = 60.  # seconds between two warnings about slow data
 BEAT = 1.  # seconds between two reports
@@ -55,9 +55,10 @@ class Watch:
 
     def __init__(self, store: Store, limit: float, log_file: Path, stacks: Path) -> None:
         self.store, self.limit, self.log_file, self.stacks = store, limit, log_file, stacks
-        self.own = Report(get_rank(), socket.gethostname(), os.getpid(), since=time.monotonic())
+        self.own = ProcessReport(
+            get_rank(), socket.gethostname(), os.getpid(), since=time.monotonic())
         ranks = range(1, get_world_size()) if self.own.rank == 0 else [0]
-        self.others = {rank: Report(rank, '?', 0) for rank in ranks}
+        self.others = {rank: ProcessReport(rank, '?', 0) for rank in ranks}
         self.last_beats = dict.fromkeys(ranks, time.monotonic())
         self.last_reminder = -REMINDER
         self.reason, self.details = '', ''  # why the job ends
@@ -86,7 +87,7 @@ class Watch:
         """Read the reports of other processes, and why the job ends if one knows."""
         ended, *texts = self.store.multi_get([ENDED, *map(str, self.others)])
         for rank, text in zip(self.others, texts, strict=True):
-            report = Report(**json.loads(text))
+            report = ProcessReport(**json.loads(text))
             if report.beat != self.others[rank].beat:
                 self.others[rank], self.last_beats[rank] = report, time.monotonic()
         if ended and not self.reason:
@@ -97,10 +98,10 @@ class Watch:
         self.own.beat += 1
         self.store.set(str(self.own.rank), json.dumps(asdict(self._update_own())))
 
-    def _update_own(self) -> Report:
+    def _update_own(self) -> ProcessReport:
         return replace(self.own, seconds=time.monotonic() - self.own.since)
 
-    def _update_others(self, now: float) -> list[Report]:
+    def _update_others(self, now: float) -> list[ProcessReport]:
         return [replace(report, silence=now - self.last_beats[rank])
                 for rank, report in self.others.items()]  # yapf: disable
 
@@ -202,7 +203,7 @@ class Watch:
                 self.reason = _describe_crash(silent[0])
 
 
-def _describe_crash(report: Report) -> str:
+def _describe_crash(report: ProcessReport) -> str:
     return f'{report} was killed or crashed without an error message, perhaps for lack of memory'
 
 
@@ -225,7 +226,7 @@ def _connect() -> Store | None:
     """Return torch's store on a connection of its own, or None if some process gets none."""
     name = [secrets.token_hex(4)]
     broadcast_object_list(name)
-    own = Report(get_rank(), socket.gethostname(), os.getpid(), beat=1)
+    own = ProcessReport(get_rank(), socket.gethostname(), os.getpid(), beat=1)
     store: Store | None = None
     try:
         address = os.environ['MASTER_ADDR'], int(os.environ['MASTER_PORT'])

@@ -39,6 +39,7 @@ class RunCheckpoints(BestCheckpoint):
     """
 
     backend_args: dict[str, Any] | None
+    keep_ckpt_ids: deque[int]
     is_stock = True
     is_suspect = False
     waiting: int | None = None

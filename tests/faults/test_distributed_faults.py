@@ -23,7 +23,7 @@ from colonnade.engine.distributed.process_consistency import (format_differences
                                                               get_relevant_settings)
 from colonnade.engine.watchdog import monitor
 from colonnade.engine.watchdog.hang_detection import (BUSY, DATA, GATHERS, LEFT, STEP, Phases,
-                                                      Report, find_silent, find_slow_data,
+                                                      ProcessReport, find_silent, find_slow_data,
                                                       find_stuck)
 from colonnade.settings.reading import read_config
 
@@ -222,9 +222,9 @@ def test_evaluation_refuses_different_checkpoints(shapes: Path, tmp_path: Path) 
                          '.*other.pth, not .*one.pth', each.printed)  # yapf: disable
 
 
-def reports(*states: tuple[str, float, float]) -> list[Report]:
+def reports(*states: tuple[str, float, float]) -> list[ProcessReport]:
     """Return reports of processes, given phase, seconds in it, and silence."""
-    return [Report(rank, 'here', 7, phase, 12, seconds=seconds, silence=silence)
+    return [ProcessReport(rank, 'here', 7, phase, 12, seconds=seconds, silence=silence)
             for rank, (phase, seconds, silence) in enumerate(states)]  # yapf: disable
 
 
@@ -259,7 +259,7 @@ def test_find_slow_data() -> None:
 
 @pytest.mark.parametrize('kind', ['train', 'val', 'test'])
 def test_process_phases(kind: str) -> None:
-    report = Report(0, 'here', 7)
+    report = ProcessReport(0, 'here', 7)
     loop = SimpleNamespace(dataloader=[0, 0])
     runner = SimpleNamespace(iter=0, val_loop=loop, test_loop=loop)
     hooks = [Phases(report, is_first=is_first) for is_first in (True, False)]

@@ -5,6 +5,7 @@ import os
 import resource
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,6 @@ from mmengine.hooks import Hook
 from mmengine.registry import HOOKS, TRANSFORMS
 from mmengine.runner import Runner
 from torch.utils.data import get_worker_info
-
-
-def kill() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def stop() -> None:
-    os.kill(os.getpid(), signal.SIGSTOP)
 
 
 def fail() -> None:
@@ -45,16 +38,14 @@ def loop() -> None:
         pass
 
 
-def be_slow() -> None:
-    time.sleep(2)
-
-
-def be_late() -> None:
-    time.sleep(8)
-
-
-FAULTS = dict(kill=kill, stop=stop, fail=fail, file=lack_a_file, memory=exhaust_memory, loop=loop,
-              slow=be_slow, late=be_late)  # yapf: disable
+FAULTS: dict[str, Callable[[], None]] = dict(
+    kill=lambda: os.kill(os.getpid(), signal.SIGKILL),
+    stop=lambda: os.kill(os.getpid(), signal.SIGSTOP),
+    fail=fail,
+    file=lack_a_file,
+    memory=exhaust_memory,
+    loop=loop,
+    late=lambda: time.sleep(8))
 
 
 @HOOKS.register_module()
