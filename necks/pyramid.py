@@ -17,7 +17,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 from colonnade.backbones.kernels.devices import should_use_cpu_forms
 from colonnade.backbones.kernels.fast_path import is_exact_type, is_transformed
 from colonnade.backbones.kernels.folding import FusedError
-from colonnade.backbones.kernels.memory_format import map_order
+from colonnade.backbones.kernels.memory_format import get_map_order
 from colonnade.backbones.kernels.norms import is_fixed
 from colonnade.common.errors import UserError
 from colonnade.weights.loading import require_complete
@@ -119,8 +119,8 @@ class Pyramid(BaseModule):
         """Compute a level; in channels last on a CPU, where oneDNN is fast."""
         level = self.get_submodule(level_name(out_stride))(channels_last(x))
         if level is x:  # consumers may write to either
-            return x.clone(memory_format=map_order(x))
-        return level.contiguous(memory_format=map_order(level))
+            return x.clone(memory_format=get_map_order(x))
+        return level.contiguous(memory_format=get_map_order(level))
 
 
 def _check_loadable(pyramid: Pyramid, state_dict: State, prefix: str, *_: Any) -> None:

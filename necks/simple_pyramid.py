@@ -61,7 +61,7 @@ class SimplePyramid(Pyramid):
                  norm_cfg: dict | None = None,
                  init_cfg: dict | list[dict] | None = None) -> None:
         if out_strides is None:
-            out_strides = self.default_strides(stride)
+            out_strides = self.get_default_strides(stride)
         super().__init__(in_channels, stride, out_strides, init_cfg=init_cfg)
         if len(set(self.out_strides)) < len(self.out_strides):
             raise UserError(f'out_strides must increase, got {self.out_strides}')
@@ -84,7 +84,7 @@ class SimplePyramid(Pyramid):
             self.add_level(out_stride, layers)
 
     @staticmethod
-    def default_strides(stride: int) -> list[Stride]:
+    def get_default_strides(stride: int) -> list[Stride]:
         """Return the default ``out_strides``, ``[4, 8, 16, 32]`` for 16."""
         return scale_stride(stride, 1 / 4, 1 / 2, 1, 2)
 

@@ -12,10 +12,10 @@ from helpers.rounding import check_all_rounding, doubled
 
 from colonnade.backbones import BACKBONES, XCiT
 from colonnade.weights import WeightsError, load_weights
-from colonnade.weights.formats import FORMATS as LAYOUTS
+from colonnade.weights.formats import FORMATS as FORMATS
 
 LAYOUTS_OF = {  # backbone -> those of its files; names begin with the backbone's
-    name: [layout for layout in LAYOUTS if layout.name.startswith(name)]
+    name: [layout for layout in FORMATS if layout.name.startswith(name)]
     for name in BACKBONES
 }
 SIZES = [(64, 64), (64, 96), (75, 101), (16, 16), (17, 40), (16, 400)]
@@ -179,7 +179,7 @@ def test_feature_maps_and_gradients_equal_timm(cls: type, training: bool) -> Non
 @every_class
 def test_strict_loading(cls: type, tmp_path: Path) -> None:
     ours = tiny(cls)
-    theirs = {**ours.timm_module(64, 5).state_dict(), **ours.state_dict()}
+    theirs = {**ours.build_timm_module(64, 5).state_dict(), **ours.state_dict()}
     for state in (ours.state_dict(), theirs):
         fitting = [backbone for backbone, layouts in LAYOUTS_OF.items()
                    if any(layout.matches(state) for layout in layouts)]  # yapf: disable

@@ -110,7 +110,7 @@ def test_pyramid_of_patch_size_14() -> None:
 def test_candidates_agree_with_timm(spec: str) -> None:
     backbone = build_backbone(spec).eval()
     size = backbone.settings.get('img_size', 64)
-    timms = backbone.timm_module(size).eval()
+    timms = backbone.build_timm_module(size).eval()
     timms.load_state_dict({**timms.state_dict(), **backbone.state_dict()})
     job = Job(spec, (size, size), 1, False, False, 'cpu', 1)
     images = job.draw_images()

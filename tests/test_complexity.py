@@ -167,7 +167,7 @@ def test_count_mmdet_models(config: str, parts: int, run_tool: Callable,
         config = 'swin/' + config.split('/')[1]
     run_tool('complexity', MMDET / config, '--size', 64, 64)
     rows = capsys.readouterr().out.splitlines()[1:]
-    assert len(rows) == parts and rows[-1].startswith('whole model')
+    assert len(rows) == parts and rows[-1].startswith('full model')
 
 
 @pytest.mark.slow

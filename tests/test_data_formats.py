@@ -16,7 +16,7 @@ import yaml as yaml_module
 from conftest import ROOT
 from helpers.synthetic_data import (SHORT, assert_messages, coco_content, draw_image, leaf,
                                     run_and_get_errors)
-from helpers.third_party_formats import (BOX, WRITERS, Parts, drawn_parts, lines, options, read,
+from helpers.third_party_formats import (BOX, WRITERS, Parts, draw_dataset, lines, options, read,
                                          smaller)
 
 from colonnade.common.errors import UserError
@@ -37,7 +37,7 @@ def real(real_data: dict[str, Path]) -> Parts:
 
 @pytest.fixture
 def drawn(tmp_path: Path) -> Parts:
-    return drawn_parts(tmp_path / 'drawn')
+    return draw_dataset(tmp_path / 'drawn')
 
 
 def objects(content: dict[str, Any], exact: bool) -> dict[str, list[tuple]]:
@@ -310,7 +310,7 @@ def test_labels_in_new_folder_make_conversion_stale(drawn: Parts, tmp_path: Path
 
 def test_run_next_to_labels_is_ignored(tmp_path: Path, run_tool: Callable) -> None:
     """Labels can be directly in the folder of the dataset, next to work dirs."""
-    WRITERS['labelme_polygons'](drawn_parts(tmp_path / 'drawn'), tmp_path / 'set')
+    WRITERS['labelme_polygons'](draw_dataset(tmp_path / 'drawn'), tmp_path / 'set')
     folder = min((tmp_path / 'set').rglob('*.json')).parent
     run_tool('create_config', leaf('mask_rcnn'), '--data', folder, '--val-fraction', '0.5', '--out',
              tmp_path / 'own.py')

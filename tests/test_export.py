@@ -13,7 +13,7 @@ from mmengine.registry import MODELS, DefaultScope
 from torch import nn
 from torch.nn import functional as F
 
-from colonnade.backbones.kernels.resampling import matrix_from_sizes
+from colonnade.backbones.kernels.resampling import build_matrix_from_sizes
 from colonnade.backbones.plain_vit.window_attention import (Heads, attend_in_padded_windows,
                                                             attend_in_windows)
 from colonnade.common.errors import UserError
@@ -207,7 +207,7 @@ def test_fused_and_third_party_backbones_are_rejected() -> None:
 def test_resampling_matrices(old: int, new: int) -> None:
     lines = torch.eye(old, dtype=torch.float64)[None, None]
     expected = F.interpolate(lines, size=(new, old), mode='bicubic', antialias=True)[0, 0]
-    matrix = matrix_from_sizes(old, new, lines)
+    matrix = build_matrix_from_sizes(old, new, lines)
     torch.testing.assert_close(matrix, expected, rtol=0, atol=1e-9)
 
 

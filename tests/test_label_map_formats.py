@@ -18,7 +18,7 @@ from conftest import ROOT, SHARED
 from helpers.label_writers import (COLOURS, NAMES, Splits, draw_samples, painted, save,
                                    write_camvid, write_cityscapes, write_folders, write_labelme,
                                    write_roboflow, write_voc)
-from helpers.synthetic_data import assert_messages, leaf, trained_and_tested
+from helpers.synthetic_data import assert_messages, leaf, train_and_test
 from hypothesis import assume, given
 from hypothesis import settings as example_settings
 from hypothesis import strategies as st
@@ -487,7 +487,7 @@ def test_train_on_converted_dataset(tmp_path: Path, run_tool: Callable,
     cfg = Config.fromfile(out)
     assert [tuple(colour) for colour in cfg.metainfo.palette] == list(COLOURS)
     assert (tmp_path / 'own_data/masks/train/ümläut.png.png').is_file()
-    assert 0 <= trained_and_tested(run_tool, out)['mIoU'] <= 100
+    assert 0 <= train_and_test(run_tool, out)['mIoU'] <= 100
 
 
 @pytest.mark.slow
@@ -497,7 +497,7 @@ def test_train_on_each_format(write: Callable, tmp_path: Path, run_tool: Callabl
     write(tmp_path / 'data', SPLITS)
     out = tmp_path / 'own.py'
     run_tool('create_config', leaf('sem_fpn'), '--data', tmp_path / 'data', '--out', out)
-    assert 0 <= trained_and_tested(run_tool, out)['mIoU'] <= 100
+    assert 0 <= train_and_test(run_tool, out)['mIoU'] <= 100
 
 
 def test_documented_commands(tmp_path: Path, run_tool: Callable,

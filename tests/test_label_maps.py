@@ -108,7 +108,7 @@ def test_sliding_windows_can_be_enabled_later() -> None:
 def test_axes_with_unchanged_size(size: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(label_maps, 'BLOCK', 2 * 4 * size[1])
     logits = torch.randn(4, 6, 7)
-    matrices = [label_maps.resizing_matrix(before, after, 0, after, after, False)
+    matrices = [label_maps.build_resizing_matrix(before, after, 0, after, after, False)
                 for before, after in zip(logits.shape[1:], size, strict=True)]  # yapf: disable
     for matrix, before, after in zip(matrices, logits.shape[1:], size, strict=True):
         assert (matrix is None) == (before == after)

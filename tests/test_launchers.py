@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 from conftest import NO_VAL, ROOT, SHORT, TWO_PROCESSES, config, run_python
-from helpers.pages import blocks_of
+from helpers.pages import find_blocks
 from mmengine.config import Config
 from torch.distributed.run import get_args_parser
 
@@ -78,7 +78,7 @@ PAGE = ROOT / 'docs/clusters.md'
 
 
 def test_kubernetes_example_is_valid(monkeypatch: pytest.MonkeyPatch) -> None:
-    block, = blocks_of(PAGE, 'yaml')
+    block, = find_blocks(PAGE, 'yaml')
     job = yaml.safe_load(block.code)
     assert job['kind'] == 'PyTorchJob'
     worker = job['spec']['pytorchReplicaSpecs']['Worker']
@@ -96,7 +96,7 @@ def test_kubernetes_example_is_valid(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_ray_example_is_valid() -> None:
-    block, = blocks_of(PAGE, 'python')
+    block, = find_blocks(PAGE, 'python')
     tree = ast.parse(block.code)
     calls = {ast.unparse(node.func): {key.arg for key in node.keywords} - {None}
              for node in ast.walk(tree) if isinstance(node, ast.Call)}  # yapf: disable

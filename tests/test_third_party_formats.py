@@ -15,7 +15,7 @@ import pytest
 import yaml
 from conftest import NO_WORKERS, ROOT, SHORT, latest_log
 from helpers.synthetic_data import assert_messages, draw_image
-from helpers.third_party_formats import (BOX, WRITERS, Parts, drawn_parts, lines, options, read,
+from helpers.third_party_formats import (BOX, WRITERS, Parts, draw_dataset, lines, options, read,
                                          smaller)
 from PIL import Image
 from pycocotools import mask as coco_masks
@@ -23,7 +23,7 @@ from pycocotools import mask as coco_masks
 
 @pytest.fixture
 def drawn(tmp_path: Path) -> Parts:
-    return drawn_parts(tmp_path / 'drawn')
+    return draw_dataset(tmp_path / 'drawn')
 
 
 @pytest.mark.parametrize('change, says', [

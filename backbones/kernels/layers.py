@@ -16,7 +16,7 @@ from .custom_ops import BLOCK, as_image, as_tokens, convolve, depthwise, outer_p
 from .devices import get_autocast_dtype, get_matmul_dtype, should_use_cpu_forms, to_float32
 from .fast_path import (MLP, add_branch, find_modified_layer, is_drop_path, is_exact_type,
                         is_fast_path_disabled, is_gated_mlp, is_token_norm)
-from .matmul_backend import onednn_is_faster
+from .matmul_backend import is_onednn_faster
 from .packed import PackedDepthwise, PackedLinear
 
 
@@ -24,7 +24,7 @@ def can_use_convolution(x: Tensor, weight: Tensor) -> bool:
     """Return True if oneDNN's convolution is the faster matmul in float32 (never in exports)."""
     return (should_use_cpu_forms(x) and x.dtype == weight.dtype == torch.float32
             and get_autocast_dtype(x) is None and not torch.compiler.is_exporting()
-            and onednn_is_faster())
+            and is_onednn_faster())
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

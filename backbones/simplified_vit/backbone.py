@@ -116,7 +116,7 @@ class SimplifiedViT(LearnedPositions):
         return self._vision_transformer(
             self.settings['img_size'], num_blocks, num_classes or 0, drop_path=drop_path_rate)
 
-    def timm_module(self, img_size: int | tuple[int, int], num_classes: int = 0) -> nn.Module:
+    def build_timm_module(self, img_size: int | tuple[int, int], num_classes: int = 0) -> nn.Module:
         """Build timm's vision transformer with the same blocks."""
         return self._vision_transformer(img_size, self.depth, num_classes)
 
@@ -159,7 +159,7 @@ class SimplifiedViT(LearnedPositions):
             centring='blocks.0.attn.gamma' in state)
 
     @classmethod
-    def arguments_for(cls, state: State) -> dict[str, Any]:
+    def get_arguments_for(cls, state: State) -> dict[str, Any]:
         """Infer arguments; the number of heads of plain blocks, which no shape shows, is 1."""
         gains = state.get('blocks.0.attn.alpha')
         return dict(arch=dict(cls.infer_arch(state), num_heads=1 if gains is None else len(gains)))

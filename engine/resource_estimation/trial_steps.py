@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from colonnade.backbones.kernels.devices import accelerator_forms
+from colonnade.backbones.kernels.devices import force_accelerator_forms
 from colonnade.common.console_logging import log_errors_only
 from colonnade.common.errors import UserError
 from colonnade.models.building import build_random_model
@@ -102,7 +102,7 @@ class Trial:
         preprocessor.pad_size_divisor = 1  # read by mmdet's preprocessor
         preprocessor.size, preprocessor.size_divisor = size, None  # read by mmseg's
         step = partial(self._step, _draw_batch(self.setting, size))
-        with nullcontext() if self.setting.device == 'cpu' else accelerator_forms():
+        with nullcontext() if self.setting.device == 'cpu' else force_accelerator_forms():
             if num_timed or not any(True for _ in self.states()):  # the first step creates them
                 step()
             started = time.perf_counter()

@@ -17,7 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from colonnade.common.errors import UserError
 from colonnade.models.building import build_random_model
-from colonnade.models.complexity import (blank_sample, build_from_file, count_multiply_adds,
+from colonnade.models.complexity import (build_blank_sample, build_from_file, count_multiply_adds,
                                          get_default_size)
 from colonnade.models.fusion import maybe_fuse
 from colonnade.settings.reading import read_config
@@ -88,7 +88,7 @@ def _measure_cost(config: Path, size: tuple[int, int], rounds: int, threads: int
     def predict() -> None:
         started = time.perf_counter()
         with torch.no_grad():
-            model(image, [blank_sample(*size)], mode='predict')
+            model(image, [build_blank_sample(*size)], mode='predict')
         seconds.append(time.perf_counter() - started)
 
     memory = measure_peak(predict)
@@ -167,7 +167,7 @@ def raise_class_logits(model: nn.Module) -> None:
 
 def count_part_operations(config: Path, model: nn.Module, image: torch.Tensor) -> dict[str, float]:
     """Return the operations of each part, two per multiply-add; of backbones as in papers."""
-    model, sample = copy.deepcopy(model), blank_sample(*image.shape[-2:])
+    model, sample = copy.deepcopy(model), build_blank_sample(*image.shape[-2:])
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         operations = Stopwatch(model, counter.get_total_flops).measure(
             partial(model, image, [sample], mode='predict'))
@@ -198,7 +198,7 @@ def format_parts(config: Path, size: tuple[int, int] | None, *, rounds: int = 5)
         if cfg.default_scope == 'mmseg':
             from colonnade.models.fusion.label_maps import fuse_label_maps  # needs mmseg
             fuse_label_maps(fused)
-    sample = blank_sample(*image.shape[-2:])
+    sample = build_blank_sample(*image.shape[-2:])
     runs: dict[str, list[dict[str, float]]] = {name: [] for name in models}
     watches = {name: Stopwatch(module, time.perf_counter) for name, module in models.items()}
     with torch.no_grad():

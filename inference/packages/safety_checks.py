@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import Any
 
 from colonnade.backbones import BACKBONES
-from colonnade.backbones.plain_vit.architectures import known_models
+from colonnade.backbones.plain_vit.architectures import list_known_models
 from colonnade.settings.plain_config import PackageError
 from colonnade.settings.reading import LIBRARIES
 from colonnade.settings.registries import REGISTRIES
@@ -122,7 +122,7 @@ def is_allowed_string(key: str, text: str) -> bool:
     if key in ('arch', 'model'):
         name, _, tag = text.partition('.')
         if any(text in backbone.variants.rows
-               for backbone in BACKBONES.values()) or (name in known_models() and
+               for backbone in BACKBONES.values()) or (name in list_known_models() and
                                                        (not tag or tag.isidentifier())):
             return True
     return text in WORDS or (text.isidentifier() and text.startswith(WORD_STARTS))

@@ -11,7 +11,7 @@ from mmengine.config import Config
 from timm.models import list_pretrained
 
 from colonnade.backbones import BACKBONES, ColumnarBackbone, PlainViT
-from colonnade.backbones.plain_vit.architectures import known_models
+from colonnade.backbones.plain_vit.architectures import list_known_models
 from colonnade.backbones.variants import resolve_out_indices
 from colonnade.common.errors import UserError
 from colonnade.weights.pretrained import IMAGENET, Normalization, get_normalization
@@ -40,7 +40,7 @@ class Backbone:
     @property
     def normalisation(self) -> Normalization | None:
         """Mean and std of images, or None if the weights of the architecture differ in them."""
-        weights = self.cls.weights_name(self.arch, None)
+        weights = self.cls.get_weights_name(self.arch, None)
         if not weights:  # the weights of all classes but PlainViT
             return IMAGENET
         if (published := get_normalization(weights)) is None:
@@ -97,9 +97,9 @@ def find_backbone(name: str) -> Backbone:
     try:
         PlainViT.variants.complete(name)
     except ValueError as error:
-        if name.partition('.')[0] in known_models():  # the tag is wrong
+        if name.partition('.')[0] in list_known_models():  # the tag is wrong
             raise
-        near = get_close_matches(name, [*names, *known_models()], n=3)
+        near = get_close_matches(name, [*names, *list_known_models()], n=3)
         meant = f'did you mean {" or ".join(near)}?' if near else \
             'pass xcit_small_12_p16, or the timm name of a plain ViT, such as ' \
             'vit_small_patch16_dinov3'

@@ -101,7 +101,7 @@ def find_normalization_problems(cfg: Config, _: tuple[str, ...]) -> Iterator[Fin
         return
     backbone, preprocessor = cfg.model.backbone, cfg.model.get('data_preprocessor') or {}
     try:
-        name = cls.weights_name(backbone.get('arch', ''), backbone.get('init_cfg'))
+        name = cls.get_weights_name(backbone.get('arch', ''), backbone.get('init_cfg'))
     except ValueError:  # unknown architectures have their own check
         return
     expected = get_normalization(name)

@@ -101,7 +101,7 @@ def _check_pyramid(model: ConfigDict, pyramid: type[Pyramid], width: int,
                 (f'model.neck.{key}', ARCH), f'set model.neck.{key}={expected}')
     defaults = inspect.signature(pyramid).parameters.values()
     settings = {parameter.name: parameter.default for parameter in defaults} | neck
-    strides = list(settings['out_strides'] or SimplePyramid.default_strides(stride))
+    strides = list(settings['out_strides'] or SimplePyramid.get_default_strides(stride))
     if backbone.get('return_prefix_tokens'):
         yield Finding(
             'prefix-tokens', 'model.backbone.return_prefix_tokens is True, and '

@@ -30,7 +30,7 @@ class Block:
         return f'{self.page.relative_to(ROOT)}:{self.line}'
 
 
-def blocks_of(page: Path, language: str | None = None) -> list[Block]:
+def find_blocks(page: Path, language: str | None = None) -> list[Block]:
     """The fenced blocks of a page, or those in one language."""
     text, blocks = page.read_text(), []
     for found in FENCE.finditer(text):
@@ -42,7 +42,7 @@ def blocks_of(page: Path, language: str | None = None) -> list[Block]:
     return [block for block in blocks if language in (None, block.language)]
 
 
-def commands_of(block: Block) -> list[list[str]]:
+def parse_commands(block: Block) -> list[list[str]]:
     """The words of each command of a block in ``sh``; comments are left out."""
     lines = block.code.replace('\\\n', ' ').splitlines()
     words = [[word for word in shlex.split(line, comments=True) if word != '&'] for line in lines]
@@ -57,7 +57,7 @@ def split(words: list[str], separator: str) -> Iterator[list[str]]:
     yield words
 
 
-def prose_of(markdown: str) -> str:
+def extract_prose(markdown: str) -> str:
     """The running text of a page: no code blocks, comments, tables, headings and pictures."""
     text = re.sub(r'<!--.*?-->', '', FENCE.sub('', markdown), flags=re.DOTALL)
     text = re.sub(r'^ *(\||#|!\[).*$', '', text, flags=re.MULTILINE)
@@ -65,7 +65,7 @@ def prose_of(markdown: str) -> str:
     return re.sub(r'^ *([-*:]|\d+\.) ', '\n', text, flags=re.MULTILINE)  # items are paragraphs
 
 
-def sentences_of(prose: str) -> Iterator[str]:
+def split_sentences(prose: str) -> Iterator[str]:
     """The sentences of running text; code between backquotes is one word."""
     text = re.sub(r'(`+).+?\1', 'code', prose, flags=re.DOTALL)
     for paragraph in re.split(r'\n\s*\n', text):
@@ -75,15 +75,15 @@ def sentences_of(prose: str) -> Iterator[str]:
         yield from filter(None, re.split(r'(?<=[.!?])["*)]*\s+', paragraph))
 
 
-def long_sentences(prose: str) -> list[str]:
+def find_long_sentences(prose: str) -> list[str]:
     """The sentences of too many words; what has no letter or digit is no word."""
     return [
-        sentence for sentence in sentences_of(prose) if sum(
+        sentence for sentence in split_sentences(prose) if sum(
             bool(re.search(r'\w', word)) for word in sentence.split()) > MOST_WORDS
     ]
 
 
-def docstrings_of(module: Path) -> Iterator[tuple[int, str]]:
+def iter_docstrings(module: Path) -> Iterator[tuple[int, str]]:
     """Line and text of each docstring, each argument and exception a paragraph of its own."""
     kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     for node in ast.walk(ast.parse(module.read_text())):
@@ -96,7 +96,7 @@ def docstrings_of(module: Path) -> Iterator[tuple[int, str]]:
             yield node.body[0].lineno, text
 
 
-def anchors_of(page: Path) -> set[str]:
+def find_anchors(page: Path) -> set[str]:
     """What links within a page can name: its headings, as GitHub and MyST write them."""
     text = FENCE.sub('', page.read_text())
     headings = re.findall(r'^#+ (.+)$', text, re.MULTILINE)
@@ -104,7 +104,7 @@ def anchors_of(page: Path) -> set[str]:
             for heading in headings}  # yapf: disable
 
 
-def links_of(page: Path) -> Iterator[str]:
+def find_links(page: Path) -> Iterator[str]:
     """The targets of all links and pictures, but for those of other sites."""
     text = FENCE.sub('', page.read_text())
     for target in re.findall(r'\]\(([^)\s]+)\)', text):

@@ -177,7 +177,7 @@ def lines(file: Path, *texts: str) -> None:
     file.write_text('\n'.join(texts))
 
 
-def drawn_parts(folder: Path) -> Parts:
+def draw_dataset(folder: Path) -> Parts:
     """Two images of 48 x 40 pixels in each part, with a disc and a square."""
     parts = {}
     for split, first in (('train', 1), ('val', 100)):
