@@ -41,8 +41,8 @@ def test_meaning_of_label_0_is_explained(tmp_path: Path, run_tool: Callable,
     names = ['--classes', 'road', 'sky', 'tree']
     run_tool('create_config', leaf('sem_fpn'), *arguments, *names, '--out', tmp_path / 'a.py')
     printed = capsys.readouterr().out
-    assert "remark: label 0 is assumed to be 'road', label 1 'sky' and so on. If label 0 stands for " \
-        'unlabeled pixels, pass --label-zero ignore, and at least 2 names'  in printed
+    assert "remark: label 0 is assumed to be 'road', label 1 'sky' and so on. If label 0 stands " \
+        'for unlabeled pixels, pass --label-zero ignore, and at least 2 names' in printed
     run_tool('create_config', leaf('sem_fpn'), *arguments, *names, '--label-zero', 'class', '--out',
              tmp_path / 'b.py')
     assert 'remark' not in capsys.readouterr().out
@@ -172,7 +172,8 @@ def test_errors_of_label_maps(tmp_path: Path, run_tool: Callable,
     assert_messages(
         said, f'{images[0]} has no label map {masks[0]}', f'{masks[1]} is not used',
         f'{images[2]} cannot be read',
-        f'{masks[3]} cannot be used: the label map has 6 x 5 pixels, but the image {WIDTH} x {HEIGHT}',
+        f'{masks[3]} cannot be used: the label map has 6 x 5 pixels, but the image {WIDTH} x '
+        f'{HEIGHT}',
         f'{masks[4]}: every pixel is 255',
         'all files must have the same extension, got 5 .jpg, 1 .jpeg')
 
@@ -240,8 +241,8 @@ def test_label_maps_with_other_prefix_are_copied(image_name: str, mask_name: str
     """mmseg can only pair files by suffixes."""
     arguments = draw_label_maps(tmp_path, mask_name=mask_name, image_name=image_name, num_images=3)
     run_tool('create_config', leaf('sem_fpn'), *arguments, '--out', tmp_path / 'own.py')
-    assert f'label maps are found by the common part of their names, e.g. {mask_name.format("a")} for ' \
-        f'{image_name.format("a")}' in capsys.readouterr().out
+    assert 'label maps are found by the common part of their names, e.g. ' \
+        f'{mask_name.format("a")} for {image_name.format("a")}' in capsys.readouterr().out
     assert_equal_label_maps(tmp_path, tmp_path / 'own.py', mask_name)
 
 
@@ -264,8 +265,8 @@ def test_labels_without_names(tmp_path: Path, run_tool: Callable,
     run_tool('create_config', leaf('sem_fpn'), *arguments, '--label-zero', 'ignore', '--out',
              tmp_path / 'own.py')
     printed = capsys.readouterr().out
-    assert 'remark: the 3 classes have no names, and are counted up to the highest label, 3: pass ' \
-        'the names of all classes with --classes' in printed
+    assert 'remark: the 3 classes have no names, and are counted up to the highest label, 3: ' \
+        'pass the names of all classes with --classes' in printed
     assert '2 training and 2 validation images\n3 classes: label 1, label 2, label 3' in printed
 
 
