@@ -135,7 +135,6 @@ def index_images(images: Sequence[AnnotatedImage],
     """Return the index of at least one image with objects.
 
     Args:
-        images: The images.
         classes: Names in order; IDs start at 0, as in YOLO. Defaults to those that occur.
     """
     has_inferred_classes = classes is None

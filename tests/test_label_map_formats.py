@@ -29,7 +29,7 @@ from mmseg.datasets.transforms import LoadAnnotations
 from PIL import Image
 
 from colonnade.common.errors import UserError
-from colonnade.datasets.formats.color_tables import parse_text
+from colonnade.datasets.formats.color_masks import parse_text
 from colonnade.datasets.options import DataOptions
 from colonnade.datasets.validation.conversion_sources import find_changes
 from colonnade.datasets.validation.validation_report import Report

@@ -68,9 +68,7 @@ def list_named(images: Path, masks: Path, names: Path, suffixes: tuple[str, str]
 
     Args:
         images, masks: Folders of images and of label maps.
-        names: The text file.
         suffixes: Suffixes of images and of label maps.
-        report: Collects errors such as missing images.
     """
     listing = Listing(images, masks, [], [])
     try:
@@ -158,7 +156,6 @@ def find_suffixes(listings: Sequence[Listing], report: Report) -> tuple[str, str
 
     Args:
         listings: Files of training and validation.
-        report: Collects errors, and a warning if the suffixes are more than extensions.
 
     Returns:
         None if they cannot be inferred.

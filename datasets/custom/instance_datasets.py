@@ -186,7 +186,6 @@ def find_outside(root: Path, folders: Sequence[Path], names: Sequence[list[str]]
     """Return the files outside of the root, which training refuses to read.
 
     Args:
-        root: Folder of the dataset.
         folders: Folders below it.
         names: Names of the files of each folder.
     """

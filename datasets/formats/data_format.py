@@ -165,7 +165,6 @@ class ReadContext:
         a part of its objects each time.
 
         Args:
-            file: The annotation file.
             name: Name or relative path of the image in the annotations.
             folders: Folders of images, in addition to the folder of the annotations.
         """
@@ -205,10 +204,6 @@ class ReadContext:
                 if path not in used and path not in self.owners:
                     self.count_dropped('images without annotations, or of no split, are not used',
                                        self.locate(path))
-
-    def report_skipped(self) -> None:
-        """Add a warning about skipped samples."""
-        report_skipped(list(self.skipped.values()), self.report)
 
     def ignore_errors(self) -> ReadContext:
         """Return a context for test data: nothing uses them, so errors do not matter."""

@@ -77,11 +77,7 @@ class LabelSet:
 def find_child(folder: Path,
                names: Iterable[str],
                normalize: Callable[[str], str] = str.lower) -> Path | None:
-    """Return the subfolder whose normalized name is one of some names, or None.
-
-    Raises:
-        ValueError: If there are several, and several of them have images.
-    """
+    """Return the subfolder whose normalized name is one of some names, or None."""
     if not folder.is_dir():
         return None
     expected = set(names)
@@ -117,7 +113,6 @@ def pair_files(folders: Sequence[Pair],
     Args:
         folders: Folders of images and label maps.
         suffixes: Suffixes of the names; None infers them.
-        report: Collects errors such as images without a label map.
         skips_bad_data: Whether to skip images without a label map.
 
     Returns:
@@ -168,10 +163,6 @@ def convert_label_set(labels: LabelSet, args: DataOptions, report: Report) -> Pa
 
     Returns:
         The folder of a conversion if it was written now.
-
-    Raises:
-        OSError: If it cannot be written.
-        ValueError: If there are not two splits.
     """
     if report.num_errors:
         return None
@@ -238,11 +229,7 @@ def _convert_label_maps(labels: LabelSet, args: DataOptions, report: Report) -> 
 
 def _write_label_maps(scratch: Path, labels: LabelSet, args: DataOptions, report: Report,
                       progress: Progress) -> dict[str, Any]:
-    """Write label maps and lists of images, and return content for the record.
-
-    Raises:
-        ConversionError: If there are errors.
-    """
+    """Write label maps and lists of images, and return content for the record."""
     skips_bad_data = args.on_bad_data == 'skip'
     errors = Report() if skips_bad_data else report
     classes: list[dict[str, list[str]]] = []

@@ -157,13 +157,7 @@ def read_outline(shape: Any, size: tuple[int, int] | None, context: ReadContext,
     """Return the outline of a shape.
 
     Args:
-        shape: Entry of ``shapes``.
         size: Width and height of the image; with None, masks are not decoded.
-        context: Counts what is dropped.
-        location: Location of the shape.
-
-    Raises:
-        ValueError: If it is malformed.
     """
     label = shape.get('label') if isinstance(shape, dict) else None
     if not isinstance(label, str) or not label.strip():

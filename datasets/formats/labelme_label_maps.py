@@ -16,7 +16,7 @@ from ..custom.label_maps import IGNORED
 from ..data_index import DataIndex
 from ..rle import decode_rle, encode_segmentation
 from ..validation.validation_report import Report
-from .data_format import ReadContext, find_files, find_split_folders
+from .data_format import ReadContext, find_files, find_split_folders, report_skipped
 from .label_sets import LabelSet, find_common_folder
 from .labelme import find_labelme_image, load_labelme, looks_like_labelme, read_outline
 
@@ -83,13 +83,12 @@ def read_labelme_label_maps(folders: Sequence[Path],
         folders: Folders of training and validation, or a single folder.
         classes: Names of the labels from 1 on. Defaults to all names, sorted.
         label_zero: Meaning of pixels outside of shapes: ``ignore``, or ``class`` (background).
-        report: Collects errors and warnings.
         skips_bad_data: Whether to skip images with unusable shapes.
     """
     names: set[str] = set()
     context = ReadContext(find_common_folder(folders), report, skips_bad_data=skips_bad_data)
     splits = [_index_folder(folder, names, context) for folder in folders]
-    context.report_skipped()
+    report_skipped(list(context.skipped.values()), report)
     special = {UNLABELED, *BACKGROUND_NAMES}
     found = tuple(name for name in classes or sorted(names) if name not in special)
     if len(found) > IGNORED - 1:

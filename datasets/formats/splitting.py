@@ -64,9 +64,6 @@ def split_dataset(labels: Mapping[str, Collection[str]],
 
     Returns:
         Names of training and of validation images, in the order of ``labels``.
-
-    Raises:
-        ValueError: If the fraction is not between 0 and 1, or there is only one group.
     """
     if not 0 < fraction < 1:
         raise UserError(f'the validation fraction must be between 0 and 1, got {fraction}')

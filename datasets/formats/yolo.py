@@ -72,11 +72,7 @@ def _has_labels(file: Path) -> bool:
 
 
 def read_yolo(path: Path, context: ReadContext) -> dict[str, DataIndex]:
-    """Return the splits of a dataset in YOLO format.
-
-    Raises:
-        ValueError: If there are several YAML files.
-    """
+    """Return the splits of a dataset in YOLO format."""
     yaml_files = [path] if path.is_file() else find_yaml_files(path)
     if len(yaml_files) > 1:
         raise UserError(f'{path} has several YAML files: pass one of '

@@ -77,8 +77,6 @@ def load_coco(ann_file: Path,
     """Return the lists of a COCO file with any content, or None if it is not one.
 
     Args:
-        ann_file: Path of the file.
-        report: Collects errors.
         needs_annotations: Whether annotations are required, as for all but test images.
         accepts_bom: Whether to skip a byte order mark, because the file will be rewritten.
     """
@@ -108,13 +106,7 @@ def load_coco(ann_file: Path,
 
 
 def load_json(path: Path, *, accepts_bom: bool = False) -> Any:
-    """Return the content of a UTF-8 JSON file.
-
-    Raises:
-        OSError: If it cannot be read.
-        RecursionError: If it is nested too deeply.
-        ValueError: If it is not JSON, or starts with a byte order mark that is not accepted.
-    """
+    """Return the content of a UTF-8 JSON file."""
     text = path.read_text(encoding='utf-8-sig' if accepts_bom else 'utf-8')
     if text.startswith('\ufeff'):
         raise UserError('it starts with a byte order mark, which pycocotools cannot read')
@@ -176,9 +168,6 @@ def check_instances(ann_file: Path,
     """Check all entries of a COCO file, and its images.
 
     Args:
-        ann_file: Path of the file, for messages.
-        content: Content of the file, from :func:`load_coco`.
-        report: Collects errors and warnings.
         check_images: Check of the images; None skips them.
         usage: Use of the file. Defaults to training with masks.
     """
@@ -308,16 +297,12 @@ def _get_effect(entry: Entry, key: str, kind: str, known: dict[str, set[int]],
     value = entry[key]
     if kind == 'categories' and key == 'name' and not usage.has_class(value):
         return 'none'
-    if key == 'iscrowd' or key.endswith('id') and (isinstance(value, str) or is_integral(value)):
+    is_integral = type(value) is int or type(value) is float and value.is_integer()
+    if key == 'iscrowd' or key.endswith('id') and (isinstance(value, str) or is_integral):
         return 'meaning'
     if key in ('width', 'height') and is_number(value) and value > 0:
         return 'none'
     return 'loading'
-
-
-def is_integral(value: Any) -> bool:
-    """Return True if a value is an integer of any size, or a float without fraction."""
-    return type(value) is int or type(value) is float and value.is_integer()
 
 
 def _find_rle_sizes(annotations: list[Entry], images: dict[int, Entry],

@@ -107,7 +107,6 @@ def check_label_map(info: dict[str, Any],
 
     Args:
         info: Data info of the image.
-        loading: How the dataset loads label maps.
         size: Width and height of the image, if known.
     """
     path = info['seg_map_path']

@@ -174,8 +174,6 @@ def make_image_check(folder: str, loading: ImageLoading, level: CheckLevel,
 
     Args:
         folder: Folder that file names are relative to.
-        loading: How the dataset loads images.
-        level: Thoroughness of the check.
         used: IDs of the images that training uses; others have no effect. None for all.
     """
 

@@ -156,9 +156,7 @@ def _check_outside(source: Source, infos: Sequence[dict[str, Any]], level: Check
     """Report files outside of the folders of a dataset.
 
     Args:
-        source: The dataset.
         infos: Dicts with ``img_path`` or ``seg_map_path``, and perhaps the ``id`` of the image.
-        level: Thoroughness of the check.
     """
     if level.allow_outside:
         return
