@@ -26,7 +26,7 @@ from colonnade.common.hashing import sha256_of
 from colonnade.configs import find_config
 from colonnade.datasets.path_checks import check_pickles, iter_image_paths, report_deep_json
 from colonnade.datasets.training_checks import iter_datasets
-from colonnade.datasets.validation.label_map_files import find_unknown_labels
+from colonnade.datasets.validation.label_map_files import find_label_problems
 from colonnade.engine.distributed.fsdp import ShardedRunner
 from colonnade.engine.distributed.process_consistency import (check_same_data, check_same_start,
                                                               check_same_weights)
@@ -90,7 +90,8 @@ def testing_settings(options: TestOptions) -> Settings:
             cfg.pop('runner_type')  # an evaluation has no states to share out
         check_pickles(cfg, ('test_dataloader', ), trust=options.trust)
 
-    settings = Settings.load(options, ('test_dataloader', ), change=start, further=[find_unknown_labels])
+    settings = Settings.load(
+        options, ('test_dataloader', ), change=start, further=[find_label_problems])
     if options.tta:
         augment_tests(settings.config)
     return settings

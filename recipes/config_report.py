@@ -8,7 +8,7 @@ from typing import Any
 from mmengine.config import Config
 
 from colonnade.common.atomic_files import write_json
-from colonnade.datasets.validation.label_map_files import find_unknown_labels
+from colonnade.datasets.validation.label_map_files import find_label_problems
 from colonnade.models.build_checks import building_problems
 from colonnade.settings.checks.all_checks import findings
 from colonnade.settings.config_types import kind_problems
@@ -51,7 +51,7 @@ def examine(config: str | Path,
     found += [Finding('unknown-option', says, (key, )) for key, says in wrong.items()]
     loaders = tuple(key for key in DATALOADERS if cfg.get(key))
     found += [
-        each for each in findings(cfg, loaders, [find_unknown_labels])
+        each for each in findings(cfg, loaders, [find_label_problems])
         if not wrong.keys() & set(each.places)
     ]
     found += missing_data(cfg, must_be_there=data_root is not None)

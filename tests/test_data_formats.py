@@ -158,8 +158,7 @@ def test_split_folder(real: Parts, tmp_path: Path) -> None:
     assert not ends[0] & ends[1]
 
 
-def test_split_coco_file(drawn: Parts, tmp_path: Path, run_tool: Callable,
-                         capsys: pytest.CaptureFixture[str]) -> None:
+def test_split_coco_file(drawn: Parts, tmp_path: Path, run_tool: Callable) -> None:
     file = tmp_path / 'all.json'
     content = coco_content(num_images=8)
     for image in content['images']:
@@ -172,7 +171,7 @@ def test_split_coco_file(drawn: Parts, tmp_path: Path, run_tool: Callable,
     assert '6 training and 2 validation images' in (tmp_path / 'own.py').read_text()
     content['annotations'][3]['segmentation'] = [[1, None]]
     file.write_text(json.dumps(content))
-    said = run_and_get_errors(run_tool, capsys, *arguments, '0.25')
+    said = run_and_get_errors(run_tool, *arguments, '0.25')
     assert_messages(said, 'all.json: annotation 5: polygons must be numbers')
     assert not Path('own_that_is_not_written_data').exists()
 
@@ -321,8 +320,7 @@ def test_run_next_to_labels_is_ignored(tmp_path: Path, run_tool: Callable) -> No
     assert 'new.json (new)' in find_preflight_messages(tmp_path / 'own.py')[0]
 
 
-def test_sources_on_another_machine(drawn: Parts, tmp_path: Path, run_tool: Callable,
-                                    capsys: pytest.CaptureFixture[str]) -> None:
+def test_sources_on_another_machine(drawn: Parts, tmp_path: Path, run_tool: Callable) -> None:
     """Images and conversion exist, but sources or their record do not."""
     WRITERS['voc_boxes'](drawn, tmp_path / 'set')
     out = tmp_path / 'own.py'

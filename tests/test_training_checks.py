@@ -20,7 +20,7 @@ from torch.utils.data import ChainDataset, Dataset
 
 from colonnade.datasets.path_checks import iter_image_paths
 from colonnade.datasets.training_checks import find_shared_images, loads_only_polygons
-from colonnade.datasets.validation.label_map_files import find_unknown_labels
+from colonnade.datasets.validation.label_map_files import find_label_problems
 from colonnade.datasets.validation.preflight import run_preflight_checks
 from colonnade.settings.checks.all_checks import check_config, findings
 from colonnade.settings.dataset_paths import redirect_data_root
@@ -98,14 +98,14 @@ def test_labels_beyond_the_classes_are_named(reduce: bool, says: str, data: Path
     cfg = read_config(config('sem_fpn'))
     redirect_data_root(cfg, data / 'ade')
     cfg.train_dataloader.dataset.reduce_zero_label = reduce
-    found = findings(cfg, ('train_dataloader', ), [find_unknown_labels])
+    found = findings(cfg, ('train_dataloader', ), [find_label_problems])
     assert re.search(rf'train_dataloader.dataset: {path.parent}/\S+ {says}', str(found[0]))
     with pytest.raises(ValueError, match=says):
         run_preflight_checks(cfg, skip=False)
     check_config(cfg, ('val_dataloader', ))
     if reduce:
         cfg.model.decode_head.ignore_index = 8
-        assert not errors_of(findings(cfg, ('train_dataloader', ), [find_unknown_labels]))
+        assert not errors_of(findings(cfg, ('train_dataloader', ), [find_label_problems]))
 
 
 def test_label_maps_that_cannot_be_read_are_named(data: Path) -> None:
@@ -209,9 +209,12 @@ def test_images_of_both_sets_are_warned_of(data: Path, train: Callable, tmp_path
         data / 'ade/annotations/training/000011.png')
     (here / last.name).symlink_to(last)
     train('sem_fpn', 'val_dataloader.dataset.indices=5')
-    lines = [line for line in latest_log(tmp_path / 'run').splitlines() if 'trained on too' in line]
+    lines = [
+        line for line in latest_log(tmp_path / 'run').splitlines()
+        if 'also used for training' in line
+    ]
     assert len(lines) == 1 and 'WARNING' in lines[0]
-    assert lines[0].endswith(f'are: {here / first.name}, {here / last.name}')
+    assert lines[0].endswith(f'optimistic: {here / first.name}, {here / last.name}')
     assert '2 of 5 validation images are also used for training' in lines[0]
 
 

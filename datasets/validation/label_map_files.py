@@ -75,7 +75,7 @@ def build_label_loading(cfg: Config, dataset: ConfigDict) -> LabelLoading | None
                         dataset.pipeline[0].get('color_type', 'color'))  # yapf: disable
 
 
-def find_unknown_labels(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[Finding]:
+def find_label_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[Finding]:
     """Yield an error for each mmseg dataset with labels beyond its classes in a sample of files.
 
     A GPU would not name the label map at which it fails. Before training, the preflight check does
