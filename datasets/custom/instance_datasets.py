@@ -19,27 +19,18 @@ from ..validation.validation_report import Report
 
 @dataclass
 class CustomDataset:
-    """Settings of a custom dataset for a config.
-
-    Attributes:
-        classes: Names of the classes.
-        num_images: Number of images for training and for validation.
-        root: Folder of the dataset.
-        datasets: Settings of the training and the validation set.
-        ann_file: Annotation file of the evaluator, relative to the root.
-        masks: Whether there are masks, not only boxes.
-        palette: Colors of the classes; None for generated colors.
-        reasons: Explanations of the settings, for comments in the config.
-        outside: Files outside of the root, which training refuses to read.
-    """
-    classes: tuple[str, ...]
-    num_images: tuple[int, int]
-    root: Path
-    datasets: list[dict[str, Any]]
-    ann_file: str | None = None
-    masks: bool = True
+    """Settings of a custom dataset for a config."""
+    classes: tuple[str, ...]  # names of the classes
+    num_images: tuple[int, int]  # number of images for training and for validation
+    root: Path  # folder of the dataset
+    datasets: list[dict[str, Any]]  # settings of the training and the validation set
+    ann_file: str | None = None  # annotation file of the evaluator, relative to the root
+    masks: bool = True  # whether there are masks, not only boxes
+    # Colors of the classes; None for generated colors.
     palette: list[tuple[int, int, int]] | None = None
+    # Explanations of the settings, for comments in the config.
     reasons: list[str] = field(default_factory=list)
+    # Files outside of the root, which training refuses to read.
     outside: list[str] = field(default_factory=list)
 
 

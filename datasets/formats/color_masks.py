@@ -35,17 +35,10 @@ Color = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class ColorTable:
-    """Classes and colors.
-
-    Attributes:
-        classes: Names of the classes, in the order of labels.
-        colors: RGB color of each class.
-        unlabeled: Colors of pixels to ignore.
-        file: File of the table.
-    """
-    classes: tuple[str, ...]
-    colors: tuple[Color, ...]
-    unlabeled: tuple[Color, ...]
+    """Classes and colors."""
+    classes: tuple[str, ...]  # names of the classes, in the order of labels
+    colors: tuple[Color, ...]  # RGB color of each class
+    unlabeled: tuple[Color, ...]  # colors of pixels to ignore
     file: Path
 
     @property

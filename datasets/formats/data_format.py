@@ -29,20 +29,14 @@ TEST_LEFT = 'images of the test split are not used'
 
 @dataclass(frozen=True)
 class DataFormat:
-    """A dataset format: how it is detected and how it is converted.
-
-    Attributes:
-        name: Name of the format.
-        type: ``instances`` for detectors, ``labels`` for segmenters.
-        layout: Files by which it is detected, for messages.
-        detect: Returns True if a file or folder has this format; reads only few files.
-        open: Sets the options for COCO files or label maps from ``data``, and returns the folder
-            of a conversion if it wrote one. The report collects errors and warnings.
-    """
+    """A dataset format: how it is detected and how it is converted."""
     name: str
-    type: AnnotationType
-    layout: str
+    type: AnnotationType  # ``instances`` for detectors, ``labels`` for segmenters
+    layout: str  # files by which it is detected, for messages
+    # Returns True if a file or folder has this format; reads only few files.
     detect: Callable[[Path], bool]
+    # Converts ``data`` where needed, and sets the options for COCO files or label maps. Returns the
+    # folder of a conversion if it was written now.
     open: Callable[[DataOptions, Report], Path | None]
 
 
@@ -58,36 +52,24 @@ class Occurrences:
 
 @dataclass
 class ReadContext:
-    """State while a dataset is read.
-
-    Attributes:
-        root: Folder that locations are relative to.
-        report: Collects errors.
-        paths: Paths passed with ``--data``.
-        skips_bad_data: Whether to skip unusable samples instead of reporting errors.
-        boxes_only: Whether masks are not used.
-        dropped: What the COCO format cannot hold, or is not used.
-        repairs: What was repaired.
-        skipped: Skipped samples, and why.
-        tables: Files about the whole dataset that were read.
-        labels: Files of single images that were read, or do not exist.
-        listings: Images of each folder by stem, for :meth:`find_image`.
-        owners: Images that :meth:`find_image` found, and the annotation file of each.
-        errors: Errors that were reported.
-    """
-    root: Path
-    report: Report
-    paths: Sequence[Path] = ()
-    skips_bad_data: bool = False
-    boxes_only: bool = False
+    """State while a dataset is read."""
+    root: Path  # folder that locations are relative to
+    report: Report  # collects errors
+    paths: Sequence[Path] = ()  # paths passed with ``--data``
+    skips_bad_data: bool = False  # whether to skip unusable samples instead of reporting errors
+    boxes_only: bool = False  # whether masks are not used
+    # What the COCO format cannot hold, or is not used.
     dropped: dict[str, Occurrences] = field(default_factory=dict)
-    repairs: dict[str, Occurrences] = field(default_factory=dict)
-    skipped: dict[str, str] = field(default_factory=dict)
-    tables: set[Path] = field(default_factory=set)
+    repairs: dict[str, Occurrences] = field(default_factory=dict)  # what was repaired
+    skipped: dict[str, str] = field(default_factory=dict)  # skipped samples, and why
+    tables: set[Path] = field(default_factory=set)  # files about the whole dataset that were read
+    # Files of single images that were read, or do not exist.
     labels: set[Path] = field(default_factory=set)
+    # Images of each folder by stem, for :meth:`find_image`.
     listings: dict[Path, dict[str, list[Path]]] = field(default_factory=dict)
+    # Images that :meth:`find_image` found, and the annotation file of each.
     owners: dict[Path, Path] = field(default_factory=dict)
-    errors: set[str] = field(default_factory=set)
+    errors: set[str] = field(default_factory=set)  # errors that were reported
 
     def count_repair(self, what: str, location: str | None = None) -> None:
         """Count a repair; the first location becomes its example."""

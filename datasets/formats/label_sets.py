@@ -39,33 +39,20 @@ class ConversionError(Exception):
 
 @dataclass(frozen=True)
 class LabelSet:
-    """Label maps of a dataset in some format.
-
-    Attributes:
-        format: Name of the format.
-        splits: Training and validation, or one split to be divided.
-        suffixes: Endings of image and label map names; required for lists.
-        lists: Text files that name the images of both splits.
-        read: Reader of label files; None if they are label maps.
-        classes: Names of the classes.
-        palette: Colors of the classes.
-        label_zero: Meaning of label 0: ``ignore`` or ``class``.
-        ignore_255: Whether 255 stands for unlabeled pixels.
-        meaning: JSON content that determines the labels, in addition to the files.
-        tables: Files with this content.
-        dropped: What a conversion omits, and how often.
-    """
+    """Label maps of a dataset in some format."""
     format: str
-    splits: Sequence[DataIndex]
+    splits: Sequence[DataIndex]  # training and validation, or one split to be divided
+    # Endings of image and label map names; required for lists.
     suffixes: tuple[str, str] | None = None
-    lists: Sequence[Path] | None = None
-    read: Reader | None = None
-    classes: Sequence[str] | None = None
-    palette: Sequence[tuple[int, int, int]] | None = None
-    label_zero: str | None = None
-    ignore_255: bool = False
-    meaning: Any = None
-    tables: Sequence[Path] = ()
+    lists: Sequence[Path] | None = None  # text files that name the images of both splits
+    read: Reader | None = None  # reader of label files; None if they are label maps
+    classes: Sequence[str] | None = None  # names of the classes
+    palette: Sequence[tuple[int, int, int]] | None = None  # colors of the classes
+    label_zero: str | None = None  # meaning of label 0: ``ignore`` or ``class``
+    ignore_255: bool = False  # whether 255 stands for unlabeled pixels
+    meaning: Any = None  # JSON content that determines the labels, in addition to the files
+    tables: Sequence[Path] = ()  # files with this content
+    # What a conversion omits, and how often.
     dropped: Mapping[str, int] = field(default_factory=dict)
 
     @property

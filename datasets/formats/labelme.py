@@ -138,18 +138,11 @@ def _make_mask_instance(label: str, rle: dict[str, Any], location: str) -> Insta
 
 
 class Outline(NamedTuple):
-    """A shape: a mask, a polygon, or neither if it has no area.
-
-    Attributes:
-        label: Name of the class.
-        points: Polygon (x, y, x, y, ...) in pixels, or an empty list.
-        is_box: Whether the polygon is a box.
-        mask: Array ``(H, W)`` of 0 and 1, uint8, with the size of the image.
-    """
-    label: str
-    points: list[float]
-    is_box: bool = False
-    mask: np.ndarray | None = None
+    """A shape: a mask, a polygon, or neither if it has no area."""
+    label: str  # name of the class
+    points: list[float]  # polygon (x, y, x, y, ...) in pixels, or an empty list
+    is_box: bool = False  # whether the polygon is a box
+    mask: np.ndarray | None = None  # array ``(H, W)`` of 0 and 1, uint8, with the size of the image
 
 
 def read_outline(shape: Any, size: tuple[int, int] | None, context: ReadContext,

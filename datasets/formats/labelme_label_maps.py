@@ -26,12 +26,8 @@ BACKGROUND_NAMES = (BACKGROUND, '_background_')
 
 @dataclass(frozen=True)
 class LabelMeReader:
-    """Reader that draws label maps: shapes in the order of the file, later ones on top.
-
-    Attributes:
-        classes: Names of the labels from 1 on.
-    """
-    classes: tuple[str, ...]
+    """Reader that draws label maps: shapes in the order of the file, later ones on top."""
+    classes: tuple[str, ...]  # names of the labels from 1 on
 
     def __call__(self, source: Path, size: tuple[int, int]) -> np.ndarray:
         """Return the label map ``(H, W)``, uint8, of a valid LabelMe file.

@@ -25,15 +25,10 @@ NOT_LABELS = (*NAMES_FILES, *(f'{name}.txt' for names in SPLITS.values() for nam
 
 @dataclass
 class LineStatistics:
-    """Statistics of the lines of all label files.
-
-    Attributes:
-        widths: Number of columns -> number of lines.
-        num_poses: Number of lines that look like a box and keypoints (x, y, visibility).
-        errors: File, message and line number of malformed lines.
-    """
-    widths: Counter[int] = field(default_factory=Counter)
-    num_poses: int = 0
+    """Statistics of the lines of all label files."""
+    widths: Counter[int] = field(default_factory=Counter)  # number of columns -> number of lines
+    num_poses: int = 0  # number of lines that look like a box and keypoints (x, y, visibility)
+    # File, message and line number of malformed lines.
     errors: list[tuple[Path, str, int]] = field(default_factory=list)
 
     def add(self, words: list[str]) -> None:

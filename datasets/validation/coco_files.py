@@ -116,22 +116,13 @@ def load_json(path: Path, *, accepts_bom: bool = False) -> Any:
 
 @dataclass(frozen=True)
 class Usage:
-    """Use of a COCO file.
-
-    Attributes:
-        masks: Whether segmentations are used.
-        polygons_only: Whether training omits annotations with an RLE.
-        evaluated: Whether it is used for evaluation.
-        needs_iscrowd: Whether that evaluation fails without ``iscrowd``.
-        classes: Names of the used categories; None for all.
-        scores_masks: Whether that evaluation compares masks.
-    """
-    masks: bool = True
-    polygons_only: bool = False
-    evaluated: bool = False
-    needs_iscrowd: bool = False
-    classes: tuple[str, ...] | None = None
-    scores_masks: bool = True
+    """Use of a COCO file."""
+    masks: bool = True  # whether segmentations are used
+    polygons_only: bool = False  # whether training omits annotations with an RLE
+    evaluated: bool = False  # whether it is used for evaluation
+    needs_iscrowd: bool = False  # whether that evaluation fails without ``iscrowd``
+    classes: tuple[str, ...] | None = None  # names of the used categories; None for all
+    scores_masks: bool = True  # whether that evaluation compares masks
 
     @property
     def scores_polygons(self) -> bool:

@@ -30,22 +30,13 @@ IGNORED = 255  # label that mmseg excludes from losses and metrics
 
 @dataclass(frozen=True)
 class LabelLoading:
-    """Loading of the label maps of a dataset.
-
-    Attributes:
-        load: Pipeline step that loads them.
-        classes: Names of the labels, from 0.
-        ignored: Labels that are excluded from training.
-        settings: ``backend_args`` of the dataset.
-        is_stock: Whether the step is mmseg's, which uses pixel values as labels.
-        color_type: ``color_type`` of mmcv's step that loads images.
-    """
-    load: Callable[[dict[str, Any]], dict[str, Any]]
-    classes: tuple[str, ...]
-    ignored: Collection[int]
-    settings: dict[str, Any] | None
-    is_stock: bool
-    color_type: str = 'color'
+    """Loading of the label maps of a dataset."""
+    load: Callable[[dict[str, Any]], dict[str, Any]]  # pipeline step that loads them
+    classes: tuple[str, ...]  # names of the labels, from 0
+    ignored: Collection[int]  # labels that are excluded from training
+    settings: dict[str, Any] | None  # ``backend_args`` of the dataset
+    is_stock: bool  # whether the step is mmseg's, which uses pixel values as labels
+    color_type: str = 'color'  # ``color_type`` of mmcv's step that loads images
 
     def read_image_size(self, info: dict[str, Any]) -> tuple[int, int] | None:
         """Return width and height of an image, or None if it cannot be read."""

@@ -34,21 +34,12 @@ from .validation_report import Report
 
 @dataclass
 class Source:
-    """A dataset of a config that reads files and does not wrap other datasets.
-
-    Attributes:
-        name: Key in the config.
-        split: ``'train'``, ``'val'`` or ``'test'``.
-        dataset: Settings of the dataset.
-        usage: Use of its COCO file.
-        report: Errors and warnings about its files.
-        num_images, num_annotations: Counts in its files.
-    """
-    name: str
-    split: str
-    dataset: ConfigDict
-    usage: Usage
-    report: Report = field(default_factory=Report)
+    """A dataset of a config that reads files and does not wrap other datasets."""
+    name: str  # key in the config
+    split: str  # ``'train'``, ``'val'`` or ``'test'``
+    dataset: ConfigDict  # settings of the dataset
+    usage: Usage  # use of its COCO file
+    report: Report = field(default_factory=Report)  # errors and warnings about its files
     num_images: int = 0
     num_annotations: int = 0
 
