@@ -247,8 +247,8 @@ def test_config_uses_repaired_files(instances: list, run_tool: Callable, tmp_pat
     cfg = Config.fromfile(tmp_path / 'own.py')
     assert cfg.train_dataloader.dataset.ann_file == 'own_data/train.json'
     assert cfg.val_evaluator.ann_file.endswith('own_data/val.json')
-    assert 'remark: repaired: iscrowd of annotations: missing, set to 0 (4, the first: train.json: ' \
-        'annotation 2)\n' in capsys.readouterr().out
+    assert 'remark: repaired: iscrowd of annotations: missing, set to 0 (4, the first: ' \
+        'train.json: annotation 2)\n' in capsys.readouterr().out
 
 
 def test_reconvert_repaired_files(instances: list, run_tool: Callable, tmp_path: Path) -> None:
@@ -341,9 +341,12 @@ def test_other_formats_are_named(name: str, what: str, instances: list, tmp_path
     assert_messages(said, f'{named} is {what}', '--coco takes a COCO file')
 
 
-def test_missing_file(instances: list, run_tool: Callable) -> None:
-    with pytest.raises(SystemExit, match='no such file or folder: --coco no.json'):
-        run_tool('create_config', leaf('mask_rcnn'), '--coco', 'no.json', *instances[2:])
+def test_missing_paths(instances: list, run_tool: Callable) -> None:
+    for words, missing in ((['--coco', 'no.json',
+                             *instances[2:]], '--coco no.json'), ([*instances[:4], 'no',
+                                                                   'no'], '--images no')):
+        with pytest.raises(SystemExit, match=f'no such file or folder: {missing}'):
+            run_tool('create_config', leaf('mask_rcnn'), *words)
 
 
 def test_similar_errors_are_counted(tmp_path: Path, run_tool: Callable) -> None:
@@ -353,11 +356,6 @@ def test_similar_errors_are_counted(tmp_path: Path, run_tool: Callable) -> None:
     said = run_and_get_errors(run_tool, leaf('mask_rcnn'), *arguments)
     assert len(said) < 20
     assert_messages(said, 'fault: and 30 more of this type')
-
-
-def test_missing_image_folder(instances: list, run_tool: Callable) -> None:
-    with pytest.raises(SystemExit, match='no such file or folder: --images no'):
-        run_tool('create_config', leaf('mask_rcnn'), *instances[:4], 'no', 'no')
 
 
 def test_rles_with_polygons_only(tmp_path: Path, run_tool: Callable,

@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import ROOT, SHARED
-from helpers.label_writers import (COLOURS, NAMES, Splits, draw_samples, painted, save,
-                                   write_camvid, write_cityscapes, write_folders, write_labelme,
-                                   write_roboflow, write_voc)
+from helpers.label_writers import (COLOURS, NAMES, Splits, draw_samples, paint, save, write_camvid,
+                                   write_cityscapes, write_folders, write_labelme, write_roboflow,
+                                   write_voc)
 from helpers.synthetic_data import assert_messages, leaf, trained_and_tested
 from hypothesis import assume, given
 from hypothesis import settings as example_settings
@@ -278,11 +278,11 @@ def test_unlabeled_rows_of_color_table(tmp_path: Path) -> None:
 def test_colors_missing_in_table(tmp_path: Path) -> None:
     """Errors show the file, colors with pixel counts, and the class of similar colors."""
     write_camvid(tmp_path, SPLITS)
-    picture = painted(SPLITS['train']['c3'][1])
+    picture = paint(SPLITS['train']['c3'][1])
     picture[0, :5], picture[1, :3] = (9, 9, 250), (126, 66, 128)
     save(tmp_path / 'train_labels/c3_L.png', picture)
     save(tmp_path / 'val_labels/v1_L.png', np.zeros((5, 6, 3), np.uint8))
-    Image.fromarray(painted(SPLITS['val']['v2'][1])).save(tmp_path / 'val_labels/v2_L.png', 'JPEG')
+    Image.fromarray(paint(SPLITS['val']['v2'][1])).save(tmp_path / 'val_labels/v2_L.png', 'JPEG')
     _, report = look(tmp_path / 'out', tmp_path)
     assert_messages(
         report.errors, 'c3_L.png cannot be used: colors are not in the table: (9, 9, 250) of '
@@ -367,7 +367,7 @@ def test_conversion_is_reused(tmp_path: Path) -> None:
     data, report = look(tmp_path / 'out', tmp_path / 'data')
     assert data is not None and (tmp_path / 'out').stat().st_mtime_ns == state
     assert_messages(report.warnings, 'out: reused label maps and image lists')
-    save(tmp_path / 'data/train_labels/c3_L.png', painted(SPLITS['train']['c4'][1]))
+    save(tmp_path / 'data/train_labels/c3_L.png', paint(SPLITS['train']['c4'][1]))
     os.utime(tmp_path / 'data/train_labels/c3_L.png', (1, 1))
     with pytest.raises(UserError, match='of other data: remove it'):
         look(tmp_path / 'out', tmp_path / 'data')
@@ -379,7 +379,7 @@ def test_edited_masks_make_conversion_stale(tmp_path: Path) -> None:
     look(tmp_path / 'out', tmp_path / 'data')
     assert find_changes(tmp_path / 'out') == []
     mask = tmp_path / 'data/train_labels/c3_L.png'
-    save(mask, painted(SPLITS['train']['c4'][1]))
+    save(mask, paint(SPLITS['train']['c4'][1]))
     (tmp_path / 'data/class_dict.csv').write_text('name,r,g,b\n')
     assert find_changes(tmp_path / 'out') == [f'{tmp_path}/data/class_dict.csv (edited)',
                                               f'{mask} (edited)']  # yapf: disable
@@ -466,7 +466,7 @@ def test_real_label_maps_as_color_masks(tmp_path: Path) -> None:
     """151 labels each have a different color."""
     splits = real_splits()
     colours = [(7 * label % 256, 91 * label % 256, label) for label in range(151)]
-    pictures = {split: {name: (pixels, painted(labels, colours))
+    pictures = {split: {name: (pixels, paint(labels, colours))
                         for name, (pixels, labels) in samples.items()}
                 for split, samples in splits.items()}  # yapf: disable
     write_folders(tmp_path / 'data', pictures)
