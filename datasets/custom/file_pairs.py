@@ -46,12 +46,12 @@ class Listing:
 
     @property
     def is_one_folder(self) -> bool:
-        """Whether images and label maps are in the same folder."""
+        """True if images and label maps are in the same folder."""
         return os.path.realpath(self.images) == os.path.realpath(self.masks)
 
     @property
     def looks_swapped(self) -> bool:
-        """Whether only the label maps are JPEGs."""
+        """True if only the label maps are JPEGs."""
         images, masks = ({os.path.splitext(name)[1].lower() for name in names}
                          for names in (self.image_names, self.mask_names))  # yapf: disable
         return bool(masks) and masks <= JPEGS and not images & JPEGS

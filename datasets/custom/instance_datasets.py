@@ -69,9 +69,8 @@ def describe_instances(ann_files: list[Path],
             images, (Usage(masks, polygons_only), Usage(masks, evaluated=True)),
             strict=True):
         num_errors = report.num_errors
-        check = make_header_check(folder, depths)
-        if not os.path.isdir(folder):
-            check = None
+        check = make_header_check(folder, depths) if os.path.isdir(folder) else None
+        if check is None:
             text = f'--images: {folder} is not a folder'
             report.add(Finding('missing-file', text, (str(folder), )))
             text = f'{file}: no image was checked, because its folder does not exist'

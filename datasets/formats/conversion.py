@@ -74,8 +74,6 @@ def _check_identity(folder: Path, record: Mapping[str, Any]) -> None:
     if not isinstance(existing, dict):
         raise UserError(f'{folder} already exists and is not a converted dataset: choose another '
                         '--converted-dir')
-    if isinstance(existing.get('fingerprint'), str):
-        raise UserError(f'{folder} was converted by an earlier version: {advice}')
     expected = json.loads(json.dumps(record))
     for key, description in IDENTITY.items():
         if existing.get(key) != expected.get(key):

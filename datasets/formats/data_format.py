@@ -170,9 +170,9 @@ class ReadContext:
                 names = ' and '.join(image.name for image in images)
                 self.add_error(file, f'matches several images, {names}: rename one')
                 return None
-        path = PureWindowsPath(name or '')  # accepts both separators
-        if path.name:
-            for way in (file.parent / path.as_posix(), *(folder / path.name for folder in folders)):
+        named = PureWindowsPath(name or '')  # accepts both separators
+        if named.name:
+            for way in (file.parent / named.as_posix(), *(each / named.name for each in folders)):
                 if way.is_file() and way.suffix.lower() in SUFFIXES:
                     return way
         self.reject(file, f'its image {name or file.stem} does not exist')

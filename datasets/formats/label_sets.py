@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from PIL import Image
@@ -48,7 +48,7 @@ class LabelSet:
     read: Reader | None = None  # reader of label files; None if they are label maps
     classes: Sequence[str] | None = None  # names of the classes
     palette: Sequence[tuple[int, int, int]] | None = None  # colors of the classes
-    label_zero: str | None = None  # meaning of label 0: ``ignore`` or ``class``
+    label_zero: Literal['ignore', 'class'] | None = None  # meaning of label 0
     ignore_255: bool = False  # whether 255 stands for unlabeled pixels
     meaning: Any = None  # JSON content that determines the labels, in addition to the files
     tables: Sequence[Path] = ()  # files with this content

@@ -5,6 +5,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -69,7 +70,7 @@ def find_labelme_folders(root: Path) -> list[Path]:
 
 def read_labelme_label_maps(folders: Sequence[Path],
                             classes: Sequence[str] | None,
-                            label_zero: str | None,
+                            label_zero: Literal['ignore', 'class'] | None,
                             report: Report,
                             *,
                             skips_bad_data: bool = False) -> LabelSet:
@@ -112,8 +113,8 @@ def _index_folder(folder: Path, names: set[str], context: ReadContext) -> DataIn
     sources: dict[Path, Path] = {}
     for file in filter(looks_like_labelme, find_files(folder, ('.json', ), context)):
         content = load_labelme(file, context)
-        image = content and find_labelme_image(file, content, context)
-        if not content or image is None:
+        image = find_labelme_image(file, content, context) if content else None
+        if content is None or image is None:
             continue
         sources[image] = file
         for number, shape in enumerate(content['shapes'], 1):

@@ -39,7 +39,7 @@ class LineStatistics:
 
     @property
     def are_poses(self) -> bool:
-        """Whether all lines are poses with the same number of keypoints."""
+        """True if all lines are poses with the same number of keypoints."""
         return len(self.widths) == 1 and self.num_poses == self.widths.total()
 
 

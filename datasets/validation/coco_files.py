@@ -126,7 +126,7 @@ class Usage:
 
     @property
     def scores_polygons(self) -> bool:
-        """Whether pycocotools evaluates with its masks."""
+        """True if pycocotools evaluates with its masks."""
         return self.evaluated and self.scores_masks
 
     def has_class(self, name: Any) -> bool:
@@ -299,11 +299,11 @@ def _get_effect(entry: Entry, key: str, kind: str, known: dict[str, set[int]],
 def _find_rle_sizes(annotations: list[Entry], images: dict[int, Entry],
                     check_images: ImageCheck | None) -> dict[int, list[int]]:
     """Return image ID -> height and width, where the image matches its RLEs but not its entry."""
-    sizes = {}
+    sizes: dict[int, list[int]] = {}
     for annotation in annotations:
         image, mask = images.get(annotation['image_id']), annotation.get('segmentation')
-        if image and isinstance(mask, dict) and is_size(size := mask.get('size')) and \
-                size != [image['height'], image['width']]:
+        size: Any = mask.get('size') if isinstance(mask, dict) else None
+        if image and is_size(size) and size != [image['height'], image['width']]:
             sizes[image['id']] = size
     entries = [dict(images[key], height=size[0], width=size[1]) for key, size in sizes.items()]
     for entry, _ in check_images(entries) if check_images and entries else ():

@@ -54,7 +54,7 @@ class Source:
 
     @property
     def is_coco(self) -> bool:
-        """Whether it reads a COCO file as mmdet's CocoDataset does."""
+        """True if it reads a COCO file as mmdet's CocoDataset does."""
         cls, coco = (
             find_class(each, DATASETS) for each in (self.dataset.type, 'mmdet.CocoDataset'))
         return (reads_categories(self.dataset) and bool(self.dataset.get('ann_file'))
@@ -69,7 +69,7 @@ class Source:
 
     @property
     def loading(self) -> ImageLoading:
-        """How it loads images."""
+        """Loading of its images."""
         steps = self.dataset.get('pipeline') or []
         first = steps[0] if steps else {}
         color_type = first.get('color_type', 'color')
