@@ -19,7 +19,7 @@ from colonnade.datasets.validation.image_files import read_image_size
 from colonnade.inference.inputs import walk
 from colonnade.runtime.images import SUFFIXES, ImageError, read_image
 
-tifffile = pytest.importorskip('tifffile')  # which supervision and scikit-image bring
+tifffile = pytest.importorskip('tifffile')  # dependency of supervision and scikit-image
 RANDOM = np.random.default_rng(0)
 SIZE = (32, 40)  # height, width; JPEG 2000 needs 32
 
@@ -33,10 +33,10 @@ def draw(kind: type, channels: tuple[int, ...] = (), highest: int | None = None)
 
 def write_tiff(path: Path,
                array: np.ndarray,
-               colours: str = 'minisblack',
+               colors: str = 'minisblack',
                **options: object) -> Path:
     planes = 'contig' if array.ndim == 3 else None
-    tifffile.imwrite(path, array, photometric=colours, planarconfig=planes, **options)
+    tifffile.imwrite(path, array, photometric=colors, planarconfig=planes, **options)
     return path
 
 
@@ -52,7 +52,7 @@ READABLE = {  # name -> how it is written, a part of the warning
     'deep.png': (lambda path: cv2.imwrite(path, draw(np.uint16)), '16 bits'),
     'deep.tif': (lambda path: cv2.imwrite(path, draw(np.uint16)), '16 bits'),
     'deep.pgm': (lambda path: cv2.imwrite(path, draw(np.uint16)), '16 bits'),
-    'deep_colours.png': (lambda path: cv2.imwrite(path, draw(np.uint16, (3, ))), '16 bits'),
+    'deep_colors.png': (lambda path: cv2.imwrite(path, draw(np.uint16, (3, ))), '16 bits'),
     'small.jp2': (lambda path: cv2.imwrite(path, draw(np.uint8, (3, ))), None),
     'pages.tif': (lambda path: tifffile.imwrite(path, draw(np.uint8, (4, )).transpose(2, 0, 1),
                                                 photometric='minisblack'), 'several pages'),
@@ -120,8 +120,8 @@ DECODED_DIFFERENTLY = {  # by OpenCV and Pillow: name -> how it is written, erro
                   'of a kind that is not read'),
     'deep.jp2': (lambda path: cv2.imwrite(path, draw(np.uint16, (), 4095)),
                  'a JPEG 2000 of 16 bits'),
-    'deep_colours.jp2': (lambda path: cv2.imwrite(path, draw(np.uint16, (3, ))),
-                         'a JPEG 2000 of 16 bits'),
+    'deep_colors.jp2': (lambda path: cv2.imwrite(path, draw(np.uint16, (3, ))),
+                        'a JPEG 2000 of 16 bits'),
     'short.pgm': (lambda path: Path(path).write_bytes(b'P5 2 1 100 \x00\x64'), 'end at 100'),
     'real.pfm': (lambda path: cv2.imwrite(path, RANDOM.random(SIZE).astype(np.float32)),
                  'floating-point numbers'),

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from helpers.synthetic_data import change, draw_instances, leaf, remove, trained_and_tested
+from helpers.synthetic_data import change, draw_instances, leaf, remove, train_and_test
 from mmengine.config import Config
 
 
@@ -26,7 +26,7 @@ def test_train_and_evaluate_boxes(instances: list, tmp_path: Path, run_tool: Cal
     assert cfg.model.roi_head.mask_head is None
     assert cfg.model.roi_head.bbox_head.num_classes == 2
     assert cfg.val_evaluator.metric == 'bbox'
-    metrics = trained_and_tested(run_tool, out)
+    metrics = train_and_test(run_tool, out)
     assert 0 <= metrics['coco/bbox_mAP'] <= 1
     assert not any('segm' in name for name in metrics)
 

@@ -171,7 +171,7 @@ def test_several_repairs_cause_one_warning(instances: list) -> None:
         file.write_text(json.dumps(content), encoding='utf-8-sig')
     contents, remarks = repair_instances(instances)
     for content in contents:
-        assert [image['id'] for image in content['images']] == [2, 3]  # of three names in order
+        assert [image['id'] for image in content['images']] == [2, 3]  # 'gone' was 1
         assert [a['image_id'] for a in content['annotations']] == [2, 2, 3, 3]
     assert contents[0]['annotations'][0]['converted_from'] == 'train.json: annotations[0]'
     said, = (line for line in remarks if line.startswith('repaired: '))
@@ -229,8 +229,8 @@ def test_bad_samples_are_skipped(instances: list, run_tool: Callable) -> None:
     arguments = draw_instances(instances[1].parent, num_images=5)
     (arguments[1].parent / 'train/1.jpg').write_bytes(b'no JPEG')
     (arguments[1].parent / 'train/2.jpg').unlink()
-    change(arguments[1], 'annotations', 4, category_id=9)  # of image 3
-    change(arguments[1], 'annotations', 6, bbox=None, segmentation=None)  # of image 4
+    change(arguments[1], 'annotations', 4, category_id=9)  # image 3
+    change(arguments[1], 'annotations', 6, bbox=None, segmentation=None)  # image 4
     said = run_and_get_errors(run_tool, leaf('mask_rcnn'), *arguments)
     assert_messages(said, 'image 1: ', 'train/2.jpg', 'category 9', 'bbox must be')
     (train, val), remarks = repair_instances(arguments, '--on-bad-data', 'skip')

@@ -11,7 +11,7 @@ import cv2
 import numpy as np
 import pytest
 from helpers.synthetic_data import (HEIGHT, WIDTH, assert_messages, draw_image, draw_label_maps,
-                                    leaf, run_and_get_errors, trained_and_tested)
+                                    leaf, run_and_get_errors, train_and_test)
 from mmengine.config import Config
 from mmengine.registry import DefaultScope
 from mmseg.datasets import BaseSegDataset
@@ -200,7 +200,7 @@ def test_suffixes_are_inferred(image_name: str, mask_name: str, suffixes: tuple[
 def test_train_with_inferred_suffixes(tmp_path: Path, run_tool: Callable) -> None:
     arguments = draw_label_maps(tmp_path, mask_name='{}_gt.png', num_images=3)
     run_tool('create_config', leaf('sem_fpn'), *arguments, '--out', tmp_path / 'own.py')
-    assert 0 <= trained_and_tested(run_tool, tmp_path / 'own.py')['mIoU'] <= 100
+    assert 0 <= train_and_test(run_tool, tmp_path / 'own.py')['mIoU'] <= 100
 
 
 def test_missing_label_map(tmp_path: Path, run_tool: Callable) -> None:
@@ -215,10 +215,10 @@ def test_several_label_maps_per_image(tmp_path: Path, run_tool: Callable) -> Non
     """Cityscapes has several label maps per image."""
     arguments = draw_label_maps(tmp_path, mask_name='{}_ids.png', num_images=3)
     for mask in [*(tmp_path / 'masks').rglob('*.png')]:
-        shutil.copy(mask, mask.with_name(mask.name.replace('ids', 'colour')))
+        shutil.copy(mask, mask.with_name(mask.name.replace('ids', 'color')))
     said = run_and_get_errors(run_tool, leaf('sem_fpn'), *arguments)
     assert_messages(said, 'images have several label maps each: pass --suffixes .jpg _')
-    assert_messages(said, '--suffixes .jpg _ids.png', '--suffixes .jpg _colour.png')
+    assert_messages(said, '--suffixes .jpg _ids.png', '--suffixes .jpg _color.png')
 
 
 @pytest.mark.parametrize('image_name, mask_name', [

@@ -112,7 +112,8 @@ def data_of(name: str, folder: Path) -> list[object]:
         return draw_instances(folder)
     if name == 'label_maps':
         return draw_label_maps(folder)
-    third_party_formats.WRITERS[name](third_party_formats.drawn_parts(folder / 'drawn'), folder / 'set')
+    third_party_formats.WRITERS[name](third_party_formats.draw_dataset(folder / 'drawn'),
+                                      folder / 'set')
     return ['--data', folder / 'set']
 
 

@@ -11,7 +11,7 @@ import cv2
 import numpy as np
 import pytest
 from conftest import ROOT, run_python
-from helpers.synthetic_data import draw_instances, draw_label_maps, leaf, trained_and_tested
+from helpers.synthetic_data import draw_instances, draw_label_maps, leaf, train_and_test
 from mmengine.config import Config
 
 from colonnade.recipes.backbone_swap.swap import config_file
@@ -66,7 +66,7 @@ def test_instances(five_classes: list, tmp_path: Path, run_tool: Callable,
     assert cfg.optim_wrapper.optimizer.lr == 1e-3
     assert cfg.train_cfg.max_iters == 1000
 
-    metrics = trained_and_tested(run_tool, out)
+    metrics = train_and_test(run_tool, out)
     assert 0 <= metrics['coco/segm_mAP'] <= 1
 
 
@@ -84,7 +84,7 @@ def test_label_maps(head: str, three_classes: Path, tmp_path: Path, run_tool: Ca
     dataset = cfg.train_dataloader.dataset
     assert dataset.reduce_zero_label and tuple(dataset.metainfo.classes) == tuple(STUFF)
 
-    metrics = trained_and_tested(run_tool, out)
+    metrics = train_and_test(run_tool, out)
     assert 0 <= metrics['mIoU'] <= 100
 
 

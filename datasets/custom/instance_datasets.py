@@ -12,7 +12,7 @@ from colonnade.settings.findings import Finding
 
 from ..bit_depth import ImageDepths
 from ..path_checks import normalize_path
-from ..validation.coco_files import (FIELDS, Instances, Usage, check_instances, find_valid_entries,
+from ..validation.coco_files import (Instances, Usage, check_instances, find_valid_entries,
                                      load_coco, make_header_check)
 from ..validation.validation_report import Report
 
@@ -128,9 +128,8 @@ def report_depths(depths: ImageDepths, report: Report) -> None:
 
 
 def _has_valid_categories(content: dict[str, list]) -> bool:
-    entries, fields = content['categories'], FIELDS['categories']
-    valid, _ = find_valid_entries(entries, 'categories', fields, Path(), Report())
-    return len(valid) == len(entries)
+    valid, _ = find_valid_entries(content['categories'], 'categories', Path(), Report())
+    return len(valid) == len(content['categories'])
 
 
 def _count_training_images(train: Instances, filter_cfg: dict, report: Report) -> int:

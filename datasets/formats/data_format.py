@@ -79,6 +79,10 @@ class ReadContext:
         """Count something that is not converted; the first location becomes its example."""
         self.dropped.setdefault(what, Occurrences(first=location)).count += count
 
+    def count_link(self, path: Path) -> None:
+        """Count a link to a folder that was read already."""
+        self.count_dropped('links to folders that were read already are ignored', self.locate(path))
+
     def locate(self, file: Path, place: int | str | None = None) -> str:
         """Return the location of a file, or of a line or object in it, relative to the root."""
         name = os.path.relpath(file, self.root)
@@ -246,30 +250,39 @@ def find_root_above_images(folder: Path) -> Path:
 
 def find_files(folder: Path,
                suffixes: Collection[str],
-               context: ReadContext | None = None) -> list[Path]:
+               on_link: Callable[[Path], None] | None = None,
+               on_error: Callable[[OSError], None] | None = None) -> list[Path]:
     """Return all files in and below a folder that have one of some suffixes, except hidden ones.
 
     Args:
-        folder: The folder.
         suffixes: Lower-case suffixes; names can have upper-case ones.
-        context: Counts links to folders that were read already, which are not followed.
+        on_link: Called for links to folders that were read already, which are not followed.
+        on_error: Called for folders that cannot be read.
     """
     top = os.path.realpath(folder)
     files, visited = [], {top, *map(str, Path(top).parents)}
-    for parent, below, names in os.walk(folder, followlinks=True):
+    for parent, below, names in os.walk(folder, followlinks=True, onerror=on_error):
         for name in list(below):
             real = os.path.realpath(os.path.join(parent, name))
             if real in visited:
                 below.remove(name)
-                if context:
-                    context.count_dropped('links to folders that were read already are ignored',
-                                          context.locate(Path(parent, name)))
+                if on_link:
+                    on_link(Path(parent, name))
             visited.add(real)
         files += [
             Path(parent, name) for name in names
             if not name.startswith('.') and os.path.splitext(name)[1].lower() in suffixes
         ]
     return sorted(files)
+
+
+def read_start(file: Path, num_bytes: int = 1000) -> bytes:
+    """Return the start of a file, where XML has its root element; empty if it is unreadable."""
+    try:
+        with file.open('rb') as handle:
+            return handle.read(num_bytes)
+    except OSError:
+        return b''
 
 
 def read_text(file: Path) -> str:

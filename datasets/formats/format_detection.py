@@ -14,10 +14,9 @@ from colonnade.common.name_lists import format_names
 from ..options import DataOptions
 from ..validation.validation_report import Report
 from .conversion import OPTIONS
-from .data_format import SPLITS, AnnotationType, DataFormat
+from .data_format import SPLITS, AnnotationType, DataFormat, read_start
 from .instance_formats import INSTANCE_FORMATS, open_coco_files
 from .label_map_formats import IMAGES, LABEL_MAP_FORMATS, MASKS, open_folders
-from .voc import read_start
 
 FORMATS: tuple[DataFormat, ...] = (*INSTANCE_FORMATS, *LABEL_MAP_FORMATS)
 DESCRIPTIONS = dict(instances='instances, for a detector', labels='label maps, for a segmenter')

@@ -50,7 +50,8 @@ def read_labelme(path: Path, context: ReadContext) -> dict[str, DataIndex]:
         folders = {ALL: path}
     images = {}
     for split, folder in folders.items():
-        files = list(filter(looks_like_labelme, find_files(folder, ('.json', ), context)))
+        files = list(
+            filter(looks_like_labelme, find_files(folder, ('.json', ), context.count_link)))
         if split == 'test':
             context.count_dropped(TEST_LEFT, count=len(files))
             continue

@@ -111,7 +111,7 @@ def read_labelme_label_maps(folders: Sequence[Path],
 def _index_folder(folder: Path, names: set[str], context: ReadContext) -> DataIndex:
     """Return the images of a folder and their files, and add the class names to ``names``."""
     sources: dict[Path, Path] = {}
-    for file in filter(looks_like_labelme, find_files(folder, ('.json', ), context)):
+    for file in filter(looks_like_labelme, find_files(folder, ('.json', ), context.count_link)):
         content = load_labelme(file, context)
         image = find_labelme_image(file, content, context) if content else None
         if content is None or image is None:

@@ -101,7 +101,10 @@ def _find_images_by_split(path: Path, context: ReadContext) -> dict[str, list[Pa
     root = path / 'images' if (path / 'images').is_dir() else path
     folders = find_split_folders(path / 'images') or find_split_folders(path)
     if 'train' in folders:
-        images = {split: find_files(folder, SUFFIXES, context) for split, folder in folders.items()}
+        images = {
+            split: find_files(folder, SUFFIXES, context.count_link)
+            for split, folder in folders.items()
+        }
     else:
         text_files = {file.name.lower(): file for file in sorted(path.glob(match_suffix('.txt')))}
         lists = {
@@ -110,7 +113,7 @@ def _find_images_by_split(path: Path, context: ReadContext) -> dict[str, list[Pa
             for name in names if f'{name}.txt' in text_files
         }
         if 'train' not in lists or _has_labels(lists['train']):
-            return {ALL: find_files(root, SUFFIXES, context)}
+            return {ALL: find_files(root, SUFFIXES, context.count_link)}
         images = {
             split: read_image_list(file, path,
                                    context.ignore_errors() if split == 'test' else context)

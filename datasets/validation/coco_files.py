@@ -3,9 +3,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,8 +22,6 @@ from .validation_report import (Report, abbreviate, describe_json, describe_othe
 CONVERTED_FROM = 'converted_from'  # key of converted entries: file and location
 MAX_ID = 2**53  # programs that parse numbers as floats confuse larger IDs
 Entry = dict[str, Any]
-#: effect on training of an entry in which a key is missing or has a wrong value
-EffectOf = Callable[[Entry, str], Effect]
 #: checks images, and yields the entries that have a problem
 ImageCheck = Callable[[list[Entry]], Iterable[tuple[Entry, Finding]]]
 
@@ -165,10 +162,9 @@ def check_instances(ann_file: Path,
     usage = usage or Usage()
     valid: dict[str, list[Entry]] = {}
     known: dict[str, set[int]] = {}
-    for kind, fields in FIELDS.items():
-        valid[kind], known[kind] = find_valid_entries(
-            content[kind], kind, fields, ann_file, report,
-            partial(_get_effect, kind=kind, known=known, usage=usage))
+    for kind in FIELDS:
+        valid[kind], known[kind] = find_valid_entries(content[kind], kind, ann_file, report, known,
+                                                      usage)
     for kind in FIELDS:
         if number := len(content[kind]) - len(valid[kind]):
             text = f'{ann_file}: {number} of {len(content[kind])} {kind} have missing or wrong ' \
@@ -223,15 +219,14 @@ def _has_id(entry: Any) -> bool:
 
 def find_valid_entries(entries: list,
                        kind: str,
-                       fields: dict[str, Field],
                        ann_file: Path,
                        report: Report,
-                       get_effect: EffectOf | None = None) -> tuple[list[Entry], set[int]]:
+                       known: Mapping[str, set[int]] | None = None,
+                       usage: Usage | None = None) -> tuple[list[Entry], set[int]]:
     """Return the entries whose fields are valid, and the IDs of all entries."""
-    get_effect = get_effect or partial(
-        _get_effect, kind=kind, known={'images': set()}, usage=Usage())
+    known, usage = known or {'images': set()}, usage or Usage()
     valid, ids = [], []
-    tests = [(key, field.holds) for key, field in fields.items()]
+    tests = [(key, field.holds) for key, field in FIELDS[kind].items()]
     for index, entry in enumerate(entries):
         try:
             is_valid = all(holds(entry[key]) for key, holds in tests)
@@ -241,7 +236,7 @@ def find_valid_entries(entries: list,
             valid.append(entry)
             ids.append(entry['id'])
         else:
-            _report_entry(entry, index, kind, fields, ann_file, report, get_effect)
+            _report_entry(entry, index, kind, ann_file, report, known, usage)
             if _has_id(entry):
                 ids.append(entry['id'])
     for number in find_repeated(ids):
@@ -251,8 +246,9 @@ def find_valid_entries(entries: list,
     return valid, set(ids)
 
 
-def _report_entry(entry: Any, index: int, kind: str, fields: dict[str, Field], ann_file: Path,
-                  report: Report, get_effect: EffectOf) -> None:
+def _report_entry(entry: Any, index: int, kind: str, ann_file: Path, report: Report,
+                  known: Mapping[str, set[int]], usage: Usage) -> None:
+    fields = FIELDS[kind]
     has_id = isinstance(entry, dict) and INTEGER.holds(entry.get('id'))
     place = f'{ann_file}: ' + (f'{SINGULAR[kind]} {entry["id"]}' if has_id else f'{kind}[{index}]')
     location: dict[str, Any] = dict(places=(str(ann_file), ), id=entry['id'] if has_id else None)
@@ -263,16 +259,18 @@ def _report_entry(entry: Any, index: int, kind: str, fields: dict[str, Field], a
     missing = [key for key in fields if key not in entry]
     if missing:
         rule = 'no-iscrowd' if missing == ['iscrowd'] else 'incomplete-entry'
-        effect = min((get_effect(entry, key) for key in missing), key=EFFECTS.index)
+        effects = [_get_effect(entry, key, kind, known, usage) for key in missing]
+        effect = min(effects, key=EFFECTS.index)
         text = f'{place} has no {", ".join(missing)}'
         report.add(Finding(rule, text, **location, effect=effect))
     for key, field in fields.items():
         if key in entry and not field.holds(entry[key]):
             text = f'{place}: {key} must be {field.expected}, got {abbreviate(entry[key])}'
-            report.add(Finding('wrong-value', text, **location, effect=get_effect(entry, key)))
+            effect = _get_effect(entry, key, kind, known, usage)
+            report.add(Finding('wrong-value', text, **location, effect=effect))
 
 
-def _get_effect(entry: Entry, key: str, kind: str, known: dict[str, set[int]],
+def _get_effect(entry: Entry, key: str, kind: str, known: Mapping[str, set[int]],
                 usage: Usage) -> Effect:
     """Return the effect on training if a key of an entry is missing or wrong."""
     if kind == 'annotations' and key in ('bbox', 'area', 'iscrowd'):

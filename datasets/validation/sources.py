@@ -233,7 +233,7 @@ def _find_used_images(content: dict[str, list], source: Source) -> set[Any] | No
                          if each['category_id'] in known}  # yapf: disable
             images = [image for image in images if image['id'] in annotated]
         return {image['id'] for image in _select_indices(images, dataset.get('indices'))}
-    except (KeyError, TypeError):  # of entries that are reported elsewhere
+    except (KeyError, TypeError):  # malformed entries, which are reported elsewhere
         return None
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from helpers.fuzzing import attempt, changed_bytes, changed_json, changed_text, fuzz
 from helpers.synthetic_data import CLASSES, HEIGHT, WIDTH, coco_content, draw_image
-from helpers.third_party_formats import WRITERS, Parts, drawn_parts, options, read
+from helpers.third_party_formats import WRITERS, Parts, draw_dataset, options, read
 from hypothesis import event, given
 from hypothesis import strategies as st
 from mmdet.datasets import CocoDataset
@@ -170,7 +170,7 @@ def test_validation_annotations(content: bytes, images: Path, metric: Callable) 
 def formats(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Folder of the same synthetic dataset in each format."""
     root = tmp_path_factory.mktemp('formats')
-    parts: Parts = drawn_parts(root / 'drawn')
+    parts: Parts = draw_dataset(root / 'drawn')
     for form, write in WRITERS.items():
         write(parts, root / form)
     return {form: root / form for form in WRITERS}
@@ -205,8 +205,13 @@ def test_third_party_formats(form: str, formats: dict[str, Path], draw: st.DataO
         for part, content in zip(('train', 'val'), written, strict=False):
             (folder.parent / f'{part}.json').write_text(json.dumps(content))
             quiet = Report()
-            check_instances(folder.parent / f'{part}.json', content, quiet,
-                            check_images=make_header_check(folder), usage=Usage(masks=False))  # yapf: disable
+            check_images, usage = make_header_check(folder), Usage(masks=False)
+            check_instances(
+                folder.parent / f'{part}.json',
+                content,
+                quiet,
+                check_images=check_images,
+                usage=usage)
             wrong = [error for error in quiet.errors if 'does not exist' not in error]
             assert form == 'coco' or not wrong, wrong
     finally:

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-NAMES = ('sky & so on', 'road', 'tree', 'house')  # of labels 0 to 3
-COLOURS = ((0, 0, 0), (128, 64, 128), (107, 142, 35), (70, 70, 200))
+NAMES = ('sky & so on', 'road', 'tree', 'house')  # labels 0 to 3
+COLORS = ((0, 0, 0), (128, 64, 128), (107, 142, 35), (70, 70, 200))
 #: image name -> pixels (H, W, 3) and labels (H, W)
 Samples = Mapping[str, tuple[np.ndarray, np.ndarray]]
 Splits = Mapping[str, Samples]
@@ -33,15 +33,15 @@ def save(path: Path, values: np.ndarray, palette: Sequence[Sequence[int]] | None
     path.parent.mkdir(parents=True, exist_ok=True)
     image = Image.fromarray(values)
     if palette:
-        image.putpalette([channel for colour in palette for channel in colour])
+        image.putpalette([channel for color in palette for channel in color])
     image.save(path)
     return path
 
 
-def paint(labels: np.ndarray, colours: Sequence[Sequence[int]] = COLOURS) -> np.ndarray:
+def paint(labels: np.ndarray, colors: Sequence[Sequence[int]] = COLORS) -> np.ndarray:
     """Return the color-coded mask of a label map; 255 is white."""
     table = np.full((256, 3), 255, np.uint8)
-    table[:len(colours)] = colours
+    table[:len(colors)] = colors
     return table[labels]
 
 
@@ -62,7 +62,7 @@ def write_camvid(root: Path, splits: Splits, table: str | None = None) -> Path:
             save(root / split / f'{name}.png', pixels)
             save(root / f'{split}_labels' / f'{name}_L.png', paint(labels))
     if table is None:
-        rows = zip(NAMES, COLOURS, strict=True)
+        rows = zip(NAMES, COLORS, strict=True)
         table = 'name,r,g,b\n' + ''.join(f'{n},{",".join(map(str, c))}\n' for n, c in rows)
     if table:
         root.mkdir(exist_ok=True)
@@ -75,13 +75,13 @@ def write_voc(root: Path, splits: Splits, palette: bool = True) -> Path:
         for name, (pixels, labels) in samples.items():
             save(root / 'JPEGImages' / f'{name}.jpg', pixels)
             values = labels if palette else paint(labels)
-            save(root / 'SegmentationClass' / f'{name}.png', values, COLOURS if palette else None)
+            save(root / 'SegmentationClass' / f'{name}.png', values, COLORS if palette else None)
         lists = root / 'ImageSets/Segmentation'
         lists.mkdir(parents=True, exist_ok=True)
         (lists / f'{split}.txt').write_text(''.join(f'{name}\n' for name in samples))
     if not palette:
-        rows = zip(NAMES, COLOURS, strict=True)
-        text = ''.join(f'{name}:{",".join(map(str, colour))}::\n' for name, colour in rows)
+        rows = zip(NAMES, COLORS, strict=True)
+        text = ''.join(f'{name}:{",".join(map(str, color))}::\n' for name, color in rows)
         (root / 'labelmap.txt').write_text(f'# label:color_rgb:parts:actions\n{text}')
     return root
 
@@ -132,9 +132,9 @@ def write_folders(root: Path,
                   splits: Splits,
                   images: str = 'images/{}',
                   masks: str = 'masks/{}',
-                  colours: bool = False) -> Path:
+                  colors: bool = False) -> Path:
     for split, samples in splits.items():
         for name, (pixels, labels) in samples.items():
             save(root / images.format(split) / f'{name}.jpg', pixels)
-            save(root / masks.format(split) / f'{name}.png', paint(labels) if colours else labels)
+            save(root / masks.format(split) / f'{name}.png', paint(labels) if colors else labels)
     return root

@@ -96,7 +96,7 @@ def draw_label_maps(folder: Path,
             '--images', folder / 'images/train', folder / 'images/val']  # yapf: disable
 
 
-def trained_and_tested(run_tool: Callable, config: Path) -> dict[str, float]:
+def train_and_test(run_tool: Callable, config: Path) -> dict[str, float]:
     """Train and evaluate a config briefly, and return its metrics."""
     work_dir = config.parent / 'run'
     run_tool('train', config, '--work-dir', work_dir, *SHORT)

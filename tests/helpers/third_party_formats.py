@@ -19,7 +19,7 @@ from colonnade.datasets.validation.validation_report import Report
 Parts = Mapping[str, tuple[Path, dict[str, Any]]]  # train, val -> folder of images, COCO's content
 
 
-def smaller(folder: Path, num_images: int = 5) -> Parts:
+def select_images(folder: Path, num_images: int = 5) -> Parts:
     """Return the real images with the fewest annotations, without crowds."""
     parts: dict[str, tuple[Path, dict[str, Any]]] = {}
     for split in ('train', 'val'):
@@ -173,11 +173,11 @@ WRITERS = {
 BOX = '0 0.5 0.5 0.25 0.25'  # line of a YOLO file
 
 
-def lines(file: Path, *texts: str) -> None:
+def write_lines(file: Path, *texts: str) -> None:
     file.write_text('\n'.join(texts))
 
 
-def drawn_parts(folder: Path) -> Parts:
+def draw_dataset(folder: Path) -> Parts:
     """Draw two images of 48 x 40 pixels per split, with a disc and a square."""
     parts = {}
     for split, first in (('train', 1), ('val', 100)):
