@@ -50,7 +50,6 @@ def describe_instances(ann_files: list[Path],
         classes: Categories to train. Defaults to all.
         masks: Whether to use segmentations, if there are any.
         filter_cfg: mmdet's filter of training images.
-        report: Collects errors and warnings.
         polygons_only: Whether training omits annotations with an RLE.
     """
     contents = [content for file in ann_files if (content := load_coco(file, report)) is not None]
@@ -62,33 +61,11 @@ def describe_instances(ann_files: list[Path],
         masks = False
         report.add_warning('no annotation has a segmentation: the config trains on boxes, like '
                            'Faster R-CNN')
-    depths, splits, have_errors = ImageDepths(), [], []
-    for file, content, folder, usage in zip(
-            ann_files,
-            contents,
-            images, (Usage(masks, polygons_only), Usage(masks, evaluated=True)),
-            strict=True):
-        num_errors = report.num_errors
-        check = make_header_check(folder, depths) if os.path.isdir(folder) else None
-        if check is None:
-            text = f'--images: {folder} is not a folder'
-            report.add(Finding('missing-file', text, (str(folder), )))
-            text = f'{file}: no image was checked, because its folder does not exist'
-            report.add(Finding('skipped-check', text, (str(file), )))
-        splits.append(check_instances(file, content, report, check_images=check, usage=usage))
-        have_errors.append(report.num_errors > num_errors)
+    usages = Usage(masks, polygons_only), Usage(masks, evaluated=True)
+    splits, have_errors = _check_splits(ann_files, contents, images, usages, report)
     train, val = splits
-    report_depths(depths, report)
     if all(map(_has_valid_categories, contents)):  # otherwise names are missing
-        for name in classes or ():
-            if name not in train.classes:
-                report.add_error(f'--classes: {ann_files[0]} has no category {name!r}, only '
-                                 f'{format_names(list(train.classes))}')
-        used = [[name for name in split.classes if not classes or name in classes]
-                for split in splits]  # yapf: disable
-        if used[0] != used[1]:
-            report.add_error('training and validation must have the same categories in the same '
-                             f'order, got {"; and ".join(map(format_names, used))}')
+        _check_classes(ann_files[0], splits, classes or [], report)
     names = [[image['file_name'] for image in split.images.values()] for split in splits]
     warn_of_overlap(images, names, report)
     if classes:
@@ -117,6 +94,38 @@ def describe_instances(ann_files: list[Path],
         ann_file=relative[1],
         masks=masks,
         outside=find_outside(root, images, names))
+
+
+def _check_splits(ann_files: Sequence[Path], contents: Sequence[dict[str,
+                                                                     list]], images: Sequence[Path],
+                  usages: Sequence[Usage], report: Report) -> tuple[list[Instances], list[bool]]:
+    """Return the content of COCO files, and whether each has errors."""
+    depths, splits, have_errors = ImageDepths(), [], []
+    for file, content, folder, usage in zip(ann_files, contents, images, usages, strict=True):
+        num_errors = report.num_errors
+        check = make_header_check(folder, depths) if os.path.isdir(folder) else None
+        if check is None:
+            text = f'--images: {folder} is not a folder'
+            report.add(Finding('missing-file', text, (str(folder), )))
+            text = f'{file}: no image was checked, because its folder does not exist'
+            report.add(Finding('skipped-check', text, (str(file), )))
+        splits.append(check_instances(file, content, report, check_images=check, usage=usage))
+        have_errors.append(report.num_errors > num_errors)
+    report_depths(depths, report)
+    return splits, have_errors
+
+
+def _check_classes(ann_file: Path, splits: Sequence[Instances], classes: Sequence[str],
+                   report: Report) -> None:
+    for name in classes:
+        if name not in splits[0].classes:
+            report.add_error(f'--classes: {ann_file} has no category {name!r}, only '
+                             f'{format_names(list(splits[0].classes))}')
+    used = [[name for name in split.classes if not classes or name in classes]
+            for split in splits]  # yapf: disable
+    if used[0] != used[1]:
+        report.add_error('training and validation must have the same categories in the same '
+                         f'order, got {"; and ".join(map(format_names, used))}')
 
 
 def report_depths(depths: ImageDepths, report: Report) -> None:

@@ -88,16 +88,11 @@ def read_coco_file(file: Path,
                    images: Path | None,
                    context: ReadContext,
                    masks: bool = True) -> DataIndex | None:
-    """Read a COCO file, find its images and repair what can be repaired.
+    """Read a COCO file, find its images and repair it; return None after reporting an error.
 
     Args:
-        file: Path of the file.
         images: Folder of its images; None searches for it.
-        context: Collects errors and repairs.
         masks: Whether segmentations are used.
-
-    Returns:
-        None after reporting an error.
     """
     context.tables.add(file)
     content = load_coco(file, context.report, accepts_bom=True)
