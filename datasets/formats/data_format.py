@@ -60,7 +60,7 @@ class ReadContext:
     boxes_only: bool = False  # whether masks are not used
     # What the COCO format cannot hold, or is not used.
     dropped: dict[str, Occurrences] = field(default_factory=dict)
-    repairs: dict[str, Occurrences] = field(default_factory=dict)  # what was repaired
+    repairs: dict[str, Occurrences] = field(default_factory=dict)  # completed repairs
     skipped: dict[str, str] = field(default_factory=dict)  # skipped samples, and why
     tables: set[Path] = field(default_factory=set)  # files about the whole dataset that were read
     # Files of single images that were read, or do not exist.

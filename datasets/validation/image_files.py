@@ -258,7 +258,7 @@ def read_label_values(mask: Path | BytesIO, size: tuple[int, int] | None) -> fro
         raise UserError(f'the label map has {width} x {height} pixels, more than the {limit} that '
                         'Pillow loads for mmseg: cut it into tiles')
     if isinstance(mask, Path):
-        mask = BytesIO(mask.read_bytes())  # as in mmseg; Pillow would memory-map a file
+        mask = BytesIO(mask.read_bytes())  # Pillow would memory-map a file, unlike mmseg
     mask.seek(0)
     with open_image(mask) as image:
         label_map = np.asarray(image)

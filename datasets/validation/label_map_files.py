@@ -134,7 +134,7 @@ def _check_labels(labels: np.ndarray, loading: LabelLoading, info: dict[str,
     if labels.dtype == np.uint8:
         values = np.flatnonzero(np.bincount(labels.ravel()))
     else:
-        values = np.unique(labels.astype(np.int64))  # as mmseg packs them
+        values = np.unique(labels.astype(np.int64))  # type of packed labels in mmseg
     invalid = values[(values < 0) | (values >= len(loading.classes))]
     unknown = sorted(set(invalid.tolist()) - set(loading.ignored))
     if unknown:
