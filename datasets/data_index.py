@@ -20,22 +20,14 @@ Row = dict[str, Any]
 
 @dataclass
 class DataIndex:
-    """Images of a split with their objects, or with their label maps.
-
-    Attributes:
-        images: Folder that image names are relative to.
-        rows: Lists ``images``, ``annotations`` and ``categories`` of a COCO file. Converted rows
-            have the location of their source as ``converted_from``.
-        label_maps: Image name -> label file.
-        masks: Folder of the label files.
-        file: COCO file with exactly these rows, or None.
-        has_inferred_classes: Whether classes are those that occur, because nothing lists them.
-    """
-    images: Path
+    """Images of a split with their objects, or with their label maps."""
+    images: Path  # folder that image names are relative to
+    # Lists of a COCO file. Converted rows have the location of their source in ``converted_from``.
     rows: dict[str, list] = field(default_factory=dict)
-    label_maps: Mapping[str, Path] = field(default_factory=dict)
-    masks: Path | None = None
-    file: Path | None = None
+    label_maps: Mapping[str, Path] = field(default_factory=dict)  # image name -> label file
+    masks: Path | None = None  # folder of the label files
+    file: Path | None = None  # COCO file with exactly these rows, or None
+    # Whether classes are those that occur, because nothing lists them.
     has_inferred_classes: bool = False
 
     @property
@@ -135,7 +127,6 @@ def index_images(images: Sequence[AnnotatedImage],
     """Return the index of at least one image with objects.
 
     Args:
-        images: The images.
         classes: Names in order; IDs start at 0, as in YOLO. Defaults to those that occur.
     """
     has_inferred_classes = classes is None

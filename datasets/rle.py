@@ -103,14 +103,13 @@ def encode_masks_for(metric: BaseMetric) -> None:
     process: Callable[..., None] = metric.process
 
     def process_encoded(data_batch: Any, data_samples: Sequence[dict]) -> None:
-        process(data_batch, list(map(_encode_sample, data_samples)))
+        samples = []
+        for sample in data_samples:
+            instances = sample.get('pred_instances', {})
+            if isinstance(instances.get('masks'), Tensor):
+                masks = encode_masks(instances['masks'].detach().cpu().numpy())
+                sample = {**sample, 'pred_instances': {**instances, 'masks': masks}}
+            samples.append(sample)
+        process(data_batch, samples)
 
     metric.process = process_encoded
-
-
-def _encode_sample(sample: dict) -> dict:
-    instances = sample.get('pred_instances', {})
-    if not isinstance(instances.get('masks'), Tensor):
-        return sample
-    masks = encode_masks(instances['masks'].detach().cpu().numpy())
-    return {**sample, 'pred_instances': {**instances, 'masks': masks}}

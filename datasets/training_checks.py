@@ -158,7 +158,7 @@ def _describe_dataset(dataset: ConfigDict) -> str:
     location = ', '.join(paths)
     if number:
         return f'none of the {number} images of {location} has an annotation to train on'
-    ending = vars(built).get('img_suffix')  # of mmseg's datasets
+    ending = vars(built).get('img_suffix')  # exists in mmseg's datasets
     suffix = f' that end in {ending}' if ending is not None else ''
     return f'no images{suffix} in {location}'
 

@@ -26,7 +26,7 @@ from colonnade.common.hashing import compute_sha256
 from colonnade.configs import find_config
 from colonnade.datasets.path_checks import check_pickles, iter_image_paths, report_deep_json
 from colonnade.datasets.training_checks import iter_datasets
-from colonnade.datasets.validation.label_map_files import find_unknown_labels
+from colonnade.datasets.validation.label_map_files import find_label_problems
 from colonnade.engine.distributed.fsdp import ShardedRunner
 from colonnade.engine.distributed.process_consistency import (check_same_data, check_same_start,
                                                               check_same_weights)

@@ -93,12 +93,11 @@ def test_image_above_pillow_limit(tmp_path: Path, run_tool: Callable) -> None:
 
 
 def test_label_map_above_pillow_limit(tmp_path: Path, run_tool: Callable,
-                                      capsys: pytest.CaptureFixture[str],
                                       monkeypatch: pytest.MonkeyPatch) -> None:
     """mmseg would not load it."""
     arguments = draw_label_maps(tmp_path)
     monkeypatch.setattr(Image, 'MAX_IMAGE_PIXELS', WIDTH * HEIGHT // 3)
-    said = run_and_get_errors(run_tool, capsys, leaf('sem_fpn'), *arguments)
+    said = run_and_get_errors(run_tool, leaf('sem_fpn'), *arguments)
     assert_messages(
         said, f'has {WIDTH} x {HEIGHT} pixels, more than the '
         f'{WIDTH * HEIGHT // 3 * 2} that Pillow loads for mmseg')
@@ -150,10 +149,9 @@ def test_first_frame_of_animated_label_map_is_used(tmp_path: Path) -> None:
     assert read_label_values(tmp_path / 'a.png', (6, 4)) == {1}
 
 
-def test_jpeg_label_maps_are_rejected(tmp_path: Path, run_tool: Callable,
-                                      capsys: pytest.CaptureFixture[str]) -> None:
+def test_jpeg_label_maps_are_rejected(tmp_path: Path, run_tool: Callable) -> None:
     arguments = draw_label_maps(tmp_path, mask_name='{}.jpg')
-    said = run_and_get_errors(run_tool, capsys, leaf('sem_fpn'), *arguments)
+    said = run_and_get_errors(run_tool, leaf('sem_fpn'), *arguments)
     assert_messages(said, 'is a JPEG, whose compression changes labels')
 
 
@@ -188,10 +186,10 @@ def test_damaged_files_raise_documented_errors(kind: str, at: int, content: byte
     lambda content: content.replace(b'IDAT', b'IDAX'),
     lambda content: b'',
 ])
-def test_damaged_label_maps(damage: Callable[[bytes], bytes], tmp_path: Path, run_tool: Callable,
-                            capsys: pytest.CaptureFixture[str]) -> None:
+def test_damaged_label_maps(damage: Callable[[bytes], bytes], tmp_path: Path,
+                            run_tool: Callable) -> None:
     arguments = draw_label_maps(tmp_path)
     mask = tmp_path / 'masks/train/a.png'
     mask.write_bytes(damage(mask.read_bytes()))
-    said = run_and_get_errors(run_tool, capsys, leaf('sem_fpn'), *arguments)
+    said = run_and_get_errors(run_tool, leaf('sem_fpn'), *arguments)
     assert_messages(said, f'{mask} cannot be used')

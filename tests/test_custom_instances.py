@@ -74,19 +74,17 @@ def check_annotation(annotation: dict[str, Any], folder: Path, evaluated: bool =
     ('annotations', dict(segmentation=dict(size=[40, 48], counts='zz')), 'RLE cannot be decoded'),
     ('annotations', dict(segmentation=dict(size=[40, 48], counts='P')), 'ends within a number'),
 ])
-def test_errors(kind: str, values: dict, says: str, instances: list, run_tool: Callable,
-                capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors(kind: str, values: dict, says: str, instances: list, run_tool: Callable) -> None:
     change(instances[1], kind, 0, **values)
-    assert_messages(run_and_get_errors(run_tool, capsys, leaf('mask_rcnn'), *instances), says)
+    assert_messages(run_and_get_errors(run_tool, leaf('mask_rcnn'), *instances), says)
 
 
-def test_consequences_of_errors_are_not_reported(instances: list, run_tool: Callable,
-                                                 capsys: pytest.CaptureFixture[str]) -> None:
+def test_consequences_of_errors_are_not_reported(instances: list, run_tool: Callable) -> None:
 
     content = json.loads(instances[1].read_text())
     content['categories'].append(7)
     instances[1].write_text(json.dumps(content))
-    said = run_and_get_errors(run_tool, capsys, leaf('mask_rcnn'), *instances)
+    said = run_and_get_errors(run_tool, leaf('mask_rcnn'), *instances)
     assert_messages(said, 'categories[2] must have id, name, got 7')
     assert len([line for line in said if line.startswith('fault')]) == 1
     for kind, values in (('images', dict(file_name='no.jpg',
@@ -97,7 +95,7 @@ def test_consequences_of_errors_are_not_reported(instances: list, run_tool: Call
         content = json.loads(instances[1].read_text())
         content['images'] = content['images'][:1]
         instances[1].write_text(json.dumps(content))
-        said = run_and_get_errors(run_tool, capsys, leaf('mask_rcnn'), *instances)
+        said = run_and_get_errors(run_tool, leaf('mask_rcnn'), *instances)
         assert len([line for line in said if line.startswith('fault')]) == 1, said
 
 
@@ -173,7 +171,7 @@ def test_several_repairs_cause_one_warning(instances: list) -> None:
         file.write_text(json.dumps(content), encoding='utf-8-sig')
     contents, remarks = repair_instances(instances)
     for content in contents:
-        assert [image['id'] for image in content['images']] == [2, 3]  # of three names in order
+        assert [image['id'] for image in content['images']] == [2, 3]  # 'gone' was 1
         assert [a['image_id'] for a in content['annotations']] == [2, 2, 3, 3]
     assert contents[0]['annotations'][0]['converted_from'] == 'train.json: annotations[0]'
     said, = (line for line in remarks if line.startswith('repaired: '))
@@ -200,13 +198,12 @@ def test_ids_similar_to_integers_are_names(ids: tuple[str, ...], instances: list
     assert [a['image_id'] for a in train['annotations']] == [each for each in numbers for _ in '12']
 
 
-def test_file_of_other_images_is_rejected(instances: list, run_tool: Callable,
-                                          capsys: pytest.CaptureFixture[str]) -> None:
+def test_file_of_other_images_is_rejected(instances: list, run_tool: Callable) -> None:
     content = json.loads(instances[1].read_text())
     for annotation in content['annotations'][1:]:
         annotation['image_id'] += 1000
     instances[1].write_text(json.dumps(content))
-    said = run_and_get_errors(run_tool, capsys, leaf('mask_rcnn'), *instances)
+    said = run_and_get_errors(run_tool, leaf('mask_rcnn'), *instances)
     assert_messages(said, 'the images of 3 of 4 annotations are not in the file')
 
 
@@ -228,14 +225,13 @@ def test_categories_are_aligned(names: list[str], instances: list) -> None:
     assert {found[a['category_id']] for a in val['annotations']} == set(names) & {*CLASSES}
 
 
-def test_bad_samples_are_skipped(instances: list, run_tool: Callable,
-                                 capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_samples_are_skipped(instances: list, run_tool: Callable) -> None:
     arguments = draw_instances(instances[1].parent, num_images=5)
     (arguments[1].parent / 'train/1.jpg').write_bytes(b'no JPEG')
     (arguments[1].parent / 'train/2.jpg').unlink()
-    change(arguments[1], 'annotations', 4, category_id=9)  # of image 3
-    change(arguments[1], 'annotations', 6, bbox=None, segmentation=None)  # of image 4
-    said = run_and_get_errors(run_tool, capsys, leaf('mask_rcnn'), *arguments)
+    change(arguments[1], 'annotations', 4, category_id=9)  # image 3
+    change(arguments[1], 'annotations', 6, bbox=None, segmentation=None)  # image 4
+    said = run_and_get_errors(run_tool, leaf('mask_rcnn'), *arguments)
     assert_messages(said, 'image 1: ', 'train/2.jpg', 'category 9', 'bbox must be')
     (train, val), remarks = repair_instances(arguments, '--on-bad-data', 'skip')
     assert [image['id'] for image in train['images']] == [5]
@@ -251,8 +247,8 @@ def test_config_uses_repaired_files(instances: list, run_tool: Callable, tmp_pat
     cfg = Config.fromfile(tmp_path / 'own.py')
     assert cfg.train_dataloader.dataset.ann_file == 'own_data/train.json'
     assert cfg.val_evaluator.ann_file.endswith('own_data/val.json')
-    assert 'remark: repaired: iscrowd of annotations: missing, set to 0 (4, the first: train.json: ' \
-        'annotation 2)\n' in capsys.readouterr().out
+    assert 'remark: repaired: iscrowd of annotations: missing, set to 0 (4, the first: ' \
+        'train.json: annotation 2)\n' in capsys.readouterr().out
 
 
 def test_reconvert_repaired_files(instances: list, run_tool: Callable, tmp_path: Path) -> None:
@@ -320,10 +316,10 @@ def test_invalid_polygons_in_evaluation(polygon: list[int], tmp_path: Path) -> N
     (b'[' * 100000, 'cannot be read'),
     (b'{"images": ' + b'1' * 5000 + b'}', 'cannot be read'),
 ])
-def test_files_not_in_coco_format(content: bytes, says: str, instances: list, run_tool: Callable,
-                                  capsys: pytest.CaptureFixture[str]) -> None:
+def test_files_not_in_coco_format(content: bytes, says: str, instances: list,
+                                  run_tool: Callable) -> None:
     instances[2].write_bytes(content)
-    said = run_and_get_errors(run_tool, capsys, leaf('mask_rcnn'), *instances)
+    said = run_and_get_errors(run_tool, leaf('mask_rcnn'), *instances)
     assert any(f'{instances[2]}' in line and says in line for line in said), said
 
 
@@ -336,34 +332,30 @@ def test_files_not_in_coco_format(content: bytes, says: str, instances: list, ru
     ('masks/1.png', 'a folder of images: pass label maps with --masks'),
 ])
 def test_other_formats_are_named(name: str, what: str, instances: list, tmp_path: Path,
-                                 run_tool: Callable, capsys: pytest.CaptureFixture[str]) -> None:
+                                 run_tool: Callable) -> None:
     file = tmp_path / 'other' / name
     file.parent.mkdir(parents=True)
     file.write_text('0 0.5 0.5 0.1 0.1\n')
     named = file if file.suffix == '.yaml' else tmp_path / 'other'
-    said = run_and_get_errors(run_tool, capsys, leaf('mask_rcnn'), '--coco', named, named,
-                              *instances[3:])
+    said = run_and_get_errors(run_tool, leaf('mask_rcnn'), '--coco', named, named, *instances[3:])
     assert_messages(said, f'{named} is {what}', '--coco takes a COCO file')
 
 
-def test_missing_file(instances: list, run_tool: Callable) -> None:
-    with pytest.raises(SystemExit, match='no such file or folder: --coco no.json'):
-        run_tool('create_config', leaf('mask_rcnn'), '--coco', 'no.json', *instances[2:])
+def test_missing_paths(instances: list, run_tool: Callable) -> None:
+    for words, missing in ((['--coco', 'no.json',
+                             *instances[2:]], '--coco no.json'), ([*instances[:4], 'no',
+                                                                   'no'], '--images no')):
+        with pytest.raises(SystemExit, match=f'no such file or folder: {missing}'):
+            run_tool('create_config', leaf('mask_rcnn'), *words)
 
 
-def test_similar_errors_are_counted(tmp_path: Path, run_tool: Callable,
-                                    capsys: pytest.CaptureFixture[str]) -> None:
+def test_similar_errors_are_counted(tmp_path: Path, run_tool: Callable) -> None:
     arguments = draw_instances(tmp_path, num_images=40)
     for image in (tmp_path / 'train').iterdir():
         image.unlink()
-    said = run_and_get_errors(run_tool, capsys, leaf('mask_rcnn'), *arguments)
+    said = run_and_get_errors(run_tool, leaf('mask_rcnn'), *arguments)
     assert len(said) < 20
     assert_messages(said, 'fault: and 30 more of this type')
-
-
-def test_missing_image_folder(instances: list, run_tool: Callable) -> None:
-    with pytest.raises(SystemExit, match='no such file or folder: --images no'):
-        run_tool('create_config', leaf('mask_rcnn'), *instances[:4], 'no', 'no')
 
 
 def test_rles_with_polygons_only(tmp_path: Path, run_tool: Callable,
@@ -378,5 +370,5 @@ def test_rles_with_polygons_only(tmp_path: Path, run_tool: Callable,
     for index in range(1, 4):
         change(instances[1], 'annotations', index, segmentation=rle)
     assert_messages(
-        run_and_get_errors(run_tool, capsys, rtmdet, *instances),
+        run_and_get_errors(run_tool, rtmdet, *instances),
         'train.json: no image has a usable annotation')

@@ -34,18 +34,22 @@ def test_interpret_labels(values: set[int], names: list[str] | None, label_zero:
     assert interpret_labels(values, names, label_zero)[:2] == (classes, reduced)
 
 
-def test_meaning_of_label_0_is_explained(tmp_path: Path, run_tool: Callable,
-                                         capsys: pytest.CaptureFixture[str]) -> None:
-    """With three names for labels 0 to 2, the meaning of label 0 is uncertain."""
-    arguments = draw_label_maps(tmp_path, labels=(0, 1, 2))
-    names = ['--classes', 'road', 'sky', 'tree']
-    run_tool('create_config', leaf('sem_fpn'), *arguments, *names, '--out', tmp_path / 'a.py')
+@pytest.mark.parametrize('labels, options, says', [
+    ((0, 1, 2), ['--classes', 'road', 'sky', 'tree'
+                 ], "remark: label 0 is assumed to be 'road', label 1 'sky' and so on. If label 0 "
+     'stands for unlabeled pixels, pass --label-zero ignore, and at least 2 names'),
+    ((0, 1, 2), ['--classes', 'road', 'sky', 'tree', '--label-zero', 'class'], ''),
+    ((0, 1, 3), ['--label-zero', 'ignore'], 'remark: the 3 classes have no names, and are counted '
+     'up to the highest label, 3: pass the names of all classes with --classes'),
+    ((0, 1, 3), ['--label-zero', 'ignore'], '3 classes: label 1, label 2, label 3'),
+    ((0, 1, 255), ['--classes', 'a', 'b', 'c', '--ignore-255'], 'remark: training: no pixels of c'),
+])  # yapf: disable
+def test_warnings(labels: tuple[int, ...], options: list[str], says: str, tmp_path: Path,
+                  run_tool: Callable, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = draw_label_maps(tmp_path, labels=labels)
+    run_tool('create_config', leaf('sem_fpn'), *arguments, *options, '--out', tmp_path / 'own.py')
     printed = capsys.readouterr().out
-    assert "remark: label 0 is assumed to be 'road', label 1 'sky' and so on. If label 0 stands for " \
-        'unlabeled pixels, pass --label-zero ignore, and at least 2 names'  in printed
-    run_tool('create_config', leaf('sem_fpn'), *arguments, *names, '--label-zero', 'class', '--out',
-             tmp_path / 'b.py')
-    assert 'remark' not in capsys.readouterr().out
+    assert says in printed and bool(says) >= ('remark' in printed)
 
 
 @pytest.mark.parametrize('labels, options, says', [
@@ -63,10 +67,9 @@ def test_meaning_of_label_0_is_explained(tmp_path: Path, run_tool: Callable,
     ((1, ), [], 'a segmenter needs at least two classes'),
 ])
 def test_invalid_labels(labels: tuple[int, ...], options: list[str], says: str, tmp_path: Path,
-                        run_tool: Callable, capsys: pytest.CaptureFixture[str]) -> None:
+                        run_tool: Callable) -> None:
     arguments = draw_label_maps(tmp_path, labels=labels)
-    assert_messages(
-        run_and_get_errors(run_tool, capsys, leaf('sem_fpn'), *arguments, *options), says)
+    assert_messages(run_and_get_errors(run_tool, leaf('sem_fpn'), *arguments, *options), says)
 
 
 @pytest.mark.parametrize('labels, names, classes', [
@@ -149,16 +152,7 @@ def assert_equal_label_maps(folder: Path, config: Path, mask_name: str) -> None:
             cv2.imread(str(original), cv2.IMREAD_UNCHANGED))
 
 
-def test_ignore_255_with_missing_class(tmp_path: Path, run_tool: Callable,
-                                       capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = draw_label_maps(tmp_path, labels=(0, 1, 255))
-    run_tool('create_config', leaf('sem_fpn'), *arguments, '--classes', 'a', 'b', 'c',
-             '--ignore-255', '--out', tmp_path / 'own.py')
-    assert 'remark: training: no pixels of c' in capsys.readouterr().out
-
-
-def test_errors_of_label_maps(tmp_path: Path, run_tool: Callable,
-                              capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_of_label_maps(tmp_path: Path, run_tool: Callable) -> None:
     arguments = draw_label_maps(tmp_path, num_images=6)
     images = sorted((tmp_path / 'images/train').iterdir())
     masks = sorted((tmp_path / 'masks/train').iterdir())
@@ -168,12 +162,12 @@ def test_errors_of_label_maps(tmp_path: Path, run_tool: Callable,
     cv2.imwrite(str(masks[3]), np.zeros((5, 6), np.uint8))
     cv2.imwrite(str(masks[4]), np.full((HEIGHT, WIDTH), 255, np.uint8))
     shutil.copy(images[5], images[5].with_suffix('.jpeg'))
-    said = run_and_get_errors(run_tool, capsys, leaf('sem_fpn'), *arguments)
+    said = run_and_get_errors(run_tool, leaf('sem_fpn'), *arguments)
     assert_messages(
         said, f'{images[0]} has no label map {masks[0]}', f'{masks[1]} is not used',
         f'{images[2]} cannot be read',
-        f'{masks[3]} cannot be used: the label map has 6 x 5 pixels, but the image {WIDTH} x {HEIGHT}',
-        f'{masks[4]}: every pixel is 255',
+        f'{masks[3]} cannot be used: the label map has 6 x 5 pixels, but the image {WIDTH} x '
+        f'{HEIGHT}', f'{masks[4]}: every pixel is 255',
         'all files must have the same extension, got 5 .jpg, 1 .jpeg')
 
 
@@ -209,24 +203,22 @@ def test_train_with_inferred_suffixes(tmp_path: Path, run_tool: Callable) -> Non
     assert 0 <= train_and_test(run_tool, tmp_path / 'own.py')['mIoU'] <= 100
 
 
-def test_missing_label_map(tmp_path: Path, run_tool: Callable,
-                           capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_label_map(tmp_path: Path, run_tool: Callable) -> None:
     arguments = draw_label_maps(tmp_path, mask_name='{}_gt.png', num_images=4)
     (tmp_path / 'masks/train/a_gt.png').unlink()
-    said = run_and_get_errors(run_tool, capsys, leaf('sem_fpn'), *arguments)
+    said = run_and_get_errors(run_tool, leaf('sem_fpn'), *arguments)
     assert_messages(said, 'images/train/a.jpg has no label map')
     assert len([line for line in said if line.startswith('fault')]) == 1
 
 
-def test_several_label_maps_per_image(tmp_path: Path, run_tool: Callable,
-                                      capsys: pytest.CaptureFixture[str]) -> None:
+def test_several_label_maps_per_image(tmp_path: Path, run_tool: Callable) -> None:
     """Cityscapes has several label maps per image."""
     arguments = draw_label_maps(tmp_path, mask_name='{}_ids.png', num_images=3)
     for mask in [*(tmp_path / 'masks').rglob('*.png')]:
-        shutil.copy(mask, mask.with_name(mask.name.replace('ids', 'colour')))
-    said = run_and_get_errors(run_tool, capsys, leaf('sem_fpn'), *arguments)
+        shutil.copy(mask, mask.with_name(mask.name.replace('ids', 'color')))
+    said = run_and_get_errors(run_tool, leaf('sem_fpn'), *arguments)
     assert_messages(said, 'images have several label maps each: pass --suffixes .jpg _')
-    assert_messages(said, '--suffixes .jpg _ids.png', '--suffixes .jpg _colour.png')
+    assert_messages(said, '--suffixes .jpg _ids.png', '--suffixes .jpg _color.png')
 
 
 @pytest.mark.parametrize('image_name, mask_name', [
@@ -240,43 +232,29 @@ def test_label_maps_with_other_prefix_are_copied(image_name: str, mask_name: str
     """mmseg can only pair files by suffixes."""
     arguments = draw_label_maps(tmp_path, mask_name=mask_name, image_name=image_name, num_images=3)
     run_tool('create_config', leaf('sem_fpn'), *arguments, '--out', tmp_path / 'own.py')
-    assert f'label maps are found by the common part of their names, e.g. {mask_name.format("a")} for ' \
-        f'{image_name.format("a")}' in capsys.readouterr().out
+    assert 'label maps are found by the common part of their names, e.g. ' \
+        f'{mask_name.format("a")} for {image_name.format("a")}' in capsys.readouterr().out
     assert_equal_label_maps(tmp_path, tmp_path / 'own.py', mask_name)
 
 
-def test_swapped_images_and_label_maps(tmp_path: Path, run_tool: Callable,
-                                       capsys: pytest.CaptureFixture[str]) -> None:
+def test_swapped_images_and_label_maps(tmp_path: Path, run_tool: Callable) -> None:
     """There is one error, not two per image."""
     arguments = draw_label_maps(tmp_path, num_images=6)
     swap = {'--masks': '--images', '--images': '--masks'}
-    said = run_and_get_errors(run_tool, capsys, leaf('sem_fpn'),
-                              *[swap.get(a, a) for a in arguments])
+    said = run_and_get_errors(run_tool, leaf('sem_fpn'), *[swap.get(a, a) for a in arguments])
     assert len(said) == 1
     assert_messages(
         said, f'{tmp_path / "images/train"} has only JPEGs, which cannot be label maps, '
         f'and {tmp_path / "masks/train"} has none: --images and --masks look swapped')
 
 
-def test_labels_without_names(tmp_path: Path, run_tool: Callable,
-                              capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = draw_label_maps(tmp_path, labels=(0, 1, 3))
-    run_tool('create_config', leaf('sem_fpn'), *arguments, '--label-zero', 'ignore', '--out',
-             tmp_path / 'own.py')
-    printed = capsys.readouterr().out
-    assert 'remark: the 3 classes have no names, and are counted up to the highest label, 3: pass ' \
-        'the names of all classes with --classes' in printed
-    assert '2 training and 2 validation images\n3 classes: label 1, label 2, label 3' in printed
-
-
-def test_unrelated_names(tmp_path: Path, run_tool: Callable,
-                         capsys: pytest.CaptureFixture[str]) -> None:
+def test_unrelated_names(tmp_path: Path, run_tool: Callable) -> None:
     """There is one error, not one per image."""
     arguments = draw_label_maps(tmp_path, num_images=6)
     for folder in (tmp_path / 'masks').iterdir():
         for number, mask in enumerate(sorted(folder.iterdir())):
             mask.rename(folder / f'{number}.png')
-    said = run_and_get_errors(run_tool, capsys, leaf('sem_fpn'), *arguments)
+    said = run_and_get_errors(run_tool, leaf('sem_fpn'), *arguments)
     assert len(said) == 1
     assert_messages(
         said, 'none of 12 images', 'images are named a.jpg, b.jpg, c.jpg and 3 more; label '
@@ -284,17 +262,16 @@ def test_unrelated_names(tmp_path: Path, run_tool: Callable,
         'Pass the endings by which the names differ with --suffixes')
 
 
-def test_images_and_label_maps_in_same_folder(tmp_path: Path, run_tool: Callable,
-                                              capsys: pytest.CaptureFixture[str]) -> None:
+def test_images_and_label_maps_in_same_folder(tmp_path: Path, run_tool: Callable) -> None:
     draw_label_maps(tmp_path, mask_name='{}_labels.png')
     for split in ('train', 'val'):
         for mask in (tmp_path / 'masks' / split).iterdir():
             mask.rename(tmp_path / 'images' / split / mask.name)
     folders = [tmp_path / 'images/train', tmp_path / 'images/val']
     arguments = ['--masks', *folders, '--images', *folders]
-    said = run_and_get_errors(run_tool, capsys, leaf('sem_fpn'), *arguments)
+    said = run_and_get_errors(run_tool, leaf('sem_fpn'), *arguments)
     assert_messages(said, 'has images and label maps: pass the endings')
-    said = run_and_get_errors(run_tool, capsys, leaf('sem_fpn'), *arguments, '--suffixes', '.png',
+    said = run_and_get_errors(run_tool, leaf('sem_fpn'), *arguments, '--suffixes', '.png',
                               '_labels.png')
     assert_messages(said, 'mmseg would take label maps *_labels.png for images *.png')
     run_tool('create_config', leaf('sem_fpn'), *arguments, '--suffixes', '.jpg', '_labels.png',
@@ -326,19 +303,17 @@ def test_images_in_training_and_validation(tmp_path: Path, run_tool: Callable,
         capsys.readouterr().out)
 
 
-def test_empty_folders_and_circular_links(tmp_path: Path, run_tool: Callable,
-                                          capsys: pytest.CaptureFixture[str]) -> None:
+def test_empty_folders_and_circular_links(tmp_path: Path, run_tool: Callable) -> None:
     arguments = draw_label_maps(tmp_path)
     (tmp_path / 'images/train/again').symlink_to(tmp_path / 'images')
     assert_messages(
-        run_and_get_errors(run_tool, capsys, leaf('sem_fpn'), *arguments),
+        run_and_get_errors(run_tool, leaf('sem_fpn'), *arguments),
         'is a link to a folder that was read already')
     os.unlink(tmp_path / 'images/train/again')
     (tmp_path / 'empty').mkdir()
-    said = run_and_get_errors(run_tool, capsys, leaf('sem_fpn'), *arguments[:3], '--images',
+    said = run_and_get_errors(run_tool, leaf('sem_fpn'), *arguments[:3], '--images',
                               tmp_path / 'empty', tmp_path / 'empty')
     assert_messages(said, f'{tmp_path / "empty"} has no images')
     file = tmp_path / 'masks/train/a.png'
-    said = run_and_get_errors(run_tool, capsys, leaf('sem_fpn'), *arguments[:3], '--images', file,
-                              file)
+    said = run_and_get_errors(run_tool, leaf('sem_fpn'), *arguments[:3], '--images', file, file)
     assert_messages(said, f'{file} is a file')

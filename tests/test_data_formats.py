@@ -16,8 +16,8 @@ import yaml as yaml_module
 from conftest import ROOT
 from helpers.synthetic_data import (SHORT, assert_messages, coco_content, draw_image, leaf,
                                     run_and_get_errors)
-from helpers.third_party_formats import (BOX, WRITERS, Parts, draw_dataset, lines, options, read,
-                                         smaller)
+from helpers.third_party_formats import (BOX, WRITERS, Parts, draw_dataset, options, read,
+                                         select_images, write_lines)
 
 from colonnade.common.errors import UserError
 from colonnade.datasets.data_index import AnnotatedImage, DataIndex, Instance, index_images
@@ -32,7 +32,7 @@ from colonnade.settings.reading import read_config
 
 @pytest.fixture(scope='session')
 def real(real_data: dict[str, Path]) -> Parts:
-    return smaller(real_data['coco'])
+    return select_images(real_data['coco'])
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def test_custom_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(format_detection, 'FORMATS', (*format_detection.FORMATS, toy))
     for name in ('a.png', 'b.png'):
         draw_image(tmp_path / 'set' / name)
-    lines(tmp_path / 'set/boxes.csv', 'train,a.png,disc,1,2,9,8', 'val,b.png,ring,1,2,9,8')
+    write_lines(tmp_path / 'set/boxes.csv', 'train,a.png,disc,1,2,9,8', 'val,b.png,ring,1,2,9,8')
     (train, val), report = read(options(tmp_path / 'set', out=tmp_path / 'own.py'))
     assert not report.errors and val['categories'] == train['categories']
     assert [each['name'] for each in train['categories']] == ['disc', 'ring']
@@ -158,8 +158,7 @@ def test_split_folder(real: Parts, tmp_path: Path) -> None:
     assert not ends[0] & ends[1]
 
 
-def test_split_coco_file(drawn: Parts, tmp_path: Path, run_tool: Callable,
-                         capsys: pytest.CaptureFixture[str]) -> None:
+def test_split_coco_file(drawn: Parts, tmp_path: Path, run_tool: Callable) -> None:
     file = tmp_path / 'all.json'
     content = coco_content(num_images=8)
     for image in content['images']:
@@ -172,7 +171,7 @@ def test_split_coco_file(drawn: Parts, tmp_path: Path, run_tool: Callable,
     assert '6 training and 2 validation images' in (tmp_path / 'own.py').read_text()
     content['annotations'][3]['segmentation'] = [[1, None]]
     file.write_text(json.dumps(content))
-    said = run_and_get_errors(run_tool, capsys, *arguments, '0.25')
+    said = run_and_get_errors(run_tool, *arguments, '0.25')
     assert_messages(said, 'all.json: annotation 5: polygons must be numbers')
     assert not Path('own_that_is_not_written_data').exists()
 
@@ -185,7 +184,7 @@ def test_conversion_is_reused(drawn: Parts, tmp_path: Path) -> None:
     _, report = read(options(tmp_path / 'set', out=out))
     assert_messages(report.warnings, 'own_data: reused')
     assert (tmp_path / 'own_data/train.json').stat() == before
-    lines(tmp_path / 'set/labels/train/1.txt', BOX)
+    write_lines(tmp_path / 'set/labels/train/1.txt', BOX)
     with pytest.raises(UserError, match='own_data is a conversion of other data: remove it'):
         read(options(tmp_path / 'set', out=out))
     (tmp_path / 'other').mkdir()
@@ -214,7 +213,7 @@ def test_edited_labels_make_conversion_stale(form: str, drawn: Parts, tmp_path: 
                 if any(str(path).endswith(name) for name in source['labels']))  # yapf: disable
     text = file.read_text()
     os.utime(file, (1, 1))
-    assert not find_preflight_messages(out)  # of the same content
+    assert not find_preflight_messages(out)  # same content
     file.with_name(f'another{file.suffix}').write_text(text)
     assert f'another{file.suffix} (new)' in find_preflight_messages(out)[0]
     file.with_name(f'another{file.suffix}').unlink()
@@ -229,7 +228,7 @@ def test_edited_labels_make_conversion_stale(form: str, drawn: Parts, tmp_path: 
     shutil.move(tmp_path / 'a', tmp_path / 'b')
     if form == 'yolo_boxes':
         file = tmp_path / 'b' / file.relative_to(tmp_path / 'a')
-        lines(file, BOX)
+        write_lines(file, BOX)
     text = (tmp_path / 'b/own.py').read_text()
     (tmp_path / 'b/own.py').write_text(text.replace(f'{tmp_path}/a', f'{tmp_path}/b'))
     run_tool('check_dataset', tmp_path / 'b/own.py', '--reconvert')
@@ -245,7 +244,7 @@ def add_class(folder: Path) -> None:
     yaml, = folder.glob('*.y*ml')
     content = yaml_module.safe_load(yaml.read_text())
     yaml.write_text(yaml_module.safe_dump(content | dict(names=['disc', 'square', 'cow'], nc=3)))
-    lines(min(folder.glob('labels/train/*.txt')), '2 0.5 0.5 0.25 0.25')
+    write_lines(min(folder.glob('labels/train/*.txt')), '2 0.5 0.5 0.25 0.25')
 
 
 def move_images(folder: Path) -> None:
@@ -302,7 +301,7 @@ def test_labels_in_new_folder_make_conversion_stale(drawn: Parts, tmp_path: Path
     folder = min((tmp_path / 'set').rglob('labels'))
     for name in ('.hidden', 'day2'):
         (folder / name).mkdir()
-        lines(folder / name / '9.txt', BOX)
+        write_lines(folder / name / '9.txt', BOX)
         found = find_preflight_messages(tmp_path / 'own.py')
         assert bool(found) == (name == 'day2')
     assert 'day2/9.txt (new)' in found[0]
@@ -321,8 +320,7 @@ def test_run_next_to_labels_is_ignored(tmp_path: Path, run_tool: Callable) -> No
     assert 'new.json (new)' in find_preflight_messages(tmp_path / 'own.py')[0]
 
 
-def test_sources_on_another_machine(drawn: Parts, tmp_path: Path, run_tool: Callable,
-                                    capsys: pytest.CaptureFixture[str]) -> None:
+def test_sources_on_another_machine(drawn: Parts, tmp_path: Path, run_tool: Callable) -> None:
     """Images and conversion exist, but sources or their record do not."""
     WRITERS['voc_boxes'](drawn, tmp_path / 'set')
     out = tmp_path / 'own.py'

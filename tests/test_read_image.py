@@ -50,9 +50,9 @@ def test_values_equal_mmcv(suffix: str, mode: str, tmp_path: Path) -> None:
 def test_16_bits_become_8(tmp_path: Path) -> None:
     deep = PIXELS.astype(np.uint16) * 256 + 200
     for name, values in (('gray.png', deep[..., 0]), ('gray.tif', deep[..., 0]),
-                         ('colour.png', deep[..., ::-1]), ('colour.tif', deep[..., ::-1])):
+                         ('color.png', deep[..., ::-1]), ('color.tif', deep[..., ::-1])):
         cv2.imwrite(str(tmp_path / name), values)
-        wanted = PIXELS if 'colour' in name else np.repeat(PIXELS[..., :1], 3, axis=2)
+        wanted = PIXELS if 'color' in name else np.repeat(PIXELS[..., :1], 3, axis=2)
         np.testing.assert_array_equal(read_image(tmp_path / name), wanted, name)
     (tmp_path / 'a.pgm').write_bytes(b'P5 2 1 65535 \x00\xff\x80\x00')
     assert read_image(tmp_path / 'a.pgm')[0, :, 0].tolist() == [0, 128]
@@ -73,9 +73,9 @@ def test_cmyk_and_transparent_palettes(tmp_path: Path) -> None:
     assert np.abs(read_image(inks).astype(int) - PIXELS).max() <= 4
     with warnings.catch_warnings():
         warnings.simplefilter('error')
-        colours = save_image(tmp_path / 'a.png', IMAGE.convert('P'), transparency=bytes(range(256)))
+        colors = save_image(tmp_path / 'a.png', IMAGE.convert('P'), transparency=bytes(range(256)))
         np.testing.assert_array_equal(
-            read_image(colours), np.array(IMAGE.convert('P').convert('RGB')))
+            read_image(colors), np.array(IMAGE.convert('P').convert('RGB')))
 
 
 ROTATIONS = {  # EXIF orientation -> rotation of the stored array
@@ -98,9 +98,9 @@ def test_exif_orientation_is_applied(orientation: int, suffix: str, tmp_path: Pa
     path = save_image(tmp_path / f'a.{suffix}', exif=exif)
     found = read_image(path)
     assert found.shape[:2] == ((16, 32) if orientation < 5 else (32, 16))
-    if suffix != 'webp':  # which OpenCV turns since 4.12
+    if suffix != 'webp':  # rotated by OpenCV since 4.12
         np.testing.assert_array_equal(found, mmcv.imread(str(path), channel_order='rgb'))
-    if suffix != 'tif':  # which Pillow turns while it decodes
+    if suffix != 'tif':  # rotated by Pillow while decoding
         with Image.open(path) as image:
             stored = np.asarray(image.convert('RGB'))
         np.testing.assert_array_equal(found, ROTATIONS[orientation](stored))
@@ -117,7 +117,7 @@ def test_first_frame_is_read(tmp_path: Path) -> None:
     frames = [IMAGE.rotate(180 * index) for index in range(3)]
     for suffix, exact in (('gif', False), ('webp', True), ('tif', True), ('png', True)):
         path = save_image(tmp_path / f'a.{suffix}', frames[0], save_all=True, lossless=True,
-                     append_images=frames[1:])  # yapf: disable
+                          append_images=frames[1:])  # yapf: disable
         assert num_frames(path) == 3
         if exact:
             np.testing.assert_array_equal(read_image(path), PIXELS)
@@ -172,7 +172,8 @@ def test_huge_images_are_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert images.MAX_PIXELS == 2 * Image.MAX_IMAGE_PIXELS
     with warnings.catch_warnings():
         warnings.simplefilter('error')
-        warnings.filterwarnings('ignore', category=Image.DecompressionBombWarning)  # as we do
+        warnings.filterwarnings(
+            'ignore', category=Image.DecompressionBombWarning)  # as in colonnade
         monkeypatch.setattr(Image, 'MAX_IMAGE_PIXELS', 300)
         assert read_image(path).shape == (16, 32, 3)
     monkeypatch.setattr(Image, 'MAX_IMAGE_PIXELS', 200)

@@ -101,12 +101,9 @@ def test_splitting_many_images_is_fast() -> None:
     assert time.process_time() - start < 3
 
 
-@pytest.mark.parametrize('fraction', [0, 1, -0.2, 20, float('nan')])
-def test_invalid_fractions(fraction: float) -> None:
-    with pytest.raises(ValueError, match='must be between 0 and 1, got'):
-        split_dataset({'a': set(), 'b': set()}, fraction)
-
-
-def test_single_image_cannot_be_split() -> None:
+def test_invalid_splits() -> None:
+    for fraction in (0, 1, -0.2, 20, float('nan')):
+        with pytest.raises(ValueError, match='must be between 0 and 1, got'):
+            split_dataset({'a': set(), 'b': set()}, fraction)
     with pytest.raises(ValueError, match='at least two images, got 1'):
         split_dataset({'a': {'x'}}, 0.5)

@@ -15,8 +15,8 @@ import pytest
 import yaml
 from conftest import NO_WORKERS, ROOT, SHORT, latest_log
 from helpers.synthetic_data import assert_messages, draw_image
-from helpers.third_party_formats import (BOX, WRITERS, Parts, draw_dataset, lines, options, read,
-                                         smaller)
+from helpers.third_party_formats import (BOX, WRITERS, Parts, draw_dataset, options, read,
+                                         select_images, write_lines)
 from PIL import Image
 from pycocotools import mask as coco_masks
 
@@ -59,9 +59,9 @@ def test_yolo_variants(drawn: Parts, tmp_path: Path) -> None:
         (folder / 'labels' / name).parent.mkdir(parents=True, exist_ok=True)
     text = f'{BOX}\r\n\r\n1 0.1 0.1 0.5 0.1 0.5 0.5\r\n{BOX}\r\n0 .5 .5 .5 .5 0.9\r\n'
     (folder / 'labels/a b/Bär.txt').write_bytes(b'\xef\xbb\xbf' + text.encode())
-    lines(folder / 'labels/a b/x.y.txt', '1 1.000001 0.5 0.2 0.2')
+    write_lines(folder / 'labels/a b/x.y.txt', '1 1.000001 0.5 0.2 0.2')
     (folder / 'labels/empty.txt').touch()
-    lines(folder / 'labels/gone.txt', BOX)
+    write_lines(folder / 'labels/gone.txt', BOX)
     (folder / 'labels/classes.txt').write_bytes(b'\xef\xbb\xbfdisc\r\nsquare\r\n')
     contents, report = read(options(folder, out=tmp_path / 'own.py', val_fraction=0.5))
     assert not report.errors
@@ -82,11 +82,11 @@ def test_yolo_poses_are_rejected(points: int, flag: str, drawn: Parts, tmp_path:
     WRITERS['yolo_boxes'](drawn, tmp_path / 'set')
     line = BOX + f' 0.5 0.4 {flag}' * points
     for file in (tmp_path / 'set/labels').rglob('*.txt'):
-        lines(file, line)
+        write_lines(file, line)
     _, report = read(options(tmp_path / 'set', out=tmp_path / 'own.py'))
     assert_messages(report.errors, f'like a class, a box and {points} keypoints')
     assert len(report.errors) == 1
-    lines(tmp_path / 'set/labels/train/1.txt', line, BOX)
+    write_lines(tmp_path / 'set/labels/train/1.txt', line, BOX)
     _, report = read(options(tmp_path / 'set', out=tmp_path / 'own.py'))
     assert not any('keypoints' in error for error in report.errors)
 
@@ -95,7 +95,7 @@ def test_polygons_of_equal_length_cause_warning(drawn: Parts, tmp_path: Path) ->
     """Keypoints without visibility cannot be distinguished from polygons."""
     WRITERS['yolo_boxes'](drawn, tmp_path / 'set')
     for file in (tmp_path / 'set/labels').rglob('*.txt'):
-        lines(file, BOX + ' 0.5 0.4 0.3 0.3 0.2 0.25')
+        write_lines(file, BOX + ' 0.5 0.4 0.3 0.3 0.2 0.25')
     _, report = read(options(tmp_path / 'set', out=tmp_path / 'own.py'))
     assert_messages(report.warnings,
                     'have 5 points: even if they are boxes with keypoints, training')
@@ -131,26 +131,26 @@ def test_missing_test_split_is_ignored(drawn: Parts, tmp_path: Path) -> None:
     WRITERS['yolo_boxes'](drawn, tmp_path / 'set')
     file = tmp_path / 'set/data.yaml'
     for test in ('images/no', 'test.txt', 7):
-        lines(tmp_path / 'set/test.txt', 'no.jpg', 'images/train/1.jpg')
+        write_lines(tmp_path / 'set/test.txt', 'no.jpg', 'images/train/1.jpg')
         content = dict(train='images/train', val='images/val', test=test, names=['disc', 'square'])
         file.write_text(yaml.safe_dump(content))
         contents, report = read(options(tmp_path / 'set', out=tmp_path / 'own.py'))
         assert not report.errors and [len(content['images']) for content in contents] == [2, 2]
     file.unlink()
-    lines(tmp_path / 'set/classes.txt', 'disc', 'square')
+    write_lines(tmp_path / 'set/classes.txt', 'disc', 'square')
     shutil.move(tmp_path / 'set/images', tmp_path / 'cvat')
     for split in ('train', 'val'):
         for image in (tmp_path / 'cvat' / split).iterdir():
             label = (tmp_path / 'set/labels' / split / image.name).with_suffix('.txt')
             shutil.move(label, image.with_suffix('.txt'))
         names = [f'{split}/{image.name}' for image in (tmp_path / 'cvat' / split).glob('*.jpg')]
-        lines(tmp_path / f'cvat/{split}.txt', *names)
-    lines(tmp_path / 'cvat/test.txt', 'no.jpg')
-    lines(tmp_path / 'cvat/obj.names', 'disc', 'square')
+        write_lines(tmp_path / f'cvat/{split}.txt', *names)
+    write_lines(tmp_path / 'cvat/test.txt', 'no.jpg')
+    write_lines(tmp_path / 'cvat/obj.names', 'disc', 'square')
     _, report = read(options(tmp_path / 'cvat', out=tmp_path / 'cvat.py'))
     assert not report.errors
     WRITERS['voc_polygons'](drawn, tmp_path / 'voc')
-    lines(tmp_path / 'voc/ImageSets/Main/test.txt', 'no')
+    write_lines(tmp_path / 'voc/ImageSets/Main/test.txt', 'no')
     _, report = read(options(tmp_path / 'voc', out=tmp_path / 'voc.py'))
     assert not report.errors
 
@@ -176,8 +176,8 @@ def test_latin_1_class_names(name: str, drawn: Parts, tmp_path: Path) -> None:
     contents, report = read(options(tmp_path / 'set', out=tmp_path / 'own.py'))
     assert not report.errors
     assert [c['name'] for c in contents[0]['categories']] == ['Bär', 'Straße']
-    assert_messages(report.warnings, f'repaired: class names in a file that is not in UTF-8: '
-                f'read as Latin-1 (1, the first: {name})')  # yapf: disable
+    says = 'class names in a file that is not in UTF-8: read as Latin-1 (1, the first: '
+    assert_messages(report.warnings, f'repaired: {says}{name})')
 
 
 def test_several_yaml_files(drawn: Parts, tmp_path: Path) -> None:
@@ -195,7 +195,7 @@ def test_images_of_no_split_are_counted(drawn: Parts, tmp_path: Path) -> None:
     WRITERS['yolo_boxes'](drawn, tmp_path / 'set')
     folder = tmp_path / 'set'
     (folder / 'data.yaml').unlink()
-    lines(folder / 'classes.txt', 'disc', 'square')
+    write_lines(folder / 'classes.txt', 'disc', 'square')
     draw_image(folder / 'images/alone.jpg')
     (folder / 'images/train/loop').symlink_to('../..')
     for kind in ('images', 'labels'):
@@ -216,9 +216,9 @@ def test_cvat_lists(tmp_path: Path) -> None:
         names = [f'obj_{split}_data/{split}{number}.png' for number in range(2)]
         for name in names:
             draw_image(tmp_path / 'set' / name)
-            lines((tmp_path / 'set' / name).with_suffix('.txt'), BOX)
-        lines(tmp_path / f'set/{split}.txt', *(f'data/{name}' for name in names))
-    lines(tmp_path / 'set/obj.names', 'disc')
+            write_lines((tmp_path / 'set' / name).with_suffix('.txt'), BOX)
+        write_lines(tmp_path / f'set/{split}.txt', *(f'data/{name}' for name in names))
+    write_lines(tmp_path / 'set/obj.names', 'disc')
     contents, report = read(options(tmp_path / 'set', out=tmp_path / 'own.py'))
     assert not report.errors
     assert [len(content['annotations']) for content in contents] == [2, 2]
@@ -229,15 +229,15 @@ def test_cvat_lists(tmp_path: Path) -> None:
 def test_yolo_image_lists(drawn: Parts, tmp_path: Path) -> None:
     WRITERS['yolo_boxes'](drawn, tmp_path / 'set')
     folder = tmp_path / 'set'
-    lines(folder / 'train.txt', './images/train/1.jpg', '', 'images/train/2.jpg')
+    write_lines(folder / 'train.txt', './images/train/1.jpg', '', 'images/train/2.jpg')
     content = dict(train='train.txt', val=['images/val'], test='images/val',
                    names=['disc', 'square'])  # yapf: disable
     (folder / 'data.yaml').write_text(yaml.safe_dump(content))
     contents, report = read(options(folder / 'data.yaml', out=tmp_path / 'own.py'))
     assert [len(content['images']) for content in contents] == [2, 2]
     assert_messages(report.warnings, 'images of the test split are not used (2)')
-    lines(folder / 'train.txt', 'images/train/1.jpg', 'images/train/7.jpg')
-    lines(folder / 'labels/train/1.txt', '0 1.2 0.5 0.1 0.1')
+    write_lines(folder / 'train.txt', 'images/train/1.jpg', 'images/train/7.jpg')
+    write_lines(folder / 'labels/train/1.txt', '0 1.2 0.5 0.1 0.1')
     _, report = read(options(folder, out=tmp_path / 'own.py'))
     assert_messages(report.errors, 'images/train/7.jpg does not exist',
                     '1.txt:1: coordinates must be')
@@ -249,10 +249,10 @@ def test_two_yolo_folders(drawn: Parts, tmp_path: Path) -> None:
     both = tmp_path / 'set/images/train', tmp_path / 'set/images/val'
     _, report = read(options(*both, out=tmp_path / 'own.py'))
     assert_messages(report.errors, 'has no class names: add data.yaml, or classes.txt')
-    lines(tmp_path / 'set/classes.txt', 'disc', '', 'square')
+    write_lines(tmp_path / 'set/classes.txt', 'disc', '', 'square')
     _, report = read(options(*both, out=tmp_path / 'own.py'))
     assert_messages(report.errors, 'set/classes.txt:2: the line is empty')
-    lines(tmp_path / 'set/classes.txt', 'disc', 'square', '')
+    write_lines(tmp_path / 'set/classes.txt', 'disc', 'square', '')
     contents, report = read(options(*both, out=tmp_path / 'own.py'))
     assert not report.errors
     assert [len(content['annotations']) for content in contents] == [4, 4]
@@ -294,10 +294,10 @@ def test_voc_coordinates_start_at_1(drawn: Parts, tmp_path: Path) -> None:
 
 def test_voc_image_sets(drawn: Parts, tmp_path: Path) -> None:
     WRITERS['voc_polygons'](drawn, tmp_path / 'set')
-    lines(tmp_path / 'set/ImageSets/Main/train.txt', '1', '')
-    lines(tmp_path / 'set/ImageSets/Main/disc_train.txt', '1 -1', '2 1')
-    lines(tmp_path / 'set/ImageSets/Main/test.txt', '101')
-    lines(tmp_path / 'set/ImageSets/Main/val.txt', '100')
+    write_lines(tmp_path / 'set/ImageSets/Main/train.txt', '1', '')
+    write_lines(tmp_path / 'set/ImageSets/Main/disc_train.txt', '1 -1', '2 1')
+    write_lines(tmp_path / 'set/ImageSets/Main/test.txt', '101')
+    write_lines(tmp_path / 'set/ImageSets/Main/val.txt', '100')
     contents, report = read(options(tmp_path / 'set', out=tmp_path / 'own.py'))
     assert [[image['file_name'] for image in content['images']] for content in contents] == [
         ['1.jpg'], ['100.jpg']]  # yapf: disable
@@ -307,7 +307,7 @@ def test_voc_image_sets(drawn: Parts, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match='has no validation images: pass'):
         read(options(tmp_path / 'set', out=tmp_path / 'own.py'))
     (tmp_path / 'set/ImageSets/Main/trainval.txt').unlink()
-    lines(tmp_path / 'set/ImageSets/Main/train.txt', '1', '', '7')
+    write_lines(tmp_path / 'set/ImageSets/Main/train.txt', '1', '', '7')
     _, report = read(options(tmp_path / 'set', out=tmp_path / 'own.py'))
     assert_messages(report.errors, '7.xml does not exist')
 
@@ -342,7 +342,7 @@ def test_voc_devkit(tmp_path: Path) -> None:
     draw_voc(folder, 'Annotations', 'JPEGImages')
     (folder / 'ImageSets/Main').mkdir(parents=True)
     for split in ('train', 'val'):
-        lines(folder / f'ImageSets/Main/{split}.txt', f'{split} 0', f'{split} 1')
+        write_lines(folder / f'ImageSets/Main/{split}.txt', f'{split} 0', f'{split} 1')
     contents, report = read(options(tmp_path / 'VOCdevkit', out=tmp_path / 'own.py'))
     assert not report.errors
     assert [len(content['images']) for content in contents] == [2, 2]
@@ -402,15 +402,15 @@ def test_unsafe_xml_encodings(declared: str, says: str, tmp_path: Path) -> None:
     assert_messages(report.errors, says)
 
 
-def labelme(*shapes: dict, **values: object) -> str:
+def make_labelme(*shapes: dict, **values: object) -> str:
     return json.dumps(dict(shapes=shapes, imagePath='..\\1.jpg', **values))
 
 
-def shape(points: list, kind: str = 'polygon', **values: object) -> dict:
+def make_shape(points: list, kind: str = 'polygon', **values: object) -> dict:
     return dict(label='disc', points=points, shape_type=kind, **values)
 
 
-def png_mask(pixels: np.ndarray) -> str:
+def encode_png_mask(pixels: np.ndarray) -> str:
     """Return a mask as LabelMe stores it."""
     file = io.BytesIO()
     Image.fromarray((pixels > 0).astype(np.uint8) * 255).save(file, 'PNG')
@@ -446,18 +446,21 @@ WRONG: dict[str, tuple[str, list[tuple[str, str]]]] = {
         ('<annotation><object>', '1.xml: cannot be read: no element found'),
     ]),
     'labelme_polygons': ('train/1.json', [
-        (labelme(shape([[1, 2], [3, None], [5,
-                                            6]])), 'train/1.json: shape 1: points must be [[x, y]'),
-        (labelme(shape([[1, 1], [1e8, 5], [5, 1e8]])), 'within -1048576 ... 1048576, got'),
-        (labelme(shape([[1, 2], [3, 4]], 'mask')), 'shape 1: a mask must have two points and'),
-        (labelme(shape([[1, 2], [3, 4]], 'mask', mask='no')), 'shape 1: its mask cannot be read'),
-        (labelme(shape([[1, 2], [300, 4]], 'mask',
-                       mask='')), 'shape 1: its mask from 1, 2 to 300, 4'),
-        (labelme(shape([[1, 2], [3, 4]], 'mask', mask=png_mask(np.eye(4)))),
+        (make_labelme(make_shape([[1, 2], [3, None],
+                                  [5, 6]])), 'train/1.json: shape 1: points must be [[x, y]'),
+        (make_labelme(make_shape([[1, 1], [1e8, 5], [5,
+                                                     1e8]])), 'within -1048576 ... 1048576, got'),
+        (make_labelme(make_shape([[1, 2], [3, 4]],
+                                 'mask')), 'shape 1: a mask must have two points and'),
+        (make_labelme(make_shape([[1, 2], [3, 4]], 'mask',
+                                 mask='no')), 'shape 1: its mask cannot be read'),
+        (make_labelme(make_shape([[1, 2], [300, 4]], 'mask',
+                                 mask='')), 'shape 1: its mask from 1, 2 to 300, 4'),
+        (make_labelme(make_shape([[1, 2], [3, 4]], 'mask', mask=encode_png_mask(np.eye(4)))),
          'shape 1: its mask has 4 x 4 pixels, but its points enclose 3 x 3'),
-        (labelme(shape([[1, 2]], 'circle')), 'shape 1: a circle must have two points'),
-        (labelme(dict(points=[])), 'shape 1: must have a label, got'),
-        (labelme(shape([]), imageWidth=4, imageHeight=5), '1.json: says 4 x 5 pixels, '),
+        (make_labelme(make_shape([[1, 2]], 'circle')), 'shape 1: a circle must have two points'),
+        (make_labelme(dict(points=[])), 'shape 1: must have a label, got'),
+        (make_labelme(make_shape([]), imageWidth=4, imageHeight=5), '1.json: says 4 x 5 pixels, '),
         ('{"shapes": 5}', 'must have a list of shapes'),
         ('{"shapes": [', '1.json: cannot be read'),
     ]),
@@ -470,7 +473,7 @@ WRONG: dict[str, tuple[str, list[tuple[str, str]]]] = {
 def test_invalid_files(form: str, file: str, source: str, says: str, drawn: Parts,
                        tmp_path: Path) -> None:
     WRITERS[form](drawn, tmp_path / 'set')
-    lines(tmp_path / 'set' / file, *([BOX] if form == 'yolo_boxes' else []), source)
+    write_lines(tmp_path / 'set' / file, *([BOX] if form == 'yolo_boxes' else []), source)
     _, report = read(options(tmp_path / 'set', out=tmp_path / 'own.py'))
     assert_messages(report.errors, says)
     assert not (tmp_path / 'own_data').exists()
@@ -479,11 +482,12 @@ def test_invalid_files(form: str, file: str, source: str, says: str, drawn: Part
 def test_labelme_shapes(drawn: Parts, tmp_path: Path) -> None:
     WRITERS['labelme_polygons'](drawn, tmp_path / 'set')
     (tmp_path / 'set/train/1.json').write_text(
-        labelme(
-            shape([[20, 25], [5, 10]], 'rectangle', flags=dict(seen=True)),
-            shape([[20, 20], [20, 30]], 'circle'), shape([[1, 1], [9, 1], [9, 9]], group_id=3),
-            shape([[20, 1], [29, 9]], 'rectangle', group_id=3),
-            shape([[1, 1], [2, 2]], 'line', description='x'), shape([[1, 1], [2, 2]])))
+        make_labelme(
+            make_shape([[20, 25], [5, 10]], 'rectangle', flags=dict(seen=True)),
+            make_shape([[20, 20], [20, 30]], 'circle'),
+            make_shape([[1, 1], [9, 1], [9, 9]], group_id=3),
+            make_shape([[20, 1], [29, 9]], 'rectangle', group_id=3),
+            make_shape([[1, 1], [2, 2]], 'line', description='x'), make_shape([[1, 1], [2, 2]])))
     contents, report = read(options(tmp_path / 'set', out=tmp_path / 'own.py'))
     box, circle, pair = [a for a in contents[0]['annotations'] if a['image_id'] == 1]
     assert box['bbox'] == [5, 10, 15, 15]
@@ -503,18 +507,20 @@ def test_labelme_masks_and_rotated_boxes(drawn: Parts, tmp_path: Path) -> None:
     """Masks become RLEs of the image's size; parts of an object are merged, also with polygons."""
     WRITERS['labelme_polygons'](drawn, tmp_path / 'set')
     pixels = np.triu(np.ones((4, 6)))
-    part = shape([[10, 20], [15, 23]], 'mask', mask=png_mask(pixels))
+    part = make_shape([[10, 20], [15, 23]], 'mask', mask=encode_png_mask(pixels))
     (tmp_path / 'set/train/1.json').write_text(
-        labelme(part, part | dict(group_id=1), shape([[1, 1], [9, 1], [9, 9], [1, 9]], group_id=1),
-                shape([[5, 5], [9, 9], [5, 13], [1, 9]], 'rotation', direction=0.78),
-                part | dict(mask=png_mask(0 * pixels)), shape([[1, 1], [9, 9]], 'cuboid')))
+        make_labelme(part, part | dict(group_id=1),
+                     make_shape([[1, 1], [9, 1], [9, 9], [1, 9]], group_id=1),
+                     make_shape([[5, 5], [9, 9], [5, 13], [1, 9]], 'rotation', direction=0.78),
+                     part | dict(mask=encode_png_mask(0 * pixels)),
+                     make_shape([[1, 1], [9, 9]], 'cuboid')))
     contents, report = read(options(tmp_path / 'set', out=tmp_path / 'own.py'))
     assert not report.errors
-    alone, joined, turned = [a for a in contents[0]['annotations'] if a['image_id'] == 1]
+    single, joined, turned = [a for a in contents[0]['annotations'] if a['image_id'] == 1]
     expected = np.zeros((40, 48), np.uint8)
     expected[20:24, 10:16] = pixels
-    np.testing.assert_array_equal(coco_masks.decode(alone['segmentation']), expected)
-    assert (alone['bbox'], alone['area']) == ([10, 20, 6, 4], pixels.sum())
+    np.testing.assert_array_equal(coco_masks.decode(single['segmentation']), expected)
+    assert (single['bbox'], single['area']) == ([10, 20, 6, 4], pixels.sum())
     expected[1:9, 1:9] = 1
     np.testing.assert_array_equal(coco_masks.decode(joined['segmentation']), expected)
     assert joined['bbox'] == [1, 1, 15, 23]
@@ -637,7 +643,7 @@ def test_corrupted_files_are_reported(form: str, drawn: Parts, tmp_path: Path) -
 @pytest.mark.parametrize('form', WRITERS)
 def test_train_on_real_data_of_each_format(form: str, real_data: dict[str, Path], tmp_path: Path,
                                            run_tool: Callable) -> None:
-    WRITERS[form](smaller(real_data['coco']), tmp_path / 'set')
+    WRITERS[form](select_images(real_data['coco']), tmp_path / 'set')
     recipe = ROOT / 'configs/mask_rcnn/xcit_nano_12_p16_slim_coco.py'
     run_tool('create_config', recipe, '--data', tmp_path / 'set', '--out', tmp_path / 'own.py')
     run_tool('train', tmp_path / 'own.py', '--work-dir', tmp_path / 'run', *SHORT, *NO_WORKERS)

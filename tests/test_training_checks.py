@@ -20,7 +20,7 @@ from torch.utils.data import ChainDataset, Dataset
 
 from colonnade.datasets.path_checks import iter_image_paths
 from colonnade.datasets.training_checks import find_shared_images, loads_only_polygons
-from colonnade.datasets.validation.label_map_files import find_unknown_labels
+from colonnade.datasets.validation.label_map_files import find_label_problems
 from colonnade.datasets.validation.preflight import run_preflight_checks
 from colonnade.settings.checks.all_checks import check_config, find_problems
 from colonnade.settings.dataset_paths import redirect_data_root
@@ -207,9 +207,12 @@ def test_shared_images_warn(data: Path, train: Callable, tmp_path: Path) -> None
         data / 'ade/annotations/training/000011.png')
     (here / last.name).symlink_to(last)
     train('sem_fpn', 'val_dataloader.dataset.indices=5')
-    lines = [line for line in latest_log(tmp_path / 'run').splitlines() if 'trained on too' in line]
+    lines = [
+        line for line in latest_log(tmp_path / 'run').splitlines()
+        if 'also used for training' in line
+    ]
     assert len(lines) == 1 and 'WARNING' in lines[0]
-    assert lines[0].endswith(f'are: {here / first.name}, {here / last.name}')
+    assert lines[0].endswith(f'optimistic: {here / first.name}, {here / last.name}')
     assert '2 of 5 validation images are also used for training' in lines[0]
 
 

@@ -1,1 +1,1 @@
-"""Custom datasets: what a config has to say of them, decided from their files."""
+"""Custom datasets: validation, and their settings for a config."""

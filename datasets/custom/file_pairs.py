@@ -11,6 +11,7 @@ from pathlib import Path
 from colonnade.common.name_lists import format_names
 from colonnade.runtime.images import SUFFIXES
 
+from ..formats.data_format import find_files
 from ..validation.validation_report import Report, find_repeated
 
 NUM_PROBES = 5  # images whose names are compared with those of all label maps
@@ -46,12 +47,12 @@ class Listing:
 
     @property
     def is_one_folder(self) -> bool:
-        """Whether images and label maps are in the same folder."""
+        """True if images and label maps are in the same folder."""
         return os.path.realpath(self.images) == os.path.realpath(self.masks)
 
     @property
     def looks_swapped(self) -> bool:
-        """Whether only the label maps are JPEGs."""
+        """True if only the label maps are JPEGs."""
         images, masks = ({os.path.splitext(name)[1].lower() for name in names}
                          for names in (self.image_names, self.mask_names))  # yapf: disable
         return bool(masks) and masks <= JPEGS and not images & JPEGS
@@ -68,9 +69,7 @@ def list_named(images: Path, masks: Path, names: Path, suffixes: tuple[str, str]
 
     Args:
         images, masks: Folders of images and of label maps.
-        names: The text file.
         suffixes: Suffixes of images and of label maps.
-        report: Collects errors such as missing images.
     """
     listing = Listing(images, masks, [], [])
     try:
@@ -102,23 +101,11 @@ def _list_images(folder: Path, report: Report) -> list[str]:
             "--coco, and a detector's config" if os.path.isfile(folder) else 'is not a folder'
         report.add_error(f'{folder} {reason}')
         return []
-    visited = {os.path.realpath(folder)}
-    paths: list[str] = []
-    walk = os.walk(
-        folder,
-        followlinks=True,
-        onerror=lambda error: report.add_error(f'cannot be read: {error}'))
-    for parent, below, files in walk:
-        for path in [os.path.join(parent, name) for name in below]:
-            if os.path.realpath(path) in visited:
-                report.add_error(f'{path} is a link to a folder that was read already, whose files '
-                                 'mmseg would list twice: remove it')
-                below.remove(os.path.basename(path))
-            visited.add(os.path.realpath(path))
-        paths += (
-            os.path.join(parent, name) for name in files
-            if not name.startswith('.') and name.lower().endswith(SUFFIXES))
-    return sorted(os.path.relpath(path, folder) for path in paths)
+    files = find_files(
+        folder, SUFFIXES, lambda path: report.add_error(
+            f'{path} is a link to a folder that was read already, whose files mmseg would list '
+            'twice: remove it'), lambda error: report.add_error(f'cannot be read: {error}'))
+    return sorted(os.path.relpath(path, folder) for path in files)
 
 
 def report_empty_folders(listings: Sequence[Listing], report: Report) -> None:
@@ -158,7 +145,6 @@ def find_suffixes(listings: Sequence[Listing], report: Report) -> tuple[str, str
 
     Args:
         listings: Files of training and validation.
-        report: Collects errors, and a warning if the suffixes are more than extensions.
 
     Returns:
         None if they cannot be inferred.
@@ -223,7 +209,7 @@ def find_pairs(listings: Sequence[Listing]) -> list[dict[str, str]] | None:
     if any(
             len(by_stem[0]) < len(listing.image_names) or len(by_stem[1]) < len(listing.mask_names)
             for listing, *by_stem in zip(listings, images, masks, strict=True)):
-        return None  # of two files with one stem, either can be meant
+        return None  # two files with the same stem are ambiguous
     all_images = [os.path.join(str(i), stem) for i, each in enumerate(images) for stem in each]
     all_masks = {os.path.join(str(i), stem) for i, each in enumerate(masks) for stem in each}
     if not all_images:

@@ -12,34 +12,25 @@ from colonnade.settings.findings import Finding
 
 from ..bit_depth import ImageDepths
 from ..path_checks import normalize_path
-from ..validation.coco_files import (FIELDS, Instances, Usage, check_instances, find_valid_entries,
+from ..validation.coco_files import (Instances, Usage, check_instances, find_valid_entries,
                                      load_coco, make_header_check)
 from ..validation.validation_report import Report
 
 
 @dataclass
 class CustomDataset:
-    """Settings of a custom dataset for a config.
-
-    Attributes:
-        classes: Names of the classes.
-        num_images: Number of images for training and for validation.
-        root: Folder of the dataset.
-        datasets: Settings of the training and the validation set.
-        ann_file: Annotation file of the evaluator, relative to the root.
-        masks: Whether there are masks, not only boxes.
-        palette: Colors of the classes; None for generated colors.
-        reasons: Explanations of the settings, for comments in the config.
-        outside: Files outside of the root, which training refuses to read.
-    """
-    classes: tuple[str, ...]
-    num_images: tuple[int, int]
-    root: Path
-    datasets: list[dict[str, Any]]
-    ann_file: str | None = None
-    masks: bool = True
+    """Settings of a custom dataset for a config."""
+    classes: tuple[str, ...]  # names of the classes
+    num_images: tuple[int, int]  # number of images for training and for validation
+    root: Path  # folder of the dataset
+    datasets: list[dict[str, Any]]  # settings of the training and the validation set
+    ann_file: str | None = None  # annotation file of the evaluator, relative to the root
+    masks: bool = True  # whether there are masks, not only boxes
+    # Colors of the classes; None for generated colors.
     palette: list[tuple[int, int, int]] | None = None
+    # Explanations of the settings, for comments in the config.
     reasons: list[str] = field(default_factory=list)
+    # Files outside of the root, which training refuses to read.
     outside: list[str] = field(default_factory=list)
 
 
@@ -59,7 +50,6 @@ def describe_instances(ann_files: list[Path],
         classes: Categories to train. Defaults to all.
         masks: Whether to use segmentations, if there are any.
         filter_cfg: mmdet's filter of training images.
-        report: Collects errors and warnings.
         polygons_only: Whether training omits annotations with an RLE.
     """
     contents = [content for file in ann_files if (content := load_coco(file, report)) is not None]
@@ -71,34 +61,11 @@ def describe_instances(ann_files: list[Path],
         masks = False
         report.add_warning('no annotation has a segmentation: the config trains on boxes, like '
                            'Faster R-CNN')
-    depths, splits, have_errors = ImageDepths(), [], []
-    for file, content, folder, usage in zip(
-            ann_files,
-            contents,
-            images, (Usage(masks, polygons_only), Usage(masks, evaluated=True)),
-            strict=True):
-        num_errors = report.num_errors
-        check = make_header_check(folder, depths)
-        if not os.path.isdir(folder):
-            check = None
-            text = f'--images: {folder} is not a folder'
-            report.add(Finding('missing-file', text, (str(folder), )))
-            text = f'{file}: no image was checked, because its folder does not exist'
-            report.add(Finding('skipped-check', text, (str(file), )))
-        splits.append(check_instances(file, content, report, check_images=check, usage=usage))
-        have_errors.append(report.num_errors > num_errors)
+    usages = Usage(masks, polygons_only), Usage(masks, evaluated=True)
+    splits, have_errors = _check_splits(ann_files, contents, images, usages, report)
     train, val = splits
-    report_depths(depths, report)
     if all(map(_has_valid_categories, contents)):  # otherwise names are missing
-        for name in classes or ():
-            if name not in train.classes:
-                report.add_error(f'--classes: {ann_files[0]} has no category {name!r}, only '
-                                 f'{format_names(list(train.classes))}')
-        used = [[name for name in split.classes if not classes or name in classes]
-                for split in splits]  # yapf: disable
-        if used[0] != used[1]:
-            report.add_error('training and validation must have the same categories in the same '
-                             f'order, got {"; and ".join(map(format_names, used))}')
+        _check_classes(ann_files[0], splits, classes or [], report)
     names = [[image['file_name'] for image in split.images.values()] for split in splits]
     warn_of_overlap(images, names, report)
     if classes:
@@ -129,6 +96,38 @@ def describe_instances(ann_files: list[Path],
         outside=find_outside(root, images, names))
 
 
+def _check_splits(ann_files: Sequence[Path], contents: Sequence[dict[str,
+                                                                     list]], images: Sequence[Path],
+                  usages: Sequence[Usage], report: Report) -> tuple[list[Instances], list[bool]]:
+    """Return the content of COCO files, and whether each has errors."""
+    depths, splits, have_errors = ImageDepths(), [], []
+    for file, content, folder, usage in zip(ann_files, contents, images, usages, strict=True):
+        num_errors = report.num_errors
+        check = make_header_check(folder, depths) if os.path.isdir(folder) else None
+        if check is None:
+            text = f'--images: {folder} is not a folder'
+            report.add(Finding('missing-file', text, (str(folder), )))
+            text = f'{file}: no image was checked, because its folder does not exist'
+            report.add(Finding('skipped-check', text, (str(file), )))
+        splits.append(check_instances(file, content, report, check_images=check, usage=usage))
+        have_errors.append(report.num_errors > num_errors)
+    report_depths(depths, report)
+    return splits, have_errors
+
+
+def _check_classes(ann_file: Path, splits: Sequence[Instances], classes: Sequence[str],
+                   report: Report) -> None:
+    for name in classes:
+        if name not in splits[0].classes:
+            report.add_error(f'--classes: {ann_file} has no category {name!r}, only '
+                             f'{format_names(list(splits[0].classes))}')
+    used = [[name for name in split.classes if not classes or name in classes]
+            for split in splits]  # yapf: disable
+    if used[0] != used[1]:
+        report.add_error('training and validation must have the same categories in the same '
+                         f'order, got {"; and ".join(map(format_names, used))}')
+
+
 def report_depths(depths: ImageDepths, report: Report) -> None:
     """Report what networks do not see of images."""
     for text in depths.find_errors():
@@ -138,9 +137,8 @@ def report_depths(depths: ImageDepths, report: Report) -> None:
 
 
 def _has_valid_categories(content: dict[str, list]) -> bool:
-    entries, fields = content['categories'], FIELDS['categories']
-    valid, _ = find_valid_entries(entries, 'categories', fields, Path(), Report())
-    return len(valid) == len(entries)
+    valid, _ = find_valid_entries(content['categories'], 'categories', Path(), Report())
+    return len(valid) == len(content['categories'])
 
 
 def _count_training_images(train: Instances, filter_cfg: dict, report: Report) -> int:
@@ -186,7 +184,6 @@ def find_outside(root: Path, folders: Sequence[Path], names: Sequence[list[str]]
     """Return the files outside of the root, which training refuses to read.
 
     Args:
-        root: Folder of the dataset.
         folders: Folders below it.
         names: Names of the files of each folder.
     """

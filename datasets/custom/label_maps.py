@@ -37,7 +37,6 @@ def describe_label_maps(masks: list[Path],
         suffixes: Suffixes of images and label maps; None infers them.
         names, label_zero: See :func:`interpret_labels`.
         ignore_255: Whether label 255 stands for unlabeled pixels.
-        report: Collects errors and warnings.
         lists: Text files that name the images of each set. Defaults to all images.
     """
     folders = list(zip(images, masks, strict=True))
@@ -69,27 +68,13 @@ def describe_label_maps(masks: list[Path],
         return None
     classes, reduce_zero_label, reason = interpret_labels(values, names, label_zero)
     _check_labels(train, val, classes, int(reduce_zero_label), ignore_255, report)
-    if names is None:
-        report.add_warning(
-            f'the {len(classes)} classes have no names, and are counted up to the highest label, '
-            f'{max(values)}: pass the names of all classes with --classes, also of labels that do '
-            'not occur')
-    elif label_zero is None:
-        _explain_label_zero(values, names, reduce_zero_label, report)
+    if names is None or label_zero is None:
+        _explain_labels(values, names, classes, reduce_zero_label, report)
     root = find_common_root([*masks, *images, *(lists or ())])
-    datasets = []
-    for image_folder, mask_folder, file in zip(images, masks, lists or (None, None), strict=True):
-        prefix = dict(img_path=_make_relative(image_folder, root),
-                      seg_map_path=_make_relative(mask_folder, root))  # yapf: disable
-        settings: dict[str, Any] = dict(
-            type='BaseSegDataset',
-            data_prefix=prefix,
-            img_suffix=suffixes[0],
-            seg_map_suffix=suffixes[1],
-            reduce_zero_label=reduce_zero_label)
-        if file:
-            settings['ann_file'] = _make_relative(file, root)
-        datasets.append(settings)
+    datasets = [
+        _make_settings(*pair, suffixes, reduce_zero_label, file, root)
+        for pair, file in zip(folders, lists or (None, None), strict=True)
+    ]
     files = [*(each.image_names for each in listings), *(each.mask_names for each in listings)]
     return CustomDataset(
         classes, (len(train), len(val)),
@@ -99,8 +84,19 @@ def describe_label_maps(masks: list[Path],
         outside=find_outside(root, [*images, *masks], files))
 
 
-def _make_relative(path: Path, root: Path) -> str:
-    return os.path.relpath(make_absolute(path), root)
+def _make_settings(images: Path, masks: Path, suffixes: tuple[str, str], reduce_zero_label: bool,
+                   ann_file: Path | None, root: Path) -> dict[str, Any]:
+    """Return the settings of an mmseg dataset, with paths relative to ``root``."""
+    image_path, mask_path = (os.path.relpath(make_absolute(path), root) for path in (images, masks))
+    settings = dict(
+        type='BaseSegDataset',
+        data_prefix=dict(img_path=image_path, seg_map_path=mask_path),
+        img_suffix=suffixes[0],
+        seg_map_suffix=suffixes[1],
+        reduce_zero_label=reduce_zero_label)
+    if ann_file:
+        settings['ann_file'] = os.path.relpath(make_absolute(ann_file), root)
+    return settings
 
 
 def _read_labels(listing: Listing, suffixes: tuple[str, str], depths: ImageDepths,
@@ -127,11 +123,16 @@ def _merge_values(labels: Labels) -> set[int]:
     return set().union(*labels.values()) - {IGNORED}
 
 
-def _explain_label_zero(values: set[int], names: Sequence[str], is_reduced: bool,
-                        report: Report) -> None:
-    """Report the meaning of label 0 if it is uncertain."""
+def _explain_labels(values: set[int], names: Sequence[str] | None, classes: Sequence[str],
+                    is_reduced: bool, report: Report) -> None:
+    """Report the meaning of labels if it is uncertain."""
     highest = max(values)
-    if is_reduced and 0 in values:
+    if names is None:
+        report.add_warning(
+            f'the {len(classes)} classes have no names, and are counted up to the highest label, '
+            f'{highest}: pass the names of all classes with --classes, also of labels that do not '
+            'occur')
+    elif is_reduced and 0 in values:
         report.add_error(
             f'there are {len(names)} names, but labels from 0 to {highest}: if label 0 stands for '
             'unlabeled pixels, pass --label-zero ignore; if it is a class, such as '

@@ -1,1 +1,1 @@
-"""Data sets of other forms, read and converted to COCO files and label maps."""
+"""Dataset formats, and their conversion to COCO files and label maps."""

@@ -13,7 +13,7 @@ from ..validation.coco_files import (CONVERTED_FROM, FIELDS, Usage, check_instan
                                      find_valid_entries, load_coco, make_header_check)
 from ..validation.validation_report import Report
 from .coco_repairs import CocoRepairer, fill_masks
-from .data_format import ALL, SPLITS, ReadContext, find_split_folders, match_suffix
+from .data_format import ALL, SPLITS, ReadContext, find_split_folders, match_suffix, read_start
 
 NUM_BYTES = 2**16  # start of a file that is searched for keys
 NUM_IMAGES = 10  # images that are looked up to find their folder; some may be missing
@@ -35,11 +35,7 @@ def _looks_like_coco(file: Path) -> bool:
 
 
 def _find_keys(file: Path) -> set[bytes]:
-    try:
-        with file.open('rb') as handle:
-            start = handle.read(NUM_BYTES)
-    except OSError:
-        return set()
+    start = read_start(file, NUM_BYTES)
     return set(re.findall(rb'"(images|categories|annotations|shapes)"\s*:\s*[\[{]', start))
 
 
@@ -92,16 +88,11 @@ def read_coco_file(file: Path,
                    images: Path | None,
                    context: ReadContext,
                    masks: bool = True) -> DataIndex | None:
-    """Read a COCO file, find its images and repair what can be repaired.
+    """Read a COCO file, find its images and repair it; return None after reporting an error.
 
     Args:
-        file: Path of the file.
         images: Folder of its images; None searches for it.
-        context: Collects errors and repairs.
         masks: Whether segmentations are used.
-
-    Returns:
-        None after reporting an error.
     """
     context.tables.add(file)
     content = load_coco(file, context.report, accepts_bom=True)
@@ -114,10 +105,9 @@ def read_coco_file(file: Path,
     had_backslashes = entries is not content['images']
     content['images'] = entries
     repairer = CocoRepairer(file, content, context)
-    with file.open('rb') as handle:
-        if handle.read(len(BOM_UTF8)) == BOM_UTF8:
-            repairer.has_changed = True
-            context.count_repair('byte order marks: removed', context.locate(file))
+    if read_start(file).startswith(BOM_UTF8):
+        repairer.has_changed = True
+        context.count_repair('byte order marks: removed', context.locate(file))
     repairer.repair_ids()
     repairer.remove_orphans(folder)
     repairer.repair_sizes(folder)
@@ -125,8 +115,8 @@ def read_coco_file(file: Path,
     if context.skips_bad_data:
         repairer.remove_bad_samples(folder, masks)
     report = Report()
-    for kind, fields in FIELDS.items():
-        find_valid_entries(content[kind], kind, fields, file, report)
+    for kind in FIELDS:
+        find_valid_entries(content[kind], kind, file, report)
     if report.num_errors:
         fill_masks([DataIndex(folder, content)], context.ignore_errors())
         for entry in (*content['images'], *content['annotations']):

@@ -265,7 +265,7 @@ def align_categories(indices: Sequence[DataIndex], context: ReadContext) -> None
                 isinstance(row, dict) and isinstance(row.get('name'), str)
                 and INTEGER.holds(row.get('id')) for row in index.rows['categories']):
             return
-    longest = max((index.classes for index in indices), key=len)  # of training if equal
+    longest = max((index.classes for index in indices), key=len)  # training's if equal
     if any(
             find_repeated(index.classes) or not set(index.classes) <= set(longest)
             for index in indices):

@@ -26,11 +26,6 @@ OPTIONS = PATHS | dict(
     on_bad_data='on_bad_data')  # yapf: disable
 
 
-def keep_options(args: DataOptions) -> None:
-    """Keep the options as they are before a conversion changes them."""
-    args.given = {key: vars(args).get(name) for key, name in OPTIONS.items()}
-
-
 def convert_once(
     args: DataOptions,
     record: Mapping[str, Any],
@@ -43,19 +38,17 @@ def convert_once(
     """Write a conversion to its folder, unless the folder has the same one already.
 
     Args:
-        args: Options, after :func:`keep_options`.
         record: JSON content with ``kind``, ``source``, ``form``, ``fingerprint`` and ``split``.
         write: Writes all files to a folder, and returns more content for the record.
         tables, labels, listed: See :func:`~.conversion_sources.record_sources`.
 
     Returns:
         The folder, and whether it was written now.
-
-    Raises:
-        UserError: If the folder has other content.
-        OSError: If it cannot be read or written.
     """
-    folder = find_conversion_folder(args)
+    folder = args.converted_dir
+    if folder is None:
+        assert args.out is not None  # set by all commands
+        folder = args.out.with_name(f'{args.out.stem}_data')
     if os.path.lexists(folder):
         _check_identity(folder, record)
         return folder, False
@@ -72,14 +65,6 @@ def convert_once(
     return folder, True
 
 
-def find_conversion_folder(args: DataOptions) -> Path:
-    """Return the folder of a conversion: ``--converted-dir``, or next to ``--out``."""
-    if args.converted_dir:
-        return args.converted_dir
-    assert args.out is not None  # set by all commands
-    return args.out.with_name(f'{args.out.stem}_data')
-
-
 def _check_identity(folder: Path, record: Mapping[str, Any]) -> None:
     advice = 'remove it, or choose another --converted-dir'
     try:
@@ -89,8 +74,6 @@ def _check_identity(folder: Path, record: Mapping[str, Any]) -> None:
     if not isinstance(existing, dict):
         raise UserError(f'{folder} already exists and is not a converted dataset: choose another '
                         '--converted-dir')
-    if isinstance(existing.get('fingerprint'), str):
-        raise UserError(f'{folder} was converted by an earlier version: {advice}')
     expected = json.loads(json.dumps(record))
     for key, description in IDENTITY.items():
         if existing.get(key) != expected.get(key):
@@ -108,10 +91,6 @@ def split_images(classes: Mapping[str, Collection[str]],
 
     Args:
         classes: Image name -> classes in the image.
-        args: Options of the split.
-
-    Raises:
-        ValueError: If ``--group-regex`` does not match a name.
     """
     groups = None
     if args.group_regex is not None:

@@ -29,20 +29,14 @@ TEST_LEFT = 'images of the test split are not used'
 
 @dataclass(frozen=True)
 class DataFormat:
-    """A dataset format: how it is detected and how it is converted.
-
-    Attributes:
-        name: Name of the format.
-        type: ``instances`` for detectors, ``labels`` for segmenters.
-        layout: Files by which it is detected, for messages.
-        detect: Returns True if a file or folder has this format; reads only few files.
-        open: Sets the options for COCO files or label maps from ``data``, and returns the folder
-            of a conversion if it wrote one. The report collects errors and warnings.
-    """
+    """A dataset format: how it is detected and how it is converted."""
     name: str
-    type: AnnotationType
-    layout: str
+    type: AnnotationType  # ``instances`` for detectors, ``labels`` for segmenters
+    layout: str  # files by which it is detected, for messages
+    # Returns True if a file or folder has this format; reads only few files.
     detect: Callable[[Path], bool]
+    # Converts ``data`` where needed, and sets the options for COCO files or label maps. Returns the
+    # folder of a conversion if it was written now.
     open: Callable[[DataOptions, Report], Path | None]
 
 
@@ -58,36 +52,24 @@ class Occurrences:
 
 @dataclass
 class ReadContext:
-    """State while a dataset is read.
-
-    Attributes:
-        root: Folder that locations are relative to.
-        report: Collects errors.
-        paths: Paths passed with ``--data``.
-        skips_bad_data: Whether to skip unusable samples instead of reporting errors.
-        boxes_only: Whether masks are not used.
-        dropped: What the COCO format cannot hold, or is not used.
-        repairs: What was repaired.
-        skipped: Skipped samples, and why.
-        tables: Files about the whole dataset that were read.
-        labels: Files of single images that were read, or do not exist.
-        listings: Images of each folder by stem, for :meth:`find_image`.
-        owners: Images that :meth:`find_image` found, and the annotation file of each.
-        errors: Errors that were reported.
-    """
-    root: Path
-    report: Report
-    paths: Sequence[Path] = ()
-    skips_bad_data: bool = False
-    boxes_only: bool = False
+    """State while a dataset is read."""
+    root: Path  # folder that locations are relative to
+    report: Report  # collects errors
+    paths: Sequence[Path] = ()  # paths passed with ``--data``
+    skips_bad_data: bool = False  # whether to skip unusable samples instead of reporting errors
+    boxes_only: bool = False  # whether masks are not used
+    # What the COCO format cannot hold, or is not used.
     dropped: dict[str, Occurrences] = field(default_factory=dict)
-    repairs: dict[str, Occurrences] = field(default_factory=dict)
-    skipped: dict[str, str] = field(default_factory=dict)
-    tables: set[Path] = field(default_factory=set)
+    repairs: dict[str, Occurrences] = field(default_factory=dict)  # completed repairs
+    skipped: dict[str, str] = field(default_factory=dict)  # skipped samples, and why
+    tables: set[Path] = field(default_factory=set)  # files about the whole dataset that were read
+    # Files of single images that were read, or do not exist.
     labels: set[Path] = field(default_factory=set)
+    # Images of each folder by stem, for :meth:`find_image`.
     listings: dict[Path, dict[str, list[Path]]] = field(default_factory=dict)
+    # Images that :meth:`find_image` found, and the annotation file of each.
     owners: dict[Path, Path] = field(default_factory=dict)
-    errors: set[str] = field(default_factory=set)
+    errors: set[str] = field(default_factory=set)  # errors that were reported
 
     def count_repair(self, what: str, location: str | None = None) -> None:
         """Count a repair; the first location becomes its example."""
@@ -96,6 +78,10 @@ class ReadContext:
     def count_dropped(self, what: str, location: str | None = None, count: int = 1) -> None:
         """Count something that is not converted; the first location becomes its example."""
         self.dropped.setdefault(what, Occurrences(first=location)).count += count
+
+    def count_link(self, path: Path) -> None:
+        """Count a link to a folder that was read already."""
+        self.count_dropped('links to folders that were read already are ignored', self.locate(path))
 
     def locate(self, file: Path, place: int | str | None = None) -> str:
         """Return the location of a file, or of a line or object in it, relative to the root."""
@@ -165,7 +151,6 @@ class ReadContext:
         a part of its objects each time.
 
         Args:
-            file: The annotation file.
             name: Name or relative path of the image in the annotations.
             folders: Folders of images, in addition to the folder of the annotations.
         """
@@ -189,9 +174,9 @@ class ReadContext:
                 names = ' and '.join(image.name for image in images)
                 self.add_error(file, f'matches several images, {names}: rename one')
                 return None
-        path = PureWindowsPath(name or '')  # accepts both separators
-        if path.name:
-            for way in (file.parent / path.as_posix(), *(folder / path.name for folder in folders)):
+        named = PureWindowsPath(name or '')  # accepts both separators
+        if named.name:
+            for way in (file.parent / named.as_posix(), *(each / named.name for each in folders)):
                 if way.is_file() and way.suffix.lower() in SUFFIXES:
                     return way
         self.reject(file, f'its image {name or file.stem} does not exist')
@@ -205,10 +190,6 @@ class ReadContext:
                 if path not in used and path not in self.owners:
                     self.count_dropped('images without annotations, or of no split, are not used',
                                        self.locate(path))
-
-    def report_skipped(self) -> None:
-        """Add a warning about skipped samples."""
-        report_skipped(list(self.skipped.values()), self.report)
 
     def ignore_errors(self) -> ReadContext:
         """Return a context for test data: nothing uses them, so errors do not matter."""
@@ -269,30 +250,39 @@ def find_root_above_images(folder: Path) -> Path:
 
 def find_files(folder: Path,
                suffixes: Collection[str],
-               context: ReadContext | None = None) -> list[Path]:
+               on_link: Callable[[Path], None] | None = None,
+               on_error: Callable[[OSError], None] | None = None) -> list[Path]:
     """Return all files in and below a folder that have one of some suffixes, except hidden ones.
 
     Args:
-        folder: The folder.
         suffixes: Lower-case suffixes; names can have upper-case ones.
-        context: Counts links to folders that were read already, which are not followed.
+        on_link: Called for links to folders that were read already, which are not followed.
+        on_error: Called for folders that cannot be read.
     """
     top = os.path.realpath(folder)
     files, visited = [], {top, *map(str, Path(top).parents)}
-    for parent, below, names in os.walk(folder, followlinks=True):
+    for parent, below, names in os.walk(folder, followlinks=True, onerror=on_error):
         for name in list(below):
             real = os.path.realpath(os.path.join(parent, name))
             if real in visited:
                 below.remove(name)
-                if context:
-                    context.count_dropped('links to folders that were read already are ignored',
-                                          context.locate(Path(parent, name)))
+                if on_link:
+                    on_link(Path(parent, name))
             visited.add(real)
         files += [
             Path(parent, name) for name in names
             if not name.startswith('.') and os.path.splitext(name)[1].lower() in suffixes
         ]
     return sorted(files)
+
+
+def read_start(file: Path, num_bytes: int = 1000) -> bytes:
+    """Return the start of a file, where XML has its root element; empty if it is unreadable."""
+    try:
+        with file.open('rb') as handle:
+            return handle.read(num_bytes)
+    except OSError:
+        return b''
 
 
 def read_text(file: Path) -> str:

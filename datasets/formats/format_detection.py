@@ -13,11 +13,10 @@ from colonnade.common.name_lists import format_names
 
 from ..options import DataOptions
 from ..validation.validation_report import Report
-from .conversion import keep_options
-from .data_format import SPLITS, AnnotationType, DataFormat
+from .conversion import OPTIONS
+from .data_format import SPLITS, AnnotationType, DataFormat, read_start
 from .instance_formats import INSTANCE_FORMATS, open_coco_files
 from .label_map_formats import IMAGES, LABEL_MAP_FORMATS, MASKS, open_folders
-from .voc import read_start
 
 FORMATS: tuple[DataFormat, ...] = (*INSTANCE_FORMATS, *LABEL_MAP_FORMATS)
 DESCRIPTIONS = dict(instances='instances, for a detector', labels='label maps, for a segmenter')
@@ -109,7 +108,7 @@ def open_dataset(args: DataOptions, annotation_type: AnnotationType | None,
         ValueError: If the data have no known format, or no two splits.
     """
     folder = None
-    keep_options(args)
+    args.given = {key: vars(args).get(name) for key, name in OPTIONS.items()}
     if args.data:
         folder = _open_format(args, annotation_type, report)
     elif args.coco:

@@ -17,7 +17,7 @@ from ..validation.validation_report import Report
 from .coco import is_coco, read_coco, read_coco_file
 from .coco_repairs import align_categories, fill_masks
 from .conversion import convert_once, describe_split, split_images
-from .data_format import ALL, DataFormat, ReadContext, find_root_above_images
+from .data_format import ALL, DataFormat, ReadContext, find_root_above_images, report_skipped
 from .labelme import is_labelme, read_labelme
 from .voc import is_voc, read_voc
 from .yolo import is_yolo, read_yolo
@@ -33,15 +33,9 @@ def open_instances(name: str, read: Reader, args: DataOptions, report: Report) -
     Args:
         name: Name of the format.
         read: Reader of the format.
-        args: Options with ``data``; changed.
-        report: Collects errors and warnings.
 
     Returns:
         The folder of a conversion if it was written now.
-
-    Raises:
-        OSError: If a file cannot be read or written.
-        ValueError: If there are not two splits, and no ``--val-fraction``.
     """
     folders = [find_root_above_images(p.parent if p.is_file() else p) for p in args.data]
     context = ReadContext(
@@ -97,7 +91,7 @@ def _convert_instances(name: str, indices: dict[str, DataIndex], args: DataOptio
     if context.repairs:
         repairs = '; '.join(f'{what} ({each})' for what, each in context.repairs.items())
         report.add_warning(f'repaired: {repairs}')
-    context.report_skipped()
+    report_skipped(list(context.skipped.values()), report)
     args.images = [index.images for index in sides]
     files = [index.file for index in sides if index.file]
     if len(files) == len(sides):

@@ -51,26 +51,31 @@ def open_folders(args: DataOptions, report: Report) -> Path | None:
     return convert_label_set(labels, args, report)
 
 
+def _find_all(args: DataOptions, find: Callable[[Path], list]) -> list:
+    return [folder for root in args.data for folder in find(root)]
+
+
 def _find_cityscapes(args: DataOptions, report: Report) -> LabelSet:
     _reject_options(args, 'Cityscapes', 'classes', 'label_zero', 'color_map', 'suffixes')
-    pairs = [pair for root in args.data for pair in find_cityscapes_folders(root)]
-    return read_cityscapes(pairs, report)
+    return read_cityscapes(_find_all(args, find_cityscapes_folders), report)
 
 
 def _find_roboflow(args: DataOptions, report: Report) -> LabelSet:
     _reject_options(args, "Roboflow's masks", 'classes', 'label_zero', 'color_map', 'suffixes')
     _report_test_folders(args.data, report)
-    folders = [folder for root in args.data for folder in find_roboflow_folders(root)]
-    return read_roboflow(folders, report)
+    return read_roboflow(_find_all(args, find_roboflow_folders), report)
 
 
 def _find_labelme(args: DataOptions, report: Report) -> LabelSet:
     _reject_options(args, 'LabelMe', 'color_map', 'suffixes')
     _report_test_folders(args.data, report)
-    folders = [folder for root in args.data for folder in find_labelme_folders(root)]
     classes, args.classes = args.classes, None
     return read_labelme_label_maps(
-        folders, classes, args.label_zero, report, skips_bad_data=args.on_bad_data == 'skip')
+        _find_all(args, find_labelme_folders),
+        classes,
+        args.label_zero,
+        report,
+        skips_bad_data=args.on_bad_data == 'skip')
 
 
 def _find_voc(args: DataOptions, report: Report) -> LabelSet:
@@ -87,7 +92,7 @@ def _find_voc(args: DataOptions, report: Report) -> LabelSet:
 
 
 def _find_folders(args: DataOptions, report: Report) -> LabelSet:
-    pairs = [pair for root in args.data for pair in find_folders(root)]
+    pairs = _find_all(args, find_folders)
     _report_test_folders(args.data, report)
     return _read_pairs(pairs, args, args.data, report)
 
@@ -104,9 +109,6 @@ def find_folders(root: Path) -> list[Pair]:
 
     A dataset has ``images`` and ``masks``, with folders of splits inside or around them, or
     ``train`` and ``train_labels`` and so on.
-
-    Raises:
-        ValueError: If several folders match.
     """
     images, masks = find_child(root, IMAGES), find_child(root, MASKS)
     splits = [_find_split_pair(root, images, masks, SPLITS[split]) for split in ('train', 'val')]

@@ -17,8 +17,7 @@ from ..custom.label_maps import IGNORED
 from ..data_index import DataIndex
 from ..validation.image_files import read_labels
 from ..validation.validation_report import Report, abbreviate, find_repeated
-from .color_masks import ColorReader
-from .color_tables import ColorTable
+from .color_masks import ColorReader, ColorTable
 from .data_format import find_split_folders
 from .label_sets import LabelSet, Pair, Reader, find_child, pair_files
 
@@ -45,11 +44,7 @@ def find_cityscapes_folders(root: Path) -> list[Pair]:
 
 
 def read_cityscapes(folders: list[Pair], report: Report) -> LabelSet:
-    """Return label maps with train IDs unchanged, or those with IDs to be converted.
-
-    Raises:
-        ValueError: If there are none.
-    """
+    """Return label maps with train IDs unchanged, or those with IDs to be converted."""
     has_train_ids, has_ids = (
         all(next(masks.rglob(f'*{end}'), None) for _, masks in folders) for end in (TRAIN_IDS, IDS))
     if not has_train_ids and not has_ids:
@@ -89,12 +84,7 @@ def find_roboflow_folders(root: Path) -> list[Path]:
 
 
 def read_roboflow(folders: list[Path], report: Report) -> LabelSet:
-    """Return label maps, which are converted if their values or names require it.
-
-    Raises:
-        OSError: If a list of classes cannot be read.
-        ValueError: If one is malformed, or they differ.
-    """
+    """Return label maps, which are converted if their values or names require it."""
     tables = [_read_roboflow_classes(folder / ROBOFLOW_CLASSES) for folder in folders]
     if tables[-1] != tables[0]:
         raise UserError(
@@ -182,13 +172,8 @@ def read_voc_label_maps(root: Path, lists: Sequence[Path], table: ColorTable | N
     """Return label maps unchanged, or color-coded masks to be converted.
 
     Args:
-        root: Folder of the dataset.
         lists: Lists of training and validation images, or a single list.
         table: Table of colors if masks are color-coded.
-        report: Collects errors and warnings.
-
-    Raises:
-        ValueError: If no image of a list exists.
     """
     images, masks = find_child(root, IMAGES), root / VOC_MASKS
     assert images is not None  # see find_voc_lists

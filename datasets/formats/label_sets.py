@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from PIL import Image
@@ -39,33 +39,20 @@ class ConversionError(Exception):
 
 @dataclass(frozen=True)
 class LabelSet:
-    """Label maps of a dataset in some format.
-
-    Attributes:
-        format: Name of the format.
-        splits: Training and validation, or one split to be divided.
-        suffixes: Endings of image and label map names; required for lists.
-        lists: Text files that name the images of both splits.
-        read: Reader of label files; None if they are label maps.
-        classes: Names of the classes.
-        palette: Colors of the classes.
-        label_zero: Meaning of label 0: ``ignore`` or ``class``.
-        ignore_255: Whether 255 stands for unlabeled pixels.
-        meaning: JSON content that determines the labels, in addition to the files.
-        tables: Files with this content.
-        dropped: What a conversion omits, and how often.
-    """
+    """Label maps of a dataset in some format."""
     format: str
-    splits: Sequence[DataIndex]
+    splits: Sequence[DataIndex]  # training and validation, or one split to be divided
+    # Endings of image and label map names; required for lists.
     suffixes: tuple[str, str] | None = None
-    lists: Sequence[Path] | None = None
-    read: Reader | None = None
-    classes: Sequence[str] | None = None
-    palette: Sequence[tuple[int, int, int]] | None = None
-    label_zero: str | None = None
-    ignore_255: bool = False
-    meaning: Any = None
-    tables: Sequence[Path] = ()
+    lists: Sequence[Path] | None = None  # text files that name the images of both splits
+    read: Reader | None = None  # reader of label files; None if they are label maps
+    classes: Sequence[str] | None = None  # names of the classes
+    palette: Sequence[tuple[int, int, int]] | None = None  # colors of the classes
+    label_zero: Literal['ignore', 'class'] | None = None  # meaning of label 0
+    ignore_255: bool = False  # whether 255 stands for unlabeled pixels
+    meaning: Any = None  # JSON content that determines the labels, in addition to the files
+    tables: Sequence[Path] = ()  # files with this content
+    # What a conversion omits, and how often.
     dropped: Mapping[str, int] = field(default_factory=dict)
 
     @property
@@ -77,11 +64,7 @@ class LabelSet:
 def find_child(folder: Path,
                names: Iterable[str],
                normalize: Callable[[str], str] = str.lower) -> Path | None:
-    """Return the subfolder whose normalized name is one of some names, or None.
-
-    Raises:
-        ValueError: If there are several, and several of them have images.
-    """
+    """Return the subfolder whose normalized name is one of some names, or None."""
     if not folder.is_dir():
         return None
     expected = set(names)
@@ -117,7 +100,6 @@ def pair_files(folders: Sequence[Pair],
     Args:
         folders: Folders of images and label maps.
         suffixes: Suffixes of the names; None infers them.
-        report: Collects errors such as images without a label map.
         skips_bad_data: Whether to skip images without a label map.
 
     Returns:
@@ -168,10 +150,6 @@ def convert_label_set(labels: LabelSet, args: DataOptions, report: Report) -> Pa
 
     Returns:
         The folder of a conversion if it was written now.
-
-    Raises:
-        OSError: If it cannot be written.
-        ValueError: If there are not two splits.
     """
     if report.num_errors:
         return None
@@ -238,11 +216,7 @@ def _convert_label_maps(labels: LabelSet, args: DataOptions, report: Report) -> 
 
 def _write_label_maps(scratch: Path, labels: LabelSet, args: DataOptions, report: Report,
                       progress: Progress) -> dict[str, Any]:
-    """Write label maps and lists of images, and return content for the record.
-
-    Raises:
-        ConversionError: If there are errors.
-    """
+    """Write label maps and lists of images, and return content for the record."""
     skips_bad_data = args.on_bad_data == 'skip'
     errors = Report() if skips_bad_data else report
     classes: list[dict[str, list[str]]] = []

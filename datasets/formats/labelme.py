@@ -50,7 +50,8 @@ def read_labelme(path: Path, context: ReadContext) -> dict[str, DataIndex]:
         folders = {ALL: path}
     images = {}
     for split, folder in folders.items():
-        files = list(filter(looks_like_labelme, find_files(folder, ('.json', ), context)))
+        files = list(
+            filter(looks_like_labelme, find_files(folder, ('.json', ), context.count_link)))
         if split == 'test':
             context.count_dropped(TEST_LEFT, count=len(files))
             continue
@@ -138,18 +139,11 @@ def _make_mask_instance(label: str, rle: dict[str, Any], location: str) -> Insta
 
 
 class Outline(NamedTuple):
-    """A shape: a mask, a polygon, or neither if it has no area.
-
-    Attributes:
-        label: Name of the class.
-        points: Polygon (x, y, x, y, ...) in pixels, or an empty list.
-        is_box: Whether the polygon is a box.
-        mask: Array ``(H, W)`` of 0 and 1, uint8, with the size of the image.
-    """
-    label: str
-    points: list[float]
-    is_box: bool = False
-    mask: np.ndarray | None = None
+    """A shape: a mask, a polygon, or neither if it has no area."""
+    label: str  # name of the class
+    points: list[float]  # polygon (x, y, x, y, ...) in pixels, or an empty list
+    is_box: bool = False  # whether the polygon is a box
+    mask: np.ndarray | None = None  # array ``(H, W)`` of 0 and 1, uint8, with the size of the image
 
 
 def read_outline(shape: Any, size: tuple[int, int] | None, context: ReadContext,
@@ -157,13 +151,7 @@ def read_outline(shape: Any, size: tuple[int, int] | None, context: ReadContext,
     """Return the outline of a shape.
 
     Args:
-        shape: Entry of ``shapes``.
         size: Width and height of the image; with None, masks are not decoded.
-        context: Counts what is dropped.
-        location: Location of the shape.
-
-    Raises:
-        ValueError: If it is malformed.
     """
     label = shape.get('label') if isinstance(shape, dict) else None
     if not isinstance(label, str) or not label.strip():

@@ -5,6 +5,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from ..custom.label_maps import IGNORED
 from ..data_index import DataIndex
 from ..rle import decode_rle, encode_segmentation
 from ..validation.validation_report import Report
-from .data_format import ReadContext, find_files, find_split_folders
+from .data_format import ReadContext, find_files, find_split_folders, report_skipped
 from .label_sets import LabelSet, find_common_folder
 from .labelme import find_labelme_image, load_labelme, looks_like_labelme, read_outline
 
@@ -26,12 +27,8 @@ BACKGROUND_NAMES = (BACKGROUND, '_background_')
 
 @dataclass(frozen=True)
 class LabelMeReader:
-    """Reader that draws label maps: shapes in the order of the file, later ones on top.
-
-    Attributes:
-        classes: Names of the labels from 1 on.
-    """
-    classes: tuple[str, ...]
+    """Reader that draws label maps: shapes in the order of the file, later ones on top."""
+    classes: tuple[str, ...]  # names of the labels from 1 on
 
     def __call__(self, source: Path, size: tuple[int, int]) -> np.ndarray:
         """Return the label map ``(H, W)``, uint8, of a valid LabelMe file.
@@ -73,7 +70,7 @@ def find_labelme_folders(root: Path) -> list[Path]:
 
 def read_labelme_label_maps(folders: Sequence[Path],
                             classes: Sequence[str] | None,
-                            label_zero: str | None,
+                            label_zero: Literal['ignore', 'class'] | None,
                             report: Report,
                             *,
                             skips_bad_data: bool = False) -> LabelSet:
@@ -83,13 +80,12 @@ def read_labelme_label_maps(folders: Sequence[Path],
         folders: Folders of training and validation, or a single folder.
         classes: Names of the labels from 1 on. Defaults to all names, sorted.
         label_zero: Meaning of pixels outside of shapes: ``ignore``, or ``class`` (background).
-        report: Collects errors and warnings.
         skips_bad_data: Whether to skip images with unusable shapes.
     """
     names: set[str] = set()
     context = ReadContext(find_common_folder(folders), report, skips_bad_data=skips_bad_data)
     splits = [_index_folder(folder, names, context) for folder in folders]
-    context.report_skipped()
+    report_skipped(list(context.skipped.values()), report)
     special = {UNLABELED, *BACKGROUND_NAMES}
     found = tuple(name for name in classes or sorted(names) if name not in special)
     if len(found) > IGNORED - 1:
@@ -115,10 +111,10 @@ def read_labelme_label_maps(folders: Sequence[Path],
 def _index_folder(folder: Path, names: set[str], context: ReadContext) -> DataIndex:
     """Return the images of a folder and their files, and add the class names to ``names``."""
     sources: dict[Path, Path] = {}
-    for file in filter(looks_like_labelme, find_files(folder, ('.json', ), context)):
+    for file in filter(looks_like_labelme, find_files(folder, ('.json', ), context.count_link)):
         content = load_labelme(file, context)
-        image = content and find_labelme_image(file, content, context)
-        if not content or image is None:
+        image = find_labelme_image(file, content, context) if content else None
+        if content is None or image is None:
             continue
         sources[image] = file
         for number, shape in enumerate(content['shapes'], 1):

@@ -64,9 +64,6 @@ def split_dataset(labels: Mapping[str, Collection[str]],
 
     Returns:
         Names of training and of validation images, in the order of ``labels``.
-
-    Raises:
-        ValueError: If the fraction is not between 0 and 1, or there is only one group.
     """
     if not 0 < fraction < 1:
         raise UserError(f'the validation fraction must be between 0 and 1, got {fraction}')
@@ -111,15 +108,8 @@ def _distribute(units: list[_Unit], training: _Side, validation: _Side) -> None:
         for index in holders[rarest]:
             if index not in added:
                 added.add(index)
-                last = [label for label in units[index].counts if remaining[label] == 1]
-
-                def compute_need(side: _Side, other: _Side) -> tuple[int, float, float]:
-                    num_missing = sum(label in other.classes and label not in side.classes
-                                      for label in last)  # noqa: B023, called at once
-                    return num_missing, side.missing[rarest], side.missing_images  # noqa: B023
-
-                needs_more = compute_need(validation, training) > compute_need(training, validation)
-                (validation if needs_more else training).add(units[index])
+                _choose_side(units[index], rarest, remaining, training,
+                             validation).add(units[index])
                 for label in units[index].counts:
                     remaining[label] -= 1
         del remaining[rarest]
@@ -127,6 +117,19 @@ def _distribute(units: list[_Unit], training: _Side, validation: _Side) -> None:
         if index not in added:
             needs_more = validation.missing_images > training.missing_images
             (validation if needs_more else training).add(unit)
+
+
+def _choose_side(unit: _Unit, rarest: str, remaining: Counter[str], training: _Side,
+                 validation: _Side) -> _Side:
+    """Return the side that lacks classes of which this unit is the last, or that needs it most."""
+    last = [label for label in unit.counts if remaining[label] == 1]
+
+    def compute_need(side: _Side, other: _Side) -> tuple[int, float, float]:
+        num_lacking = sum(label not in side.classes and label in other.classes for label in last)
+        return num_lacking, side.missing[rarest], side.missing_images
+
+    needs_more = compute_need(validation, training) > compute_need(training, validation)
+    return validation if needs_more else training
 
 
 def _balance(training: _Side, validation: _Side, num_training: int) -> None:

@@ -12,10 +12,12 @@ from colonnade.common.errors import UserError
 
 from ..data_index import AnnotatedImage, DataIndex, Instance, index_images
 from .data_format import (ALL, SPLITS, TEST_LEFT, TOO_FEW_POINTS, Occurrences, ReadContext,
-                          are_finite, compute_box, find_files, find_split_folders, glob_nearby)
+                          are_finite, compute_box, find_files, find_split_folders, glob_nearby,
+                          read_start)
 
 SIDES = ('xmin', 'ymin', 'xmax', 'ymax')
-FLAGS = ('truncated', 'occluded', 'attributes', 'part', 'actions', 'pose')  # of objects, dropped
+FLAGS = ('truncated', 'occluded', 'attributes', 'part', 'actions', 'pose'
+         )  # dropped properties of objects
 UNSET_FLAGS = ('0', '', 'Unspecified')
 ANNOTATIONS, IMAGES = ('Annotations', 'annotations'), ('JPEGImages', 'images', 'Images')
 
@@ -27,15 +29,6 @@ def is_voc(path: Path) -> bool:
 
 def _looks_like_voc(file: Path) -> bool:
     return bool(re.search(rb'<([\w.-]+:)?annotation[\s/>]', read_start(file)))
-
-
-def read_start(file: Path) -> bytes:
-    """Return the start of a file, where XML has its root element; empty if it is unreadable."""
-    try:
-        with file.open('rb') as handle:
-            return handle.read(1000)
-    except OSError:
-        return b''
 
 
 def read_voc(path: Path, context: ReadContext) -> dict[str, DataIndex]:
@@ -96,7 +89,7 @@ def _find_files_by_split(path: Path, context: ReadContext) -> dict[str, list[Pat
     if 'train' not in folders:
         folders = {ALL: path}
     return {
-        split: list(filter(_looks_like_voc, find_files(folder, ('.xml', ), context)))
+        split: list(filter(_looks_like_voc, find_files(folder, ('.xml', ), context.count_link)))
         for split, folder in folders.items()
     }
 

@@ -25,15 +25,10 @@ NOT_LABELS = (*NAMES_FILES, *(f'{name}.txt' for names in SPLITS.values() for nam
 
 @dataclass
 class LineStatistics:
-    """Statistics of the lines of all label files.
-
-    Attributes:
-        widths: Number of columns -> number of lines.
-        num_poses: Number of lines that look like a box and keypoints (x, y, visibility).
-        errors: File, message and line number of malformed lines.
-    """
-    widths: Counter[int] = field(default_factory=Counter)
-    num_poses: int = 0
+    """Statistics of the lines of all label files."""
+    widths: Counter[int] = field(default_factory=Counter)  # number of columns -> number of lines
+    num_poses: int = 0  # number of lines that look like a box and keypoints (x, y, visibility)
+    # File, message and line number of malformed lines.
     errors: list[tuple[Path, str, int]] = field(default_factory=list)
 
     def add(self, words: list[str]) -> None:
@@ -44,7 +39,7 @@ class LineStatistics:
 
     @property
     def are_poses(self) -> bool:
-        """Whether all lines are poses with the same number of keypoints."""
+        """True if all lines are poses with the same number of keypoints."""
         return len(self.widths) == 1 and self.num_poses == self.widths.total()
 
 
@@ -72,11 +67,7 @@ def _has_labels(file: Path) -> bool:
 
 
 def read_yolo(path: Path, context: ReadContext) -> dict[str, DataIndex]:
-    """Return the splits of a dataset in YOLO format.
-
-    Raises:
-        ValueError: If there are several YAML files.
-    """
+    """Return the splits of a dataset in YOLO format."""
     yaml_files = [path] if path.is_file() else find_yaml_files(path)
     if len(yaml_files) > 1:
         raise UserError(f'{path} has several YAML files: pass one of '
@@ -110,7 +101,10 @@ def _find_images_by_split(path: Path, context: ReadContext) -> dict[str, list[Pa
     root = path / 'images' if (path / 'images').is_dir() else path
     folders = find_split_folders(path / 'images') or find_split_folders(path)
     if 'train' in folders:
-        images = {split: find_files(folder, SUFFIXES, context) for split, folder in folders.items()}
+        images = {
+            split: find_files(folder, SUFFIXES, context.count_link)
+            for split, folder in folders.items()
+        }
     else:
         text_files = {file.name.lower(): file for file in sorted(path.glob(match_suffix('.txt')))}
         lists = {
@@ -119,7 +113,7 @@ def _find_images_by_split(path: Path, context: ReadContext) -> dict[str, list[Pa
             for name in names if f'{name}.txt' in text_files
         }
         if 'train' not in lists or _has_labels(lists['train']):
-            return {ALL: find_files(root, SUFFIXES, context)}
+            return {ALL: find_files(root, SUFFIXES, context.count_link)}
         images = {
             split: read_image_list(file, path,
                                    context.ignore_errors() if split == 'test' else context)

@@ -111,7 +111,7 @@ def _find_images(file: Path, content: dict[str, Any], split: str, entry: Any,
     if path is None:
         context.add_error(file, f'{split}: {candidates[0]} does not exist')
         return []
-    images = find_files(path, SUFFIXES, context) if path.is_dir() else \
+    images = find_files(path, SUFFIXES, context.count_link) if path.is_dir() else \
         read_image_list(path, root, context)
     if not images:
         context.add_error(file, f'{split}: {path} has no images')

@@ -31,7 +31,7 @@ from .shard_writer import ShardWriter
 SPLITS = {'train_dataloader': 'train', 'val_dataloader': 'val', 'test_dataloader': 'test'}
 MEGABYTE = 10**6
 CHUNK = 2**24  # bytes read at a time
-METADATA = ('img_id', 'height', 'width', 'instances')  # of a sample, for readers of WebDataset
+METADATA = ('img_id', 'height', 'width', 'instances')  # for readers of WebDataset
 
 
 def make_shards(options: ShardOptions) -> dict[str, Any]:

@@ -1,1 +1,1 @@
-"""What is wrong with data sets, found before training and by tools/check_dataset.py."""
+"""Validation of datasets, before training and by ``colonnade check_dataset``."""

@@ -3,9 +3,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,8 +22,6 @@ from .validation_report import (Report, abbreviate, describe_json, describe_othe
 CONVERTED_FROM = 'converted_from'  # key of converted entries: file and location
 MAX_ID = 2**53  # programs that parse numbers as floats confuse larger IDs
 Entry = dict[str, Any]
-#: effect on training of an entry in which a key is missing or has a wrong value
-EffectOf = Callable[[Entry, str], Effect]
 #: checks images, and yields the entries that have a problem
 ImageCheck = Callable[[list[Entry]], Iterable[tuple[Entry, Finding]]]
 
@@ -77,8 +74,6 @@ def load_coco(ann_file: Path,
     """Return the lists of a COCO file with any content, or None if it is not one.
 
     Args:
-        ann_file: Path of the file.
-        report: Collects errors.
         needs_annotations: Whether annotations are required, as for all but test images.
         accepts_bom: Whether to skip a byte order mark, because the file will be rewritten.
     """
@@ -108,13 +103,7 @@ def load_coco(ann_file: Path,
 
 
 def load_json(path: Path, *, accepts_bom: bool = False) -> Any:
-    """Return the content of a UTF-8 JSON file.
-
-    Raises:
-        OSError: If it cannot be read.
-        RecursionError: If it is nested too deeply.
-        ValueError: If it is not JSON, or starts with a byte order mark that is not accepted.
-    """
+    """Return the content of a UTF-8 JSON file."""
     text = path.read_text(encoding='utf-8-sig' if accepts_bom else 'utf-8')
     if text.startswith('\ufeff'):
         raise UserError('it starts with a byte order mark, which pycocotools cannot read')
@@ -124,26 +113,17 @@ def load_json(path: Path, *, accepts_bom: bool = False) -> Any:
 
 @dataclass(frozen=True)
 class Usage:
-    """Use of a COCO file.
-
-    Attributes:
-        masks: Whether segmentations are used.
-        polygons_only: Whether training omits annotations with an RLE.
-        evaluated: Whether it is used for evaluation.
-        needs_iscrowd: Whether that evaluation fails without ``iscrowd``.
-        classes: Names of the used categories; None for all.
-        scores_masks: Whether that evaluation compares masks.
-    """
-    masks: bool = True
-    polygons_only: bool = False
-    evaluated: bool = False
-    needs_iscrowd: bool = False
-    classes: tuple[str, ...] | None = None
-    scores_masks: bool = True
+    """Use of a COCO file."""
+    masks: bool = True  # whether segmentations are used
+    polygons_only: bool = False  # whether training omits annotations with an RLE
+    evaluated: bool = False  # whether it is used for evaluation
+    needs_iscrowd: bool = False  # whether that evaluation fails without ``iscrowd``
+    classes: tuple[str, ...] | None = None  # names of the used categories; None for all
+    scores_masks: bool = True  # whether that evaluation compares masks
 
     @property
     def scores_polygons(self) -> bool:
-        """Whether pycocotools evaluates with its masks."""
+        """True if pycocotools evaluates with its masks."""
         return self.evaluated and self.scores_masks
 
     def has_class(self, name: Any) -> bool:
@@ -176,19 +156,15 @@ def check_instances(ann_file: Path,
     """Check all entries of a COCO file, and its images.
 
     Args:
-        ann_file: Path of the file, for messages.
-        content: Content of the file, from :func:`load_coco`.
-        report: Collects errors and warnings.
         check_images: Check of the images; None skips them.
         usage: Use of the file. Defaults to training with masks.
     """
     usage = usage or Usage()
     valid: dict[str, list[Entry]] = {}
     known: dict[str, set[int]] = {}
-    for kind, fields in FIELDS.items():
-        valid[kind], known[kind] = find_valid_entries(
-            content[kind], kind, fields, ann_file, report,
-            partial(_get_effect, kind=kind, known=known, usage=usage))
+    for kind in FIELDS:
+        valid[kind], known[kind] = find_valid_entries(content[kind], kind, ann_file, report, known,
+                                                      usage)
     for kind in FIELDS:
         if number := len(content[kind]) - len(valid[kind]):
             text = f'{ann_file}: {number} of {len(content[kind])} {kind} have missing or wrong ' \
@@ -243,15 +219,14 @@ def _has_id(entry: Any) -> bool:
 
 def find_valid_entries(entries: list,
                        kind: str,
-                       fields: dict[str, Field],
                        ann_file: Path,
                        report: Report,
-                       get_effect: EffectOf | None = None) -> tuple[list[Entry], set[int]]:
+                       known: Mapping[str, set[int]] | None = None,
+                       usage: Usage | None = None) -> tuple[list[Entry], set[int]]:
     """Return the entries whose fields are valid, and the IDs of all entries."""
-    get_effect = get_effect or partial(
-        _get_effect, kind=kind, known={'images': set()}, usage=Usage())
+    known, usage = known or {'images': set()}, usage or Usage()
     valid, ids = [], []
-    tests = [(key, field.holds) for key, field in fields.items()]
+    tests = [(key, field.holds) for key, field in FIELDS[kind].items()]
     for index, entry in enumerate(entries):
         try:
             is_valid = all(holds(entry[key]) for key, holds in tests)
@@ -261,7 +236,7 @@ def find_valid_entries(entries: list,
             valid.append(entry)
             ids.append(entry['id'])
         else:
-            _report_entry(entry, index, kind, fields, ann_file, report, get_effect)
+            _report_entry(entry, index, kind, ann_file, report, known, usage)
             if _has_id(entry):
                 ids.append(entry['id'])
     for number in find_repeated(ids):
@@ -271,8 +246,9 @@ def find_valid_entries(entries: list,
     return valid, set(ids)
 
 
-def _report_entry(entry: Any, index: int, kind: str, fields: dict[str, Field], ann_file: Path,
-                  report: Report, get_effect: EffectOf) -> None:
+def _report_entry(entry: Any, index: int, kind: str, ann_file: Path, report: Report,
+                  known: Mapping[str, set[int]], usage: Usage) -> None:
+    fields = FIELDS[kind]
     has_id = isinstance(entry, dict) and INTEGER.holds(entry.get('id'))
     place = f'{ann_file}: ' + (f'{SINGULAR[kind]} {entry["id"]}' if has_id else f'{kind}[{index}]')
     location: dict[str, Any] = dict(places=(str(ann_file), ), id=entry['id'] if has_id else None)
@@ -283,16 +259,18 @@ def _report_entry(entry: Any, index: int, kind: str, fields: dict[str, Field], a
     missing = [key for key in fields if key not in entry]
     if missing:
         rule = 'no-iscrowd' if missing == ['iscrowd'] else 'incomplete-entry'
-        effect = min((get_effect(entry, key) for key in missing), key=EFFECTS.index)
+        effects = [_get_effect(entry, key, kind, known, usage) for key in missing]
+        effect = min(effects, key=EFFECTS.index)
         text = f'{place} has no {", ".join(missing)}'
         report.add(Finding(rule, text, **location, effect=effect))
     for key, field in fields.items():
         if key in entry and not field.holds(entry[key]):
             text = f'{place}: {key} must be {field.expected}, got {abbreviate(entry[key])}'
-            report.add(Finding('wrong-value', text, **location, effect=get_effect(entry, key)))
+            effect = _get_effect(entry, key, kind, known, usage)
+            report.add(Finding('wrong-value', text, **location, effect=effect))
 
 
-def _get_effect(entry: Entry, key: str, kind: str, known: dict[str, set[int]],
+def _get_effect(entry: Entry, key: str, kind: str, known: Mapping[str, set[int]],
                 usage: Usage) -> Effect:
     """Return the effect on training if a key of an entry is missing or wrong."""
     if kind == 'annotations' and key in ('bbox', 'area', 'iscrowd'):
@@ -308,26 +286,22 @@ def _get_effect(entry: Entry, key: str, kind: str, known: dict[str, set[int]],
     value = entry[key]
     if kind == 'categories' and key == 'name' and not usage.has_class(value):
         return 'none'
-    if key == 'iscrowd' or key.endswith('id') and (isinstance(value, str) or is_integral(value)):
+    is_integral = type(value) is int or type(value) is float and value.is_integer()
+    if key == 'iscrowd' or key.endswith('id') and (isinstance(value, str) or is_integral):
         return 'meaning'
     if key in ('width', 'height') and is_number(value) and value > 0:
         return 'none'
     return 'loading'
 
 
-def is_integral(value: Any) -> bool:
-    """Return True if a value is an integer of any size, or a float without fraction."""
-    return type(value) is int or type(value) is float and value.is_integer()
-
-
 def _find_rle_sizes(annotations: list[Entry], images: dict[int, Entry],
                     check_images: ImageCheck | None) -> dict[int, list[int]]:
     """Return image ID -> height and width, where the image matches its RLEs but not its entry."""
-    sizes = {}
+    sizes: dict[int, list[int]] = {}
     for annotation in annotations:
         image, mask = images.get(annotation['image_id']), annotation.get('segmentation')
-        if image and isinstance(mask, dict) and is_size(size := mask.get('size')) and \
-                size != [image['height'], image['width']]:
+        size: Any = mask.get('size') if isinstance(mask, dict) else None
+        if image and is_size(size) and size != [image['height'], image['width']]:
             sizes[image['id']] = size
     entries = [dict(images[key], height=size[0], width=size[1]) for key, size in sizes.items()]
     for entry, _ in check_images(entries) if check_images and entries else ():

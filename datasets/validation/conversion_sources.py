@@ -102,10 +102,6 @@ def find_changes(folder: Path) -> list[str] | None:
 
     Returns:
         None if the sources are on another machine, not readable by this user or not recorded.
-
-    Raises:
-        OSError: If a source cannot be read for another reason.
-        ValueError: If the record is damaged.
     """
     if not (folder / SOURCES).is_file():
         return None
@@ -153,10 +149,8 @@ def report_changes(dataset: ConfigDict, config: Any, known: set[Path], report: R
     """Report a conversion whose sources have changed.
 
     Args:
-        dataset: Settings of the dataset.
         config: Path of the config, for the command in the message.
         known: Folders that were checked before; updated.
-        report: Collects findings.
     """
     folder = find_conversion(dataset)
     if folder is None or folder in known:

@@ -5,7 +5,6 @@ import os
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import cv2
 
@@ -59,21 +58,19 @@ def check_datasets(options: CheckDataOptions) -> list[Source]:
         check_source(cfg, source, level)
         report_changes(source.dataset, options.config, known, source.report)
     if options.json:
-        write_json(Path(options.json), _to_json(sources))
-    return sources
-
-
-def _to_json(sources: Sequence[Source]) -> dict[str, Any]:
-    return dict(
-        stops_training=count_stopping_findings(sources),
-        data_sets=[
+        write_json(
+            Path(options.json),
             dict(
-                name=source.name,
-                type=get_type_name(source.dataset.type),
-                images=source.num_images,
-                annotations=source.num_annotations,
-                **source.report.to_json()) for source in sources
-        ])
+                stops_training=count_stopping_findings(sources),
+                data_sets=[
+                    dict(
+                        name=source.name,
+                        type=name_of(source.dataset.type),
+                        images=source.num_images,
+                        annotations=source.num_annotations,
+                        **source.report.to_json()) for source in sources
+                ]))
+    return sources
 
 
 def count_stopping_findings(sources: Sequence[Source]) -> int:

@@ -47,12 +47,7 @@ class OtherLabelsError(UserError):
 
 @contextmanager
 def open_image(source: Path | BytesIO) -> Iterator[Image.Image]:
-    """Context manager that opens an image of any size, of which Pillow has read only the header.
-
-    Raises:
-        FileNotFoundError: If it does not exist.
-        OSError: If it cannot be read, and for any error within the context.
-    """
+    """Context manager that opens an image of any size, of which Pillow has read only the header."""
     with any_size:  # a header needs no memory, and callers that decode check the size
         try:
             with Image.open(source) as image:
@@ -70,13 +65,8 @@ def read_image_size(path: Path,
     """Return width and height as OpenCV decodes an image, from its header where possible.
 
     Args:
-        path: Path of the image.
         depths: Records bit depth and channels.
         color_type: ``color_type`` of mmcv's loading step.
-
-    Raises:
-        FileNotFoundError: If it does not exist.
-        OSError: If OpenCV cannot decode it to colors.
     """
     try:
         with open_image(path) as image:
@@ -152,7 +142,6 @@ def check_header(path: Path,
     """Return what is wrong with an image according to its header, or None.
 
     Args:
-        path: Path of the image.
         declared: Width and height in its annotations, or None.
         depths, color_type: See :func:`read_image_size`.
     """
@@ -173,7 +162,6 @@ def check_decoded_image(path: str,
 
     Args:
         path: Path for the message.
-        content: Content of the file.
         declared, color_type: See :func:`check_header`.
     """
     try:
@@ -260,12 +248,6 @@ def read_label_values(mask: Path | BytesIO, size: tuple[int, int] | None) -> fro
     Args:
         mask: Path or content of the label map.
         size: Width and height of its image, or None if unknown.
-
-    Raises:
-        OSError: If it cannot be read.
-        OtherSizeError: If its size differs.
-        OtherLabelsError: If mmseg would read other labels.
-        ValueError: If it is not a label map.
     """
     with open_image(mask) as image:
         format_name, (width, height) = image.format, image.size
@@ -276,7 +258,7 @@ def read_label_values(mask: Path | BytesIO, size: tuple[int, int] | None) -> fro
         raise UserError(f'the label map has {width} x {height} pixels, more than the {limit} that '
                         'Pillow loads for mmseg: cut it into tiles')
     if isinstance(mask, Path):
-        mask = BytesIO(mask.read_bytes())  # as in mmseg; Pillow would memory-map a file
+        mask = BytesIO(mask.read_bytes())  # Pillow would memory-map a file, unlike mmseg
     mask.seek(0)
     with open_image(mask) as image:
         label_map = np.asarray(image)

@@ -30,22 +30,13 @@ IGNORED = 255  # label that mmseg excludes from losses and metrics
 
 @dataclass(frozen=True)
 class LabelLoading:
-    """Loading of the label maps of a dataset.
-
-    Attributes:
-        load: Pipeline step that loads them.
-        classes: Names of the labels, from 0.
-        ignored: Labels that are excluded from training.
-        settings: ``backend_args`` of the dataset.
-        is_stock: Whether the step is mmseg's, which uses pixel values as labels.
-        color_type: ``color_type`` of mmcv's step that loads images.
-    """
-    load: Callable[[dict[str, Any]], dict[str, Any]]
-    classes: tuple[str, ...]
-    ignored: Collection[int]
-    settings: dict[str, Any] | None
-    is_stock: bool
-    color_type: str = 'color'
+    """Loading of the label maps of a dataset."""
+    load: Callable[[dict[str, Any]], dict[str, Any]]  # pipeline step that loads them
+    classes: tuple[str, ...]  # names of the labels, from 0
+    ignored: Collection[int]  # labels that are excluded from training
+    settings: dict[str, Any] | None  # ``backend_args`` of the dataset
+    is_stock: bool  # whether the step is mmseg's, which uses pixel values as labels
+    color_type: str = 'color'  # ``color_type`` of mmcv's step that loads images
 
     def read_image_size(self, info: dict[str, Any]) -> tuple[int, int] | None:
         """Return width and height of an image, or None if it cannot be read."""
@@ -75,7 +66,7 @@ def build_label_loading(cfg: Config, dataset: ConfigDict) -> LabelLoading | None
                         dataset.pipeline[0].get('color_type', 'color'))  # yapf: disable
 
 
-def find_unknown_labels(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[Finding]:
+def find_label_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[Finding]:
     """Yield an error for each mmseg dataset with labels beyond its classes in a sample of files.
 
     A GPU would not name the label map at which it fails. Before training, the preflight check does
@@ -107,7 +98,6 @@ def check_label_map(info: dict[str, Any],
 
     Args:
         info: Data info of the image.
-        loading: How the dataset loads label maps.
         size: Width and height of the image, if known.
     """
     path = info['seg_map_path']
@@ -144,7 +134,7 @@ def _check_labels(labels: np.ndarray, loading: LabelLoading, info: dict[str,
     if labels.dtype == np.uint8:
         values = np.flatnonzero(np.bincount(labels.ravel()))
     else:
-        values = np.unique(labels.astype(np.int64))  # as mmseg packs them
+        values = np.unique(labels.astype(np.int64))  # type of packed labels in mmseg
     invalid = values[(values < 0) | (values >= len(loading.classes))]
     unknown = sorted(set(invalid.tolist()) - set(loading.ignored))
     if unknown:

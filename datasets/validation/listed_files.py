@@ -28,34 +28,23 @@ Size = tuple[int, int]  # width and height
 
 @dataclass(frozen=True)
 class CheckLevel:
-    """Thoroughness of a check.
-
-    Attributes:
-        is_full: Whether to decode all files; otherwise they are listed, and some headers are read.
-        workers: Number of threads that decode.
-        shows_progress: Whether to print a progress line.
-        visited: Collects the files and folders that were checked, unless all files are decoded.
-        allow_external_files: Whether annotations may refer to files anywhere.
-    """
+    """Thoroughness of a check."""
+    # Whether to decode all files; otherwise they are listed, and some headers are read.
     is_full: bool = False
-    workers: int = 2
-    shows_progress: bool = False
+    workers: int = 2  # number of threads that decode
+    shows_progress: bool = False  # whether to print a progress line
+    # Collects the files and folders that were checked, unless all files are decoded.
     visited: set[str] = field(default_factory=set)
-    allow_external_files: bool = True
+    allow_outside: bool = True  # whether annotations may refer to files anywhere
 
 
 @dataclass(frozen=True)
 class ImageLoading:
-    """Loading of the images of a dataset.
-
-    Attributes:
-        settings: ``backend_args`` of the dataset.
-        color_type: ``color_type`` of mmcv's step.
-        is_custom: Whether images are loaded by another step or with any bit depth and number of
-            channels; then they are not decoded here.
-    """
-    settings: Any = None
-    color_type: str = 'color'
+    """Loading of the images of a dataset."""
+    settings: Any = None  # ``backend_args`` of the dataset
+    color_type: str = 'color'  # ``color_type`` of mmcv's step
+    # Whether another step loads images, or any bit depth and number of channels is loaded. Such
+    # images are not decoded here.
     is_custom: bool = False
 
 
@@ -174,8 +163,6 @@ def make_image_check(folder: str, loading: ImageLoading, level: CheckLevel,
 
     Args:
         folder: Folder that file names are relative to.
-        loading: How the dataset loads images.
-        level: Thoroughness of the check.
         used: IDs of the images that training uses; others have no effect. None for all.
     """
 

@@ -88,9 +88,6 @@ def decode_counts(counts: str) -> Iterator[int]:
 
     Each character holds five bits, lowest first. From the fourth run on, a value is the difference
     from the run before the previous one.
-
-    Raises:
-        ValueError: If the string is malformed.
     """
     runs: list[int] = []
     value = shift = 0

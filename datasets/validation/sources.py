@@ -35,21 +35,12 @@ from .validation_report import Report
 
 @dataclass
 class Source:
-    """A dataset of a config that reads files and does not wrap other datasets.
-
-    Attributes:
-        name: Key in the config.
-        split: ``'train'``, ``'val'`` or ``'test'``.
-        dataset: Settings of the dataset.
-        usage: Use of its COCO file.
-        report: Errors and warnings about its files.
-        num_images, num_annotations: Counts in its files.
-    """
-    name: str
-    split: str
-    dataset: ConfigDict
-    usage: Usage
-    report: Report = field(default_factory=Report)
+    """A dataset of a config that reads files and does not wrap other datasets."""
+    name: str  # key in the config
+    split: str  # ``'train'``, ``'val'`` or ``'test'``
+    dataset: ConfigDict  # settings of the dataset
+    usage: Usage  # use of its COCO file
+    report: Report = field(default_factory=Report)  # errors and warnings about its files
     num_images: int = 0
     num_annotations: int = 0
 
@@ -64,7 +55,7 @@ class Source:
 
     @property
     def is_coco(self) -> bool:
-        """Whether it reads a COCO file as mmdet's CocoDataset does."""
+        """True if it reads a COCO file as mmdet's CocoDataset does."""
         cls, coco = (
             find_class(each, DATASETS) for each in (self.dataset.type, 'mmdet.CocoDataset'))
         return (reads_categories(self.dataset) and bool(self.dataset.get('ann_file'))
@@ -79,7 +70,7 @@ class Source:
 
     @property
     def loading(self) -> ImageLoading:
-        """How it loads images."""
+        """Loading of its images."""
         steps = self.dataset.get('pipeline') or []
         first = steps[0] if steps else {}
         color_type = first.get('color_type', 'color')
@@ -157,9 +148,7 @@ def _check_outside(source: Source, infos: Sequence[dict[str, Any]], level: Check
     """Report files outside of the folders of a dataset.
 
     Args:
-        source: The dataset.
         infos: Dicts with ``img_path`` or ``seg_map_path``, and perhaps the ``id`` of the image.
-        level: Thoroughness of the check.
     """
     if level.allow_external_files:
         return
@@ -245,7 +234,7 @@ def _find_used_images(content: dict[str, list], source: Source) -> set[Any] | No
                          if each['category_id'] in known}  # yapf: disable
             images = [image for image in images if image['id'] in annotated]
         return {image['id'] for image in _select_indices(images, dataset.get('indices'))}
-    except (KeyError, TypeError):  # of entries that are reported elsewhere
+    except (KeyError, TypeError):  # malformed entries, which are reported elsewhere
         return None
 
 

@@ -205,8 +205,13 @@ def test_third_party_formats(form: str, formats: dict[str, Path], draw: st.DataO
         for part, content in zip(('train', 'val'), written, strict=False):
             (folder.parent / f'{part}.json').write_text(json.dumps(content))
             quiet = Report()
-            check_instances(folder.parent / f'{part}.json', content, quiet,
-                            check_images=make_header_check(folder), usage=Usage(masks=False))  # yapf: disable
+            check_images, usage = make_header_check(folder), Usage(masks=False)
+            check_instances(
+                folder.parent / f'{part}.json',
+                content,
+                quiet,
+                check_images=check_images,
+                usage=usage)
             wrong = [error for error in quiet.errors if 'does not exist' not in error]
             assert form == 'coco' or not wrong, wrong
     finally:

@@ -149,7 +149,7 @@ def make_label_files() -> dict[str, bytes]:
         bmp=encode_image(gray, 'BMP'),
         gif=encode_image(gray, 'GIF'),
         webp=encode_image(gray, 'WEBP', lossless=True),
-        colours=encode_image(IMAGE, 'PNG'))
+        colors=encode_image(IMAGE, 'PNG'))
 
 
 LABEL_FILES = make_label_files()

@@ -1,8 +1,8 @@
-"""What the tests with hypothesis share: how many cases, how files are changed, what must hold.
+"""Fuzzing with hypothesis: number of cases, changes of files, and expected errors.
 
-Real files are changed in one to four places. What reads them must take them, or refuse them by an
-error that users get as a line. ``HYPOTHESIS_PROFILE=thousands`` runs more cases, other ones each
-time, or as many of each test as ``FUZZING_CASES`` says.
+Valid files are changed in one to four places. Readers must accept them, or reject them with an
+error that users get as one line. ``HYPOTHESIS_PROFILE=thousands`` runs more cases, different ones
+each time, or ``FUZZING_CASES`` of each test.
 """
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from hypothesis import HealthCheck, Phase, event, settings
 from hypothesis import strategies as st
 
 THOUSANDS = os.environ.get('HYPOTHESIS_PROFILE') == 'thousands'
-SECONDS = 180  # of a case that hangs
-MEMORY = 6 * 2**30  # bytes that a case may ask for on top of what the process has
-Answer = TypeVar('Answer')
-#: values that files hold where something else is expected
+SECONDS = 180  # timeout of a case
+MEMORY = 6 * 2**30  # bytes that a case may allocate
+Result = TypeVar('Result')
+#: unexpected values in files
 ODD = (None, True, False, 0, -1, 1, 2, 255, 2**31, -2**31, 2**53 + 1, 2**63, 2**64, 10**400, 0.5,
        -0.0, 1e308, 1e-320, float('nan'), float('inf'), -float('inf'), '', ' ', '0', 'nan', 'x\ny',
        '\x1b[31mred', 'a\0b', '../../x', '/etc/passwd', 'ü', '\ud800', '{{ x }}', 'x' * 5000, [],
@@ -44,7 +44,7 @@ NUMBERS = (0, 1, 2, 127, 128, 255, 256, 2**15, 2**16 - 1, 2**31 - 1, 2**31, 2**3
 
 
 class Changed(bytes):
-    """A file's content that is shown by its changes: those of a failing case are short."""
+    """Content of a file that is displayed by its changes, which are short for a failing case."""
 
     changes: tuple[Any, ...] = ()
 
@@ -52,20 +52,15 @@ class Changed(bytes):
         return f'{len(self)} bytes changed by {self.changes}'
 
 
-def changed(content: bytes, changes: list[Any]) -> Changed:
-    """Content with what was changed in it."""
+def make_changed(content: bytes, changes: list[Any]) -> Changed:
+    """Return content with a record of its changes."""
     found = Changed(content)
     found.changes = tuple(changes)
     return found
 
 
 def fuzz(few: int = 25, many: int = 4000) -> settings:
-    """The settings of a test.
-
-    Args:
-        few: Cases of ``make test``, always the same.
-        many: Cases of ``make test-faults``.
-    """
+    """Return settings with few fixed cases for ``make test``, many for ``make test-faults``."""
     return settings(
         max_examples=int(os.environ.get('FUZZING_CASES', many)) if THOUSANDS else few,
         derandomize=not THOUSANDS,
@@ -78,13 +73,13 @@ def fuzz(few: int = 25, many: int = 4000) -> settings:
 
 @contextmanager
 def limited() -> Iterator[None]:
-    """While open, what hangs is stopped, and what asks for too much memory gets a MemoryError."""
+    """Context manager that stops a hang, and raises a MemoryError for huge allocations."""
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     with open('/proc/self/statm') as file:
         size = int(file.read().split()[0]) * resource.getpagesize()
     before = signal.signal(signal.SIGALRM, stop)
     signal.alarm(SECONDS)
-    faulthandler.dump_traceback_later(2 * SECONDS, exit=True, file=sys.__stderr__)  # of C's loops
+    faulthandler.dump_traceback_later(2 * SECONDS, exit=True, file=sys.__stderr__)  # for loops in C
     resource.setrlimit(resource.RLIMIT_AS, (size + MEMORY, hard))
     try:
         yield
@@ -99,32 +94,32 @@ def stop(*_: Any) -> None:
     raise AssertionError(f'a case takes more than {SECONDS} seconds')
 
 
-def attempt(call: Callable[[], Answer], *kinds: type[Exception], names: str = '') -> Answer | None:
-    """What a call returns; None if it raises an error of these kinds, which must be of use.
+def attempt(call: Callable[[], Result], *kinds: type[Exception], names: str = '') -> Result | None:
+    """Return the result of a call, or None if it raises a useful error of some types.
 
     Args:
-        call: Without arguments.
-        *kinds: ValueError and OSError if not given, as the tools print them.
-        names: What each error must name, such as a path.
+        call: Function without arguments.
+        *kinds: Error types. Defaults to ValueError and OSError, which the tools print.
+        names: Text that each error must contain, such as a path.
     """
     expected = kinds or (ValueError, OSError)
     try:
         with limited():
-            found = call()
+            result = call()
     except expected as error:
-        assert str(error).strip() and names in str(error), f'{type(error)} names nothing: {error}'
-        event('refused')
+        assert str(error).strip() and names in str(error), f'{type(error)} is useless: {error}'
+        event('rejected')
         return None
-    event('taken')
-    return found
+    event('accepted')
+    return result
 
 
 @st.composite
 def changed_bytes(draw: st.DrawFn, source: bytes, most: int = 4) -> bytes:
-    """A file's content, changed in one to ``most`` places."""
+    """Draw the content of a file with one to ``most`` changes."""
     data, changes = bytearray(source), []
     for _ in range(draw(st.integers(1, most))):
-        at, length = draw(place_in(len(data))), draw(st.integers(1, 16))
+        at, length = draw(draw_index(len(data))), draw(st.integers(1, 16))
         how = draw(st.sampled_from(['flip', 'set', 'number', 'cut', 'remove', 'insert', 'repeat']))
         end = at + length
         match how:
@@ -147,11 +142,11 @@ def changed_bytes(draw: st.DrawFn, source: bytes, most: int = 4) -> bytes:
                 new = bytes(data[at:end]) * 2
         data[at:end] = new
         changes.append((at, end, new))
-    return changed(bytes(data), changes)
+    return make_changed(bytes(data), changes)
 
 
-def place_in(length: int) -> st.SearchStrategy[int]:
-    """An index, in half of the cases of the first or last bytes, where formats say most."""
+def draw_index(length: int) -> st.SearchStrategy[int]:
+    """Return a strategy for indices, half of them in the first or last bytes."""
     last = max(length - 1, 0)
     ends = st.one_of(st.integers(0, min(255, last)), st.integers(max(0, last - 255), last))
     return st.one_of(ends, st.integers(0, last))
@@ -159,7 +154,7 @@ def place_in(length: int) -> st.SearchStrategy[int]:
 
 @st.composite
 def changed_text(draw: st.DrawFn, source: str, most: int = 4) -> str:
-    """A text, of which one to ``most`` words or marks are others."""
+    """Draw a text with one to ``most`` changed words or marks."""
     words = re.findall(r'[-+\w.]+|\s|.', source)
     for _ in range(draw(st.integers(1, most))):
         at, length = draw(st.integers(0, max(len(words) - 1, 0))), draw(st.integers(1, 20))
@@ -181,23 +176,16 @@ def changed_text(draw: st.DrawFn, source: str, most: int = 4) -> str:
 
 @st.composite
 def changed_values(draw: st.DrawFn, source: Any, most: int = 4, odd: Any = ODD) -> Any:
-    """Nested dicts and lists as JSON has them, changed in one to ``most`` places.
-
-    Args:
-        draw: Of hypothesis.
-        source: What is changed; it stays as it is.
-        most: Number of changes.
-        odd: What values become.
-    """
+    """Draw a copy of nested dicts and lists with one to ``most`` changes, some to odd values."""
     root = [deepcopy(source)]
     for _ in range(draw(st.integers(1, most))):
-        parent, key = draw(place_below(root))
+        parent, key = draw(draw_location(root))
         value = parent[key]
         match draw(st.sampled_from(['odd', 'near', 'remove', 'rename', 'repeat', 'other', 'nest'])):
             case 'odd':
                 parent[key] = deepcopy(draw(st.sampled_from(odd)))
             case 'near' if type(value) in (int, float):
-                half = 0.5 if abs(value) < 1e300 else 1  # larger integers are no floats
+                half = 0.5 if abs(value) < 1e300 else 1  # larger integers have no float
                 parent[key] = value + draw(st.sampled_from([-1, 1, half, -100, 100, -2 * value]))
             case 'near' if isinstance(value, str):
                 parent[key] = draw(changed_text(value, 1))
@@ -209,7 +197,7 @@ def changed_values(draw: st.DrawFn, source: Any, most: int = 4, odd: Any = ODD) 
             case 'repeat' if isinstance(parent, list) and parent is not root:
                 parent.append(deepcopy(value))
             case 'other':
-                others, other = draw(place_below(root))
+                others, other = draw(draw_location(root))
                 parent[key] = deepcopy(others[other])
             case 'nest':
                 parent[key] = draw(st.sampled_from([[value], {'a': value}, str(value)]))
@@ -217,8 +205,8 @@ def changed_values(draw: st.DrawFn, source: Any, most: int = 4, odd: Any = ODD) 
 
 
 @st.composite
-def place_below(draw: st.DrawFn, root: list[Any]) -> tuple[Any, Any]:
-    """A dict or list and a key of it, whether few or many values lie below."""
+def draw_location(draw: st.DrawFn, root: list[Any]) -> tuple[Any, Any]:
+    """Draw a dict or list and one of its keys, at any depth."""
     parent: Any = root
     key: Any = 0
     while isinstance(parent[key], (dict, list)) and parent[key] and draw(st.integers(0, 5)):
@@ -230,17 +218,17 @@ def place_below(draw: st.DrawFn, root: list[Any]) -> tuple[Any, Any]:
 
 @st.composite
 def changed_json(draw: st.DrawFn, source: Any, most: int = 4) -> bytes:
-    """The content of a JSON file: its values are changed, or its bytes, or both."""
+    """Draw the content of a JSON file with changed values, bytes or both."""
     how = draw(st.integers(0, 9))
     values = source if how == 0 else draw(changed_values(source, most))
     text = json.dumps(values).encode()
     if how < 2:
         return draw(changed_bytes(text))
-    return changed(text, differences(source, values))
+    return make_changed(text, differences(source, values))
 
 
 def differences(before: Any, after: Any, path: str = '') -> list[str]:
-    """Where nested dicts and lists differ, and what stands there."""
+    """Return the paths at which nested dicts and lists differ, with the new values."""
     if type(before) is type(after) is dict:
         own = [] if before.keys() == after.keys() else [f'{path}: {repr(list(after))[:300]}']
         return own + [text for key in before if key in after

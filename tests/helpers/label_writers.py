@@ -1,4 +1,4 @@
-"""Data sets of label maps in the forms that other programs write, made of images and labels."""
+"""Writers of label map datasets in third-party formats, from images and labels."""
 from __future__ import annotations
 
 import csv
@@ -9,15 +9,15 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-NAMES = ('sky & so on', 'road', 'tree', 'house')  # of labels 0 to 3
-COLOURS = ((0, 0, 0), (128, 64, 128), (107, 142, 35), (70, 70, 200))
-#: names of images, their pixels (H, W, 3) and labels (H, W)
+NAMES = ('sky & so on', 'road', 'tree', 'house')  # labels 0 to 3
+COLORS = ((0, 0, 0), (128, 64, 128), (107, 142, 35), (70, 70, 200))
+#: image name -> pixels (H, W, 3) and labels (H, W)
 Samples = Mapping[str, tuple[np.ndarray, np.ndarray]]
 Splits = Mapping[str, Samples]
 
 
 def draw_samples(names: Sequence[str], size: tuple[int, int] = (48, 40), seed: int = 0) -> Samples:
-    """Noise whose labels are rectangles, all of the four in each."""
+    """Draw noise with rectangles of all four labels."""
     random, (width, height), found = np.random.default_rng(seed), size, {}
     for name in names:
         labels = np.zeros((height, width), np.uint8)
@@ -33,15 +33,15 @@ def save(path: Path, values: np.ndarray, palette: Sequence[Sequence[int]] | None
     path.parent.mkdir(parents=True, exist_ok=True)
     image = Image.fromarray(values)
     if palette:
-        image.putpalette([channel for colour in palette for channel in colour])
+        image.putpalette([channel for color in palette for channel in color])
     image.save(path)
     return path
 
 
-def painted(labels: np.ndarray, colours: Sequence[Sequence[int]] = COLOURS) -> np.ndarray:
-    """The picture in colours of a label map; 255 is white."""
+def paint(labels: np.ndarray, colors: Sequence[Sequence[int]] = COLORS) -> np.ndarray:
+    """Return the color-coded mask of a label map; 255 is white."""
     table = np.full((256, 3), 255, np.uint8)
-    table[:len(colours)] = colours
+    table[:len(colors)] = colors
     return table[labels]
 
 
@@ -51,18 +51,18 @@ def write_cityscapes(root: Path, splits: Splits, kind: str = 'labelTrainIds') ->
             place = Path(split, 'bonn')
             save(root / 'leftImg8bit' / place / f'{name}_leftImg8bit.png', pixels)
             save(root / 'gtFine' / place / f'{name}_gtFine_{kind}.png', labels)
-            save(root / 'gtFine' / place / f'{name}_gtFine_color.png', painted(labels))
+            save(root / 'gtFine' / place / f'{name}_gtFine_color.png', paint(labels))
     return root
 
 
 def write_camvid(root: Path, splits: Splits, table: str | None = None) -> Path:
-    """As the copy of CamVid that is used most: ``class_dict.csv`` and ``train_labels``."""
+    """Write the most common format of CamVid: ``class_dict.csv`` and ``train_labels``."""
     for split, samples in splits.items():
         for name, (pixels, labels) in samples.items():
             save(root / split / f'{name}.png', pixels)
-            save(root / f'{split}_labels' / f'{name}_L.png', painted(labels))
+            save(root / f'{split}_labels' / f'{name}_L.png', paint(labels))
     if table is None:
-        rows = zip(NAMES, COLOURS, strict=True)
+        rows = zip(NAMES, COLORS, strict=True)
         table = 'name,r,g,b\n' + ''.join(f'{n},{",".join(map(str, c))}\n' for n, c in rows)
     if table:
         root.mkdir(exist_ok=True)
@@ -74,14 +74,14 @@ def write_voc(root: Path, splits: Splits, palette: bool = True) -> Path:
     for split, samples in splits.items():
         for name, (pixels, labels) in samples.items():
             save(root / 'JPEGImages' / f'{name}.jpg', pixels)
-            values = labels if palette else painted(labels)
-            save(root / 'SegmentationClass' / f'{name}.png', values, COLOURS if palette else None)
+            values = labels if palette else paint(labels)
+            save(root / 'SegmentationClass' / f'{name}.png', values, COLORS if palette else None)
         lists = root / 'ImageSets/Segmentation'
         lists.mkdir(parents=True, exist_ok=True)
         (lists / f'{split}.txt').write_text(''.join(f'{name}\n' for name in samples))
     if not palette:
-        rows = zip(NAMES, COLOURS, strict=True)
-        text = ''.join(f'{name}:{",".join(map(str, colour))}::\n' for name, colour in rows)
+        rows = zip(NAMES, COLORS, strict=True)
+        text = ''.join(f'{name}:{",".join(map(str, color))}::\n' for name, color in rows)
         (root / 'labelmap.txt').write_text(f'# label:color_rgb:parts:actions\n{text}')
     return root
 
@@ -101,11 +101,11 @@ def write_roboflow(root: Path, splits: Splits, values: Sequence[int] = (0, 1, 2,
 
 
 def write_labelme(root: Path, splits: Splits) -> Path:
-    """A rectangle, or a polygon with its corners, for each label but 0."""
+    """Write a rectangle, or a polygon with its corners, for each label except 0."""
     for split, samples in splits.items():
         for name, (pixels, labels) in samples.items():
             save(root / split / f'{name}.jpg', pixels)
-            shapes = [shape_of(labels, label) for label in (1, 2, 3) if (labels == label).any()]
+            shapes = [make_shape(labels, label) for label in (1, 2, 3) if (labels == label).any()]
             content = dict(
                 version='5.5.0',
                 flags={},
@@ -118,7 +118,7 @@ def write_labelme(root: Path, splits: Splits) -> Path:
     return root
 
 
-def shape_of(labels: np.ndarray, label: int) -> dict:
+def make_shape(labels: np.ndarray, label: int) -> dict:
     rows, columns = np.nonzero(labels == label)
     left, top = float(columns.min()), float(rows.min())
     right, bottom = float(columns.max() + 1), float(rows.max() + 1)
@@ -132,9 +132,9 @@ def write_folders(root: Path,
                   splits: Splits,
                   images: str = 'images/{}',
                   masks: str = 'masks/{}',
-                  colours: bool = False) -> Path:
+                  colors: bool = False) -> Path:
     for split, samples in splits.items():
         for name, (pixels, labels) in samples.items():
             save(root / images.format(split) / f'{name}.jpg', pixels)
-            save(root / masks.format(split) / f'{name}.png', painted(labels) if colours else labels)
+            save(root / masks.format(split) / f'{name}.png', paint(labels) if colors else labels)
     return root

@@ -4,6 +4,8 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
 from pathlib import Path
 
 import cv2
@@ -103,19 +105,19 @@ def train_and_test(run_tool: Callable, config: Path) -> dict[str, float]:
     return json.loads((work_dir / 'm.json').read_text())['metrics']
 
 
-def run_and_get_errors(run_tool: Callable, capsys: pytest.CaptureFixture[str],
-                       *arguments) -> list[str]:
+def run_and_get_errors(run_tool: Callable, *arguments: object) -> list[str]:
     """Return the errors, then the warnings, of a ``create_config`` that writes no config."""
-    out = Path('own_that_is_not_written.py')
+    out, printed, errors = Path('own_that_is_not_written.py'), StringIO(), StringIO()
     try:
-        with pytest.raises(SystemExit, match='no config was written'):
+        with redirect_stdout(printed), redirect_stderr(errors), pytest.raises(
+                SystemExit, match='no config was written'):
             run_tool('create_config', *arguments, '--out', out)
         assert not out.exists()
     finally:  # a config that was written must not make other tests fail
         out.unlink(missing_ok=True)
         shutil.rmtree(out.with_name(f'{out.stem}_data'), ignore_errors=True)
-    said = capsys.readouterr()
-    return [line for line in (said.err + said.out).splitlines() if ': ' in line]
+    lines = (errors.getvalue() + printed.getvalue()).splitlines()
+    return [line for line in lines if ': ' in line]
 
 
 def assert_messages(said: list[str], *texts: str) -> None:

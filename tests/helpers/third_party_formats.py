@@ -1,4 +1,4 @@
-"""Data sets of instances in the forms of other programs, written from COCO files."""
+"""Writers of instance datasets in third-party formats, from COCO files."""
 from __future__ import annotations
 
 import json
@@ -19,8 +19,8 @@ from colonnade.datasets.validation.validation_report import Report
 Parts = Mapping[str, tuple[Path, dict[str, Any]]]  # train, val -> folder of images, COCO's content
 
 
-def smaller(folder: Path, num_images: int = 5) -> Parts:
-    """The images of the real subset with the fewest annotations, without crowds."""
+def select_images(folder: Path, num_images: int = 5) -> Parts:
+    """Return the real images with the fewest annotations, without crowds."""
     parts: dict[str, tuple[Path, dict[str, Any]]] = {}
     for split in ('train', 'val'):
         content = json.loads((folder / f'annotations/instances_{split}2017.json').read_text())
@@ -50,7 +50,7 @@ def copy_images(parts: Parts, split: str, folder: Path) -> None:
 
 
 def write_coco(parts: Parts, out: Path) -> None:
-    """As COCO is distributed."""
+    """Write COCO's directory structure."""
     (out / 'annotations').mkdir(parents=True)
     for split, (_, content) in parts.items():
         (out / f'annotations/instances_{split}2017.json').write_text(json.dumps(content))
@@ -58,7 +58,7 @@ def write_coco(parts: Parts, out: Path) -> None:
 
 
 def write_roboflow_coco(parts: Parts, out: Path) -> None:
-    """A file beside the images; all classes are kinds of category 0, and ids count from 0."""
+    """Write a file next to the images, with a supercategory of ID 0, and IDs from 0."""
     for split, (_, content) in parts.items():
         folder = out / dict(train='train', val='valid')[split]
         copy_images(parts, split, folder)
@@ -90,7 +90,7 @@ def supervision_set(parts: Parts, split: str, out: Path) -> DetectionDataset:
 
 
 def write_yolo_boxes(parts: Parts, out: Path) -> None:
-    """images/, labels/ and data.yaml, whose names are a mapping."""
+    """Write images/, labels/ and data.yaml, whose names are a mapping."""
     names = class_names(parts)
     for split in parts:
         copy_images(parts, split, out / 'images' / split)
@@ -105,7 +105,7 @@ def write_yolo_boxes(parts: Parts, out: Path) -> None:
 
 
 def write_yolo_polygons(parts: Parts, out: Path) -> None:
-    """As Roboflow lays out YOLO: train/images, whose path in data.yaml is one folder off."""
+    """Write Roboflow's variant of YOLO: train/images, with a wrong path in data.yaml."""
     for split in parts:
         folder = out / dict(train='train', val='valid')[split]
         supervision_set(parts, split, out).as_yolo(
@@ -116,14 +116,14 @@ def write_yolo_polygons(parts: Parts, out: Path) -> None:
 
 
 def write_voc_boxes(parts: Parts, out: Path) -> None:
-    """XML beside the images, with fractions of pixels that count from 0."""
+    """Write XML next to the images, with fractional coordinates from 0."""
     for split in parts:
         copy_images(parts, split, out / split)
         globox_set(parts, split, out).save_pascal_voc(out / split)
 
 
 def write_voc_polygons(parts: Parts, out: Path) -> None:
-    """Annotations/, JPEGImages/ and ImageSets/, with polygons."""
+    """Write Annotations/, JPEGImages/ and ImageSets/, with polygons."""
     (out / 'ImageSets/Main').mkdir(parents=True)
     for split, (_, content) in parts.items():
         supervision_set(parts, split,
@@ -139,7 +139,7 @@ def write_labelme_boxes(parts: Parts, out: Path) -> None:
 
 
 def write_labelme_polygons(parts: Parts, out: Path) -> None:
-    """Parts of one object have a group_id."""
+    """Write parts of an object with the same group_id."""
     for split, (_, content) in parts.items():
         copy_images(parts, split, out / split)
         names = {category['id']: category['name'] for category in content['categories']}
@@ -170,15 +170,15 @@ WRITERS = {
     name.removeprefix('write_'): value
     for name, value in list(globals().items()) if name.startswith('write_')
 }
-BOX = '0 0.5 0.5 0.25 0.25'  # a line of YOLO's
+BOX = '0 0.5 0.5 0.25 0.25'  # line of a YOLO file
 
 
-def lines(file: Path, *texts: str) -> None:
+def write_lines(file: Path, *texts: str) -> None:
     file.write_text('\n'.join(texts))
 
 
 def draw_dataset(folder: Path) -> Parts:
-    """Two images of 48 x 40 pixels in each part, with a disc and a square."""
+    """Draw two images of 48 x 40 pixels per split, with a disc and a square."""
     parts = {}
     for split, first in (('train', 1), ('val', 100)):
         content = coco_content(first=first)
@@ -189,12 +189,12 @@ def draw_dataset(folder: Path) -> Parts:
 
 
 def options(*data: Path, out: Path, **values: Any) -> DataOptions:
-    """What tools with these data are told."""
+    """Return the options for a dataset."""
     return DataOptions(data=list(data), out=out, **values)
 
 
 def read(args: DataOptions) -> tuple[list[dict[str, Any]], Report]:
-    """Both COCO files that a format gives, and what it says."""
+    """Return the content of the COCO files that a dataset is converted to, and the report."""
     report = Report()
     with open_dataset(args, 'instances', report):
         if report.num_errors:
