@@ -85,8 +85,8 @@ REJECTED = {  # name -> array, error
     'thirteen.tif': (draw(np.uint16, (13, )), 'it has 13 channels'),
     'real.tif': (RANDOM.random(SIZE).astype(np.float32), 'floating-point numbers'),
     'double.tif': (RANDOM.random(SIZE), 'floating-point numbers'),
-    'signed.tif': (draw(np.int16), 'have a sign'),
-    'wide.tif': (draw(np.uint32), 'not of 8 or 16 bits'),
+    'signed.tif': (draw(np.int16), 'are signed'),
+    'wide.tif': (draw(np.uint32), 'instead of 8 or 16'),
 }
 
 
@@ -112,17 +112,17 @@ DECODED_DIFFERENTLY = {  # by OpenCV and Pillow: name -> how it is written, erro
                    'is transparency'),
     'planes.tif': (lambda path: tifffile.imwrite(path, draw(np.uint16, (3, )).transpose(2, 0, 1),
                                                  photometric='rgb', planarconfig='separate'),
-                   'channels of 16 bits are one behind the other'),
+                   'channels of 16 bits are stored separately'),
     'inverted.tif': (lambda path: write_tiff(path, draw(np.uint16), 'miniswhite'), 'are inverted'),
     'lab.tif': (lambda path: Image.fromarray(draw(np.uint8, (3, ))).convert('LAB').save(path),
-                'of a kind that is not read'),
+                'is not supported'),
     'ycbcr.tif': (lambda path: Image.fromarray(draw(np.uint8, (3, ))).convert('YCbCr').save(path),
-                  'of a kind that is not read'),
+                  'is not supported'),
     'deep.jp2': (lambda path: cv2.imwrite(path, draw(np.uint16, (), 4095)),
                  'a JPEG 2000 of 16 bits'),
     'deep_colors.jp2': (lambda path: cv2.imwrite(path, draw(np.uint16, (3, ))),
                         'a JPEG 2000 of 16 bits'),
-    'short.pgm': (lambda path: Path(path).write_bytes(b'P5 2 1 100 \x00\x64'), 'end at 100'),
+    'short.pgm': (lambda path: Path(path).write_bytes(b'P5 2 1 100 \x00\x64'), 'value is 100'),
     'real.pfm': (lambda path: cv2.imwrite(path, RANDOM.random(SIZE).astype(np.float32)),
                  'floating-point numbers'),
 }  # yapf: disable

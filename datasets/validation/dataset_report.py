@@ -65,7 +65,7 @@ def check_datasets(options: CheckDataOptions) -> list[Source]:
                 data_sets=[
                     dict(
                         name=source.name,
-                        type=name_of(source.dataset.type),
+                        type=get_type_name(source.dataset.type),
                         images=source.num_images,
                         annotations=source.num_annotations,
                         **source.report.to_json()) for source in sources

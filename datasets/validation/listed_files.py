@@ -35,7 +35,7 @@ class CheckLevel:
     shows_progress: bool = False  # whether to print a progress line
     # Collects the files and folders that were checked, unless all files are decoded.
     visited: set[str] = field(default_factory=set)
-    allow_outside: bool = True  # whether annotations may refer to files anywhere
+    allow_external_files: bool = True  # whether annotations may refer to files anywhere
 
 
 @dataclass(frozen=True)

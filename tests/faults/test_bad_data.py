@@ -424,7 +424,7 @@ def test_error_names_the_bad_sample(workers: int, train: Callable, data: Path,
                     '(index 3, BaseSegDataset) cannot be loaded: AssertionError: failed to load '
                     f'image: {path}. run colonnade check_dataset CONFIG to list all samples that '
                     'fail; '
-                    '--on-bad-data skip takes others in their place')  # yapf: disable
+                    '--on-bad-sample skip uses other samples instead')  # yapf: disable
     assert 'Traceback' not in capfd.readouterr().err
 
 
