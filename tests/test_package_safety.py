@@ -303,7 +303,7 @@ def test_small_tensors_keep_their_values() -> None:
         torch.ones(512, 513)
 
 
-@pytest.mark.parametrize('metadata, message', [('{', 'damaged'), ('[]', 'is no object'),
+@pytest.mark.parametrize('metadata, message', [('{', 'damaged'), ('[]', 'is not a JSON object'),
                                                ('[' * 10**5, 'damaged')])
 def test_metadata_of_weights(metadata: str, message: str, tmp_path: Path) -> None:
     from safetensors.torch import save_file
