@@ -145,14 +145,3 @@ def test_fuse_reports_each_block(cls: type) -> None:
     with pytest.raises(
             FusedError, match=r': .*blocks\.0\.[a-z_.]+, .*blocks\.2\.[a-z_.]+, blocks.3$'):
         backbone.fuse()
-
-
-@every_class_with_kernels
-def test_fuse_keeps_other_hooks(cls: type) -> None:
-    backbone = tiny(cls).eval()
-    state, handle = backbone.state_dict(), backbone.register_load_state_dict_pre_hook(
-        lambda *_: None)
-    backbone.fuse()
-    assert handle.id in backbone._load_state_dict_pre_hooks
-    with pytest.raises(FusedError, match='cannot load weights'):
-        backbone.load_state_dict(state)

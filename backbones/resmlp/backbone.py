@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -167,7 +167,7 @@ class ResMLP(ColumnarBackbone):
             num_classes=num_classes,
             **self._get_timm_arguments(ResBlock))
 
-    def _get_timm_arguments(self, block: type[ResBlock]) -> dict[str, Any]:
+    def _get_timm_arguments(self, block: Callable[..., nn.Module]) -> dict[str, Any]:
         return dict(
             patch_size=self.patch_size,
             embed_dim=self.embed_dim,
