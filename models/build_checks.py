@@ -56,7 +56,7 @@ def _iter_findings(cfg: Config, *, step: bool) -> Iterator[Finding]:
         if failure is not None:
             yield Finding(
                 'training-step',
-                f'a training step on two synthetic images fails: {type(failure).__name__}: {failure}',
+                f'a training step on synthetic images fails: {type(failure).__name__}: {failure}',
                 ('model', ),
                 cause=failure)
 

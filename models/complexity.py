@@ -152,7 +152,7 @@ def _iter_roi_parts(head: nn.Module) -> Iterator[Part]:
 
 
 def sum_parts(parts: list[Part]) -> Part:
-    return Part('whole model', sum(part.parameters for part in parts),
+    return Part('full model', sum(part.parameters for part in parts),
                 sum(part.multiply_adds or 0 for part in parts))
 
 

@@ -12,10 +12,10 @@ from helpers.rounding import check_all_rounding, doubled
 
 from colonnade.backbones import BACKBONES, XCiT
 from colonnade.weights import WeightsError, load_weights
-from colonnade.weights.formats import FORMATS as LAYOUTS
+from colonnade.weights.formats import FORMATS
 
 LAYOUTS_OF = {  # backbone -> those of its files; names begin with the backbone's
-    name: [layout for layout in LAYOUTS if layout.name.startswith(name)]
+    name: [layout for layout in FORMATS if layout.name.startswith(name)]
     for name in BACKBONES
 }
 SIZES = [(64, 64), (64, 96), (75, 101), (16, 16), (17, 40), (16, 400)]

@@ -168,7 +168,7 @@ def test_backbones_and_heads_of_mmdet_are_counted(config: str, parts: int, run_t
         config = 'swin/' + config.split('/')[1]
     run_tool('complexity', MMDET / config, '--size', 64, 64)
     rows = capsys.readouterr().out.splitlines()[1:]
-    assert len(rows) == parts and rows[-1].startswith('whole model')
+    assert len(rows) == parts and rows[-1].startswith('full model')
 
 
 @pytest.mark.slow

@@ -33,7 +33,7 @@ STUDY = {  # patch 4, images of 32
     'study_128_12': (128, 12, 4),
 }  # yapf: disable
 DEFAULTS = dict(img_size=224, block='parallel', centring=False)
-LAYOUTS = (CheckpointFormat('SimplifiedViT',
+FORMATS = (CheckpointFormat('SimplifiedViT',
                             ('patch_embed.proj.weight', 'pos_embed', 'blocks.0.attn.qk.')), )
 
 
@@ -59,7 +59,7 @@ def check_block(settings: Settings) -> None:
         raise UserError("centring has no effect with block='plain': remove it")
 
 
-@register_backbone(*LAYOUTS)
+@register_backbone(*FORMATS)
 class SimplifiedViT(LearnedPositions):
     """Vision transformer without class token, of simplified blocks or, to compare, plain ones.
 
