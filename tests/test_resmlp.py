@@ -34,7 +34,7 @@ def resampled(x: Tensor, of: nn.Module, grid: tuple[int, int]) -> Tensor:
 
 def windows(x: Tensor, weight: Tensor, bias: Tensor, grid: tuple[int, int],
             shifted: bool) -> Tensor:
-    """Token by token: find its window, read it with the border repeated, apply its row."""
+    """Apply its row to the window of each token, with the border repeated."""
     (h, w), n = grid, NATIVE[0]
     image, out = x.view(h, w, -1), torch.empty_like(x).view(h, w, -1)
     off = [n // 2 if shifted and size > n else 0 for size in grid]
@@ -60,7 +60,7 @@ def test_windows_match_definition(grid: tuple[int, int], shifted: bool) -> None:
 
 
 def dense(weight: Tensor, grid: tuple[int, int]) -> Tensor:
-    """The (N, N) matrix of the definition: W without its diagonal resized as a 4-D tensor."""
+    """Build the defined (N, N) matrix: W without its diagonal resized as a 4-D tensor."""
 
     def resized(columns: Tensor, old: tuple[int, int], new: tuple[int, int]) -> Tensor:
         """(old tokens, k) -> (new tokens, k), by torch's own interpolation in two dimensions."""

@@ -26,7 +26,7 @@ every_block = pytest.mark.parametrize('block', BLOCKS)
 
 
 def build_vit(block: str, **kwargs: Any) -> SimplifiedViT:
-    """A small one, whose weights are at no special point."""
+    """Build a small backbone, none of whose weights is 0 or 1."""
     made = tiny(SimplifiedViT, ARCHS[SimplifiedViT] | dict(depth=2), block=block,
                 out_indices=(0, 1), **kwargs)  # yapf: disable
     return randomised(made)
@@ -127,7 +127,7 @@ WIDTH, HEADS, TOKENS = 32, 4, 50
 
 
 def shaped(attn: ShapedAttention, x: Tensor) -> Tensor:
-    """The paper's equation 13 as it is written, head by head."""
+    """Compute equation 13 of the paper head by head."""
     tokens, heads = x.shape[1], []
     query, key = F.linear(x, attn.qk.weight, attn.qk.bias).chunk(2, dim=-1)
     parts = (part.chunk(attn.num_heads, dim=-1) for part in (x, query, key))

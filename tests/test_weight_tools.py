@@ -40,7 +40,7 @@ SHORT = ['train_cfg.max_iters=1', 'train_cfg.val_interval=1', 'train_dataloader.
 
 
 def published_state(head: str = 'sem_fpn') -> dict[str, Tensor]:
-    """A model of the slim config in the layout of the authors' files."""
+    """Return a state dict of the slim config in the authors' format."""
     cfg = Config.fromfile(CONFIGS[head])
     init_default_scope(cfg.default_scope)
     state = {}
@@ -136,7 +136,7 @@ def test_published_models_in_openmmlab_inference(head: str, tmp_path: Path) -> N
 
 
 def from_pretrained(checkpoint: str, data_root: Path, work_dir: Path) -> list[str | Path]:
-    """Arguments of one training step from pretrained weights."""
+    """Return arguments of one training step from pretrained weights."""
     init_cfg = [
         f'model.backbone.init_cfg.{setting}'
         for setting in ('type=Pretrained', f'checkpoint={checkpoint}')
