@@ -31,7 +31,7 @@ class ColumnarBackbone(Fusible, LoadableBackbone):
     """Backbone of equal blocks whose intermediate outputs are feature maps of one stride.
 
     A subclass defines its table ``variants`` and the methods :meth:`_build`, :meth:`_embed`,
-    :meth:`_run_block`, :meth:`infer_arch` and :meth:`timm_module`, and is registered by
+    :meth:`_run_block`, :meth:`infer_arch` and :meth:`build_timm_module`, and is registered by
     :func:`register_backbone`. Its parameters have the names of timm's module. Blocks after the last
     feature map are not built: they would cost memory and get no gradient.
 
@@ -118,7 +118,7 @@ class ColumnarBackbone(Fusible, LoadableBackbone):
         self.register_load_state_dict_pre_hook(_prepare_loading)
 
     @abstractmethod
-    def timm_module(self, img_size: int | tuple[int, int], num_classes: int = 0) -> nn.Module:
+    def build_timm_module(self, img_size: int | tuple[int, int], num_classes: int = 0) -> nn.Module:
         """Build timm's module of this architecture: blocks and classifier."""
 
     def build_classifier(self) -> nn.Module:

@@ -36,18 +36,19 @@ class LoadableBackbone(BaseModule):
         """Infer the ``shown_columns`` of the table from a state dict under Colonnade's names."""
 
     @classmethod
-    def arguments_for(cls, state: State) -> dict[str, Any]:
+    def get_arguments_for(cls, state: State) -> dict[str, Any]:
         """Infer arguments that build the backbone of a state dict under Colonnade's names."""
         return dict(arch=cls.infer_arch(state))
 
     @classmethod
-    def weights_name(cls, arch: str | Mapping[str, Any], init_cfg: dict | list[dict] | None) -> str:
+    def get_weights_name(cls, arch: str | Mapping[str, Any],
+                         init_cfg: dict | list[dict] | None) -> str:
         """Return timm's name of the weights in a config, or an empty string."""
         return get_timm_name(init_cfg)
 
     @classmethod
-    def implied(cls, arch: str | Mapping[str, Any],
-                init_cfg: dict | list[dict] | None) -> dict[str, Any]:
+    def get_implied_arguments(cls, arch: str | Mapping[str, Any],
+                              init_cfg: dict | list[dict] | None) -> dict[str, Any]:
         """Infer arguments that a config does not set from its weights."""
         return {}
 
@@ -70,7 +71,7 @@ class LoadableBackbone(BaseModule):
         else:
             super().init_weights()
 
-    def unused_shapes(self, state: State) -> list[Shapes]:
+    def find_unused_shapes(self, state: State) -> list[Shapes]:
         """Return the shapes of classifier tensors that the backbone does not need, in groups.
 
         A file has all tensors of a group, or none.

@@ -26,7 +26,7 @@ def build_backbone(state: State, source: str) -> ColumnarBackbone:
         own = strip_prefix(state, 'backbone.') or state
         backbone, _ = infer_backbone(own)
         with on_meta_device():
-            return backbone(**backbone.arguments_for(own))
+            return backbone(**backbone.get_arguments_for(own))
     except (LookupError, ValueError) as error:
         raise WeightsError(f'{source} shows no backbone that could be built: {error}') from error
 

@@ -124,10 +124,10 @@ def _count_on_zeros(name: str, part: nn.Module, inputs: Any, height: int, width:
     for tensor in (*part.parameters(), *part.buffers()):
         tensor.zero_()
     inputs = tree_map(lambda tensor: torch.zeros(tensor.shape), inputs)
-    return _count_part(name, part, inputs, [blank_sample(height, width)], **options)[0]
+    return _count_part(name, part, inputs, [build_blank_sample(height, width)], **options)[0]
 
 
-def blank_sample(height: int, width: int) -> BaseDataElement:
+def build_blank_sample(height: int, width: int) -> BaseDataElement:
     """Return the data sample of an image that was not resized."""
     size = dict.fromkeys(('img_shape', 'ori_shape', 'batch_input_shape', 'pad_shape'),
                          (height, width))
@@ -159,7 +159,7 @@ def sum_parts(parts: list[Part]) -> Part:
 def count_classifier(backbone: ColumnarBackbone, img_size: int) -> tuple[int, int]:
     """Count parameters and multiply-adds of the classifier, as in the papers."""
     with on_meta_device():
-        model = backbone.timm_module(img_size, num_classes=1000).eval().requires_grad_(False)
+        model = backbone.build_timm_module(img_size, num_classes=1000).eval().requires_grad_(False)
     image = torch.empty(1, 3, img_size, img_size, device='meta')
     return count_parameters(model), count_multiply_adds(model, image)[0]
 

@@ -30,6 +30,7 @@ def settle_backbone(model: ConfigDict) -> None:
         backbone = model.backbone
         if 'arch' not in backbone:
             return
-        for key, value in backbone_class.implied(backbone.arch, backbone.get('init_cfg')).items():
+        for key, value in backbone_class.get_implied_arguments(backbone.arch,
+                                                               backbone.get('init_cfg')).items():
             if backbone.get(key) is None:
                 backbone[key] = value

@@ -21,7 +21,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from colonnade.backbones import CaiT, ColumnarBackbone, PlainViT, ResMLP, XCiT
-from colonnade.backbones.kernels.devices import accelerator_forms, should_use_cpu_forms
+from colonnade.backbones.kernels.devices import force_accelerator_forms, should_use_cpu_forms
 
 SIDE = 544  # of images: more tokens than a CPU takes at a time, and more pixels than its stem
 SMALL = dict(embed_dim=32, depth=2, num_heads=4, patch_size=16, img_size=SIDE)
@@ -85,7 +85,7 @@ def check_launches(ours: Counter[str], theirs: Counter[str], more: int = 0) -> N
 def pair(name: str) -> tuple[ColumnarBackbone, Callable[[Tensor], Sequence[Tensor]], nn.Module]:
     """A backbone, what gives the same maps of timm's module, and this module."""
     backbone = MODELS[name](out_indices=TAPS, drop_path_rate=0.)
-    theirs = backbone.timm_module(SIDE)
+    theirs = backbone.build_timm_module(SIDE)
     if isinstance(backbone, (CaiT, ResMLP)):  # which takes images of other sizes, too
         embedding = getattr(theirs, 'stem', None) or theirs.patch_embed
         embedding.strict_img_size, embedding.dynamic_img_pad = False, True
@@ -175,7 +175,7 @@ def test_values_and_gradients_are_those_of_a_cpu(name: str) -> None:
     backbone = tiny(partial(MODELS[name], out_indices=TAPS)).eval()
     image, exact = torch.randn(2, 3, 96, 130), doubled(backbone)
     results = []
-    for module, given, forms in ((backbone, image, accelerator_forms),
+    for module, given, forms in ((backbone, image, force_accelerator_forms),
                                  (backbone, image, nullcontext), (exact, image.double(),
                                                                   nullcontext)):
         with forms():
@@ -208,7 +208,7 @@ def test_blocks_are_compiled_once_without_a_break(name: str) -> None:
     torch._dynamo.reset()
     backbone, counter = tiny(partial(MODELS[name], out_indices=TAPS)).eval(), CompileCounter()
     images = [torch.randn(1, 3, *size) for size in ((96, 130), (112, 64), (80, 160))]
-    with accelerator_forms(), torch.no_grad():
+    with force_accelerator_forms(), torch.no_grad():
         expected = [backbone(image)[-1] for image in images]
         for block in backbone.blocks:
             block.compile(backend=counter, dynamic=True, fullgraph=True)
@@ -222,7 +222,7 @@ def test_a_stem_takes_few_images_at_a_time_and_not_thin_strips() -> None:
     counts = []
     with torch.no_grad():
         exact, _ = doubled(backbone)._embed(image.double())
-        with accelerator_forms():
+        with force_accelerator_forms():
             plain, _ = backbone._embed(image)
         for number in (1, len(image)):
             with Launches() as seen:

@@ -22,7 +22,7 @@ def classifier(cls: type) -> nn.Module:
     torch.manual_seed(1)
     backbone = tiny(cls)
     size = backbone.settings.get('img_size', IMAGE.shape[-1])
-    model = backbone.timm_module(size, num_classes=5).eval()
+    model = backbone.build_timm_module(size, num_classes=5).eval()
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.2)
     return model.double()
@@ -99,7 +99,7 @@ def test_magnitudes_are_those_of_timms_queries_and_keys() -> None:
 
 def with_equal_weights(backbone: ColumnarBackbone) -> tuple[nn.Module, ColumnarBackbone]:
     """timm's module and the backbone with its weights."""
-    model = backbone.timm_module(IMAGE.shape[-1]).eval().double()
+    model = backbone.build_timm_module(IMAGE.shape[-1]).eval().double()
     torch.manual_seed(1)
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.2)

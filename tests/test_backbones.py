@@ -179,7 +179,7 @@ def test_feature_maps_and_gradients_equal_timm(cls: type, training: bool) -> Non
 @every_class
 def test_strict_loading(cls: type, tmp_path: Path) -> None:
     ours = tiny(cls)
-    theirs = {**ours.timm_module(64, 5).state_dict(), **ours.state_dict()}
+    theirs = {**ours.build_timm_module(64, 5).state_dict(), **ours.state_dict()}
     for state in (ours.state_dict(), theirs):
         fitting = [backbone for backbone, layouts in LAYOUTS_OF.items()
                    if any(layout.matches(state) for layout in layouts)]  # yapf: disable

@@ -13,7 +13,7 @@ from mmengine.registry import MODELS, DefaultScope
 from torch import nn
 from torch.nn import functional as F
 
-from colonnade.backbones.kernels.resampling import matrix_from_sizes
+from colonnade.backbones.kernels.resampling import build_matrix_from_sizes
 from colonnade.backbones.plain_vit.window_attention import (Heads, attend_in_padded_windows,
                                                             attend_in_windows)
 from colonnade.common.errors import UserError
@@ -216,7 +216,7 @@ def test_fused_and_foreign_backbones_are_refused() -> None:
 def test_matrices_of_exports_are_torchs(old: int, new: int) -> None:
     lines = torch.eye(old, dtype=torch.float64)[None, None]
     expected = F.interpolate(lines, size=(new, old), mode='bicubic', antialias=True)[0, 0]
-    found = matrix_from_sizes(old, new, lines)
+    found = build_matrix_from_sizes(old, new, lines)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-9)
 
 

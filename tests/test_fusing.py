@@ -14,10 +14,10 @@ from torch.utils._pytree import tree_leaves
 
 from colonnade.backbones import XCiT
 from colonnade.backbones.kernels import memory_format
-from colonnade.backbones.kernels.devices import accelerator_forms
+from colonnade.backbones.kernels.devices import force_accelerator_forms
 from colonnade.backbones.kernels.folding import FusedError
 from colonnade.configs import find_config
-from colonnade.models.complexity import blank_sample
+from colonnade.models.complexity import build_blank_sample
 from colonnade.models.fusion import fuse, maybe_fuse
 from colonnade.models.fusion.bottlenecks import UpsamplingConvolution
 from colonnade.necks import ColumnarPyramid, SimplePyramid
@@ -60,7 +60,7 @@ def outputs(model: nn.Module, size: tuple[int, int]) -> list[Tensor]:
     images = torch.randn(2, 3, *size, generator=torch.Generator().manual_seed(1)).double()
     if hasattr(model, 'roi_head'):
         return list(model.extract_feat(images))
-    return tree_leaves(model(images, [blank_sample(*size)] * 2, mode='tensor'))
+    return tree_leaves(model(images, [build_blank_sample(*size)] * 2, mode='tensor'))
 
 
 def check_same(found: list[Tensor], expected: list[Tensor]) -> None:
@@ -271,7 +271,7 @@ def test_cpu_fusions_are_skipped_on_accelerators(head: str) -> None:
     model = build_model(head)
     heads = [part for name, part in model.named_modules() if 'head' in name]
     kinds = [type(part) for part in heads]
-    with accelerator_forms():
+    with force_accelerator_forms():
         expected = outputs(model, (75, 101))
         lines = '; '.join(fuse(model))
         check_same(outputs(model, (75, 101)), expected)
@@ -292,8 +292,8 @@ def test_levels_of_input_stride_are_copies() -> None:
 @pytest.mark.parametrize('compiled, gradients', [(False, False), (True, False), (False, True)])
 def test_memory_format_of_maps(compiled: bool, gradients: bool,
                                monkeypatch: pytest.MonkeyPatch) -> None:
-    assert memory_format.operators_read_any_order()  # tools/mmcv_ext, or none
-    monkeypatch.setattr(memory_format, 'operators_read_any_order', lambda: not compiled)
+    assert memory_format.can_read_any_order()  # tools/mmcv_ext, or none
+    monkeypatch.setattr(memory_format, 'can_read_any_order', lambda: not compiled)
     wanted = torch.contiguous_format if compiled or gradients else torch.channels_last
     model, images = build_model('mask_rcnn'), torch.randn(2, 3, 75, 101).double()
     with torch.set_grad_enabled(gradients):

@@ -116,14 +116,14 @@ def test_gram(width: int) -> None:
 def test_matmul_backend_can_be_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, chosen in (('onednn', True), ('blas', False)):
         monkeypatch.setenv(matmul_backend.VARIABLE, name)
-        assert matmul_backend.onednn_is_faster() is chosen
+        assert matmul_backend.is_onednn_faster() is chosen
     monkeypatch.setenv(matmul_backend.VARIABLE, 'mkl')
     with pytest.raises(ValueError, match="COLONNADE_MATMUL must be blas or onednn, got 'mkl'"):
-        matmul_backend.onednn_is_faster()
+        matmul_backend.is_onednn_faster()
     with pytest.raises(ValueError, match="COLONNADE_MATMUL must be"):  # once, not per image
         XCiT('nano_12_p16')
     monkeypatch.delenv(matmul_backend.VARIABLE)
-    assert matmul_backend.onednn_is_faster() in (False, True)
+    assert matmul_backend.is_onednn_faster() in (False, True)
 
 
 @pytest.mark.parametrize(

@@ -107,7 +107,7 @@ def test_windows_may_be_asked_for_later() -> None:
 def test_axes_that_keep_their_size(size: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(label_maps, 'BLOCK', 2 * 4 * size[1])
     logits = torch.randn(4, 6, 7)
-    matrices = [label_maps.resizing_matrix(before, after, 0, after, after, False)
+    matrices = [label_maps.build_resizing_matrix(before, after, 0, after, after, False)
                 for before, after in zip(logits.shape[1:], size, strict=True)]  # yapf: disable
     for matrix, before, after in zip(matrices, logits.shape[1:], size, strict=True):
         assert (matrix is None) == (before == after)

@@ -109,7 +109,7 @@ def test_patches_of_14_have_a_pyramid_too() -> None:
 def test_both_sides_of_the_benchmark_do_the_same(spec: str) -> None:
     backbone = build_backbone(spec).eval()
     size = backbone.settings.get('img_size', 64)
-    timms = backbone.timm_module(size).eval()
+    timms = backbone.build_timm_module(size).eval()
     timms.load_state_dict({**timms.state_dict(), **backbone.state_dict()})
     job = Job(spec, (size, size), 1, False, False, 'cpu', 1)
     images = job.images()

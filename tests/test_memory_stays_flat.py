@@ -13,7 +13,7 @@ from mmengine.registry import MODELS, DefaultScope
 from colonnade.configs import find_config
 from colonnade.engine.runner.hooks import QuietFilter
 from colonnade.evaluation.benchmark.measurement import process_memory
-from colonnade.models.complexity import blank_sample
+from colonnade.models.complexity import build_blank_sample
 from colonnade.models.fusion import fuse
 from colonnade.models.half_precision import compute_in
 from colonnade.settings.reading import read_config
@@ -50,7 +50,7 @@ def test_memory_stays_flat(head: str, fused: bool, dtype: torch.dtype | None) ->
     held_after = []
     for number in range(1, 301):
         size = sizes.choice(SIDES), sizes.choice(SIDES)
-        model(torch.randn(1, 3, *size), [blank_sample(*size)], mode='predict')
+        model(torch.randn(1, 3, *size), [build_blank_sample(*size)], mode='predict')
         if number % 100 == 0:
             held_after.append(held())
     print(f'{head}, fused {fused}, {dtype}: {[f"{mib:.0f}" for mib in held_after]} MiB')

@@ -11,7 +11,7 @@ from mmengine.registry import MODELS
 from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounterWithBackend
 
-from colonnade.backbones.kernels.memory_format import map_order
+from colonnade.backbones.kernels.memory_format import get_map_order
 from colonnade.necks import ColumnarPyramid, SimplePyramid
 from colonnade.weights.state_dicts import WeightsError
 
@@ -206,7 +206,7 @@ def test_simple_levels_have_strides(stride: int, grid: tuple[int, int]) -> None:
     for level, out_stride in zip(levels[:4], neck.out_strides, strict=True):
         expected = [max(1, int(size * stride / out_stride)) for size in grid]
         assert list(level.shape) == [2, 6, *expected]
-        assert level.is_contiguous(memory_format=map_order(level))
+        assert level.is_contiguous(memory_format=get_map_order(level))
     assert torch.equal(levels[4], levels[3][..., ::2, ::2])
     assert all(map(torch.equal, levels, neck(maps[3:])))  # only the last map is used
 

@@ -148,7 +148,7 @@ def test_class_attention_needs_a_classifier(tmp_path: Path) -> None:
         picture(model, IMAGE, 'class-attention')
     torch.manual_seed(1)
     backbone = model.module.backbone
-    torch.save(backbone.timm_module(64, num_classes=3).state_dict(), tmp_path / 'a.pth')
+    torch.save(backbone.build_timm_module(64, num_classes=3).state_dict(), tmp_path / 'a.pth')
     drawing = drawing_of(model, 'class-attention', classifier=tmp_path / 'a.pth', blocks=[-1])
     assert [row.label for row in drawing.rows] == ['layer 1']
     assert len(panels_of(drawing)) == 5

@@ -74,7 +74,7 @@ def tiny(model: str = DINOV3, **kwargs: object) -> PlainViT:
 def pair(model: str, **kwargs: object) -> tuple[PlainViT, Intermediates]:
     """Return modules of Colonnade and timm with equal weights."""
     ours = tiny(model, **kwargs)
-    theirs = ours.timm_module(ours.settings['img_size']).double()
+    theirs = ours.build_timm_module(ours.settings['img_size']).double()
     state = theirs.state_dict()
     for key, value in ours.state_dict().items():  # frequencies of fewer blocks
         state[key] = torch.cat(

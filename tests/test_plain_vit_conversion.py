@@ -13,7 +13,7 @@ from helpers.plain_vit_files import FILES, dinov3, layer_scale_as_parameters
 
 from colonnade.backbones import PlainViT
 from colonnade.backbones.kernels.devices import on_meta_device
-from colonnade.backbones.plain_vit.architectures import known_models
+from colonnade.backbones.plain_vit.architectures import list_known_models
 from colonnade.models.checkpoint_conversion import build_backbone, plan_conversion
 from colonnade.weights import downloads
 from colonnade.weights.files import read_checkpoint
@@ -37,7 +37,7 @@ SOME = ('vit_small_patch16_rope_ape_224', 'vit_base_patch16_sapiens2')
 
 @pytest.mark.parametrize('model', [
     pytest.param(model, marks=() if model in SOME else pytest.mark.slow)
-    for model in sorted(known_models())
+    for model in sorted(list_known_models())
 ])
 def test_identifies_every_timm_model(model: str) -> None:
     state = build_state(model)

@@ -27,8 +27,8 @@ from torchvision.ops import roi_align as theirs
 from colonnade.backbones.kernels.folding import FusedError
 from colonnade.datasets.mask_encoding import encode_for
 from colonnade.datasets.rle import encode_masks
-from colonnade.models.fusion.region_heads import (BagRoIExtractor, ClassMaskHead, fuse_regions,
-                                                  modules_in_default_order)
+from colonnade.models.fusion.region_heads import (BagRoIExtractor, ClassMaskHead,
+                                                  find_modules_in_default_order, fuse_regions)
 from colonnade.models.fusion.roi_align import BagRoIAlign, roi_align
 from colonnade.models.replacement import copy_as
 from colonnade.settings.reading import read_config
@@ -144,7 +144,7 @@ def test_viewing_heads_get_default_format() -> None:
     expected = roi_head._bbox_forward(maps, rois)
     assert fuse_regions(roi_head) == ['RoI extractors sum pixels of channels-last maps (1)']
     torch.testing.assert_close(roi_head._bbox_forward(maps, rois), expected)
-    assert modules_in_default_order(nn.Sequential(roi_head)) == set(roi_head.modules())
+    assert find_modules_in_default_order(nn.Sequential(roi_head)) == set(roi_head.modules())
 
 
 def test_rpn_without_nms_is_unchanged() -> None:

@@ -98,7 +98,8 @@ def test_devices_without_float64(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, 'eye',
                         lambda *args, **kwargs: made.append(kwargs) or eye(*args, **kwargs))
     for dtype in (torch.float32, torch.float16):
-        matrix = resampling.resampling_matrix(5, 3, torch.empty(1, dtype=dtype, device='meta'))
+        matrix = resampling.build_resampling_matrix(5, 3,
+                                                    torch.empty(1, dtype=dtype, device='meta'))
         assert (matrix.device.type, matrix.dtype) == ('meta', torch.float32)
     assert {kwargs['device'] for kwargs in made} == {'cpu'}
 

@@ -35,7 +35,7 @@ def config(tmp_path: Path) -> Path:
 
 def test_benchmark_finds_toy() -> None:
     backbone = build_backbone('Toy:tiny')
-    theirs = backbone.timm_module(64).eval()
+    theirs = backbone.build_timm_module(64).eval()
     theirs.load_state_dict({**theirs.state_dict(), **backbone.state_dict()})
     image = torch.randn(1, 3, 64, 64)
     with torch.no_grad():
@@ -68,7 +68,7 @@ def test_toy_weights_convert_and_train(config: Path, shapes: Path, tmp_path: Pat
                                        run_tool: Callable,
                                        capsys: pytest.CaptureFixture[str]) -> None:
     backbone = tiny(Toy, dict(embed_dim=32, depth=4, patch_size=16))
-    published = {**backbone.timm_module(64, 5).state_dict(), **backbone.state_dict()}
+    published = {**backbone.build_timm_module(64, 5).state_dict(), **backbone.state_dict()}
     torch.save(published, tmp_path / 'timms.pth')
     run_tool('convert_checkpoint', tmp_path / 'timms.pth', tmp_path / 'ours.pth')
     assert ': Toy; ' in capsys.readouterr().out

@@ -24,7 +24,7 @@ TINY = ARCHS[XCiT]
 @torch.no_grad()
 def test_default_memory_format_for_compiled_mmcv(batch: int,
                                                  monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory_format, 'operators_read_any_order', lambda: False)
+    monkeypatch.setattr(memory_format, 'can_read_any_order', lambda: False)
     backbone = tiny(XCiT).eval()
     pyramid = ColumnarPyramid(backbone.embed_dim, backbone.patch_size).eval()
     maps = backbone(torch.randn(batch, 3, 64, 48))

@@ -28,7 +28,7 @@ class Loadable(Protocol):
     def reject_weights(self) -> None:
         """Raise an error if the backbone cannot load weights."""
 
-    def unused_shapes(self, state: State) -> list[Shapes]:
+    def find_unused_shapes(self, state: State) -> list[Shapes]:
         """Return shapes of unneeded tensors in groups, of which a file has all or none."""
 
     def rename_state(self, state: State) -> State:
@@ -123,7 +123,7 @@ def plan_loading(module: nn.Module,
     resized: State = {}
     if loadable is not None:
         unused = [
-            add_prefix(group, prefix) for group in loadable.unused_shapes(own)
+            add_prefix(group, prefix) for group in loadable.find_unused_shapes(own)
             if module is loadable or all(key.startswith('blocks.') for key in group)
         ]
         resized = add_prefix(loadable.resize_state(own), prefix)

@@ -155,7 +155,7 @@ class CaiT(LearnedPositions):
             depth_token_only=0 if num_classes is None else 2,
             **self._get_timm_arguments())
 
-    def timm_module(self, img_size: int | tuple[int, int], num_classes: int = 0) -> Cait:
+    def build_timm_module(self, img_size: int | tuple[int, int], num_classes: int = 0) -> Cait:
         """Build timm's module of this architecture."""
         return Cait(
             img_size=img_size,

@@ -26,7 +26,7 @@ def should_use_cpu_forms(x: Tensor) -> bool:
 
 
 @contextmanager
-def accelerator_forms() -> Iterator[None]:
+def force_accelerator_forms() -> Iterator[None]:
     """Context manager that makes a CPU compute as an accelerator does, in all threads.
 
     Resource estimates for a GPU measure its memory with it, and tests check its values.

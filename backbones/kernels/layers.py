@@ -16,7 +16,7 @@ from .custom_ops import BLOCK, as_image, as_tokens, convolve, depthwise, outer_p
 from .devices import get_autocast_dtype, get_matmul_dtype, should_use_cpu_forms, to_float32
 from .fast_path import (MLP, add_branch, find_modified_layer, is_drop_path, is_exact_type,
                         is_fast_path_disabled, is_gated_mlp, is_token_norm)
-from .matmul_backend import onednn_is_faster
+from .matmul_backend import is_onednn_faster
 from .packed import PackedDepthwise, PackedLinear
 
 
@@ -24,7 +24,7 @@ def can_use_convolution(x: Tensor, weight: Tensor) -> bool:
     """Return True if oneDNN's convolution is the faster matmul in float32 (never in exports)."""
     return (should_use_cpu_forms(x) and x.dtype == weight.dtype == torch.float32
             and get_autocast_dtype(x) is None and not torch.compiler.is_exporting()
-            and onednn_is_faster())
+            and is_onednn_faster())
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -104,7 +104,7 @@ def gelu(x: Tensor) -> Tensor:
 
 def gelu_linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Return ``linear(gelu(x), weight, bias)``; GELU is recomputed for gradients, not stored."""
-    if not stores_gradients(x):
+    if not should_store_gradients(x):
         return linear(gelu(x), weight, bias)
     if can_use_convolution(x, weight):
         return as_tokens(gelu_convolution(as_image(x), weight[:, :, None, None], bias))
@@ -117,12 +117,12 @@ def gelu_convolution(x: Tensor,
                      stride: int = 1,
                      padding: int = 0) -> Tensor:
     """Return ``conv2d(gelu(x), weight, bias, stride, padding)``, as :func:`gelu_linear` does."""
-    if not stores_gradients(x):
+    if not should_store_gradients(x):
         return F.conv2d(gelu(x), weight, bias, stride, padding)
     return _GeluConvolution.apply(*_cast_for_autocast(x, weight, bias), stride, padding)
 
 
-def stores_gradients(x: Tensor) -> bool:
+def should_store_gradients(x: Tensor) -> bool:
     """Return True if autograd stores what is computed from ``x``; compilers choose themselves."""
     return torch.is_grad_enabled() and x.requires_grad and not torch.compiler.is_compiling()
 

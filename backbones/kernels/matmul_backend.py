@@ -31,7 +31,7 @@ def check_matmul_backend() -> None:
 
 
 @torch.compiler.assume_constant_result
-def onednn_is_faster() -> bool:
+def is_onednn_faster() -> bool:
     """Return True if oneDNN's convolutions are clearly faster than the BLAS."""
     return _should_use_onednn(os.environ.get(VARIABLE))
 

@@ -26,7 +26,7 @@ class Resampling:
     @classmethod
     def between(cls, old: Grid, new: Grid, like: Tensor) -> Resampling:
         """Build the map between two grids, for the device and type of ``like``."""
-        matrices = (resampling_matrix(*sides, like) for sides in zip(old, new, strict=True))
+        matrices = (build_resampling_matrix(*sides, like) for sides in zip(old, new, strict=True))
         return cls(old, new, *matrices)
 
     def __call__(self, tokens: Tensor) -> Tensor:
@@ -42,14 +42,14 @@ class Resampling:
         return x.view(batch, new_h * new_w, channels)
 
 
-def resampling_matrix(old: int, new: int, like: Tensor) -> Tensor:
+def build_resampling_matrix(old: int, new: int, like: Tensor) -> Tensor:
     """Build the matrix ``(new, old)`` that resamples a line; its rows sum to 1.
 
     It is computed in float64, on the CPU for devices without it. In exports, where sizes are
     symbolic, it is computed in the graph.
     """
     if torch.compiler.is_exporting():
-        return matrix_from_sizes(old, new, like)
+        return build_matrix_from_sizes(old, new, like)
     device = like.device if like.device.type in FLOAT64_DEVICES else 'cpu'
     lines = torch.eye(old, dtype=torch.float64, device=device)[None, None]
     matrix = F.interpolate(lines, size=(new, old), mode='bicubic', antialias=True)[0, 0]
@@ -57,8 +57,8 @@ def resampling_matrix(old: int, new: int, like: Tensor) -> Tensor:
     return matrix.to(torch.promote_types(like.dtype, torch.float32)).to(like.device)
 
 
-def matrix_from_sizes(old: int, new: int, like: Tensor) -> Tensor:
-    """Build :func:`resampling_matrix` from operators that every runtime has, without branches.
+def build_matrix_from_sizes(old: int, new: int, like: Tensor) -> Tensor:
+    """Build a :func:`build_resampling_matrix` of operators of every runtime, without branches.
 
     The kernel is Keys' cubic one with a = -1/2, widened for smaller grids. Differences of positions
     are integers, hence exact.

@@ -55,7 +55,7 @@ class Model:
 
 
 @cache
-def known_models() -> frozenset[str]:
+def list_known_models() -> frozenset[str]:
     """Return the names of supported models, without tags."""
     return frozenset(name for module in MODULES for name in list_models(module=module))
 
@@ -136,7 +136,7 @@ class TimmModels(Variants):
             raise UserError(f'arch of {self.backbone} must be timm\'s name of a model or a dict, '
                             f'got {arch!r}')
         name, _, tag = arch.partition('.')
-        known = known_models()
+        known = list_known_models()
         if name not in known:
             near = get_close_matches(name, known, n=3)
             hint = f'; did you mean {", ".join(near)}?' if near else ''
@@ -150,6 +150,6 @@ class TimmModels(Variants):
         return name
 
 
-def are_normalised(weights: str) -> bool:
+def are_normalized(weights: str) -> bool:
     """Return True if the authors of weights apply the final norm to intermediate maps."""
     return any(part in weights for part in NORMALISED)

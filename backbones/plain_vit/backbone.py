@@ -20,7 +20,7 @@ from ..kernels.memory_format import as_map
 from ..kernels.resampling import resample_positions
 from ..registry import register_backbone
 from ..variants import count_blocks, resolve_out_indices
-from .architectures import ShownModels, TimmModels, are_normalised
+from .architectures import ShownModels, TimmModels, are_normalized
 from .blocks import PlainBlock, SelfAttention, adapt_block, embed_grid
 from .checkpoint_formats import (EVA_BIASES, FORMATS, cut_frequencies, find_model, find_zero_biases,
                                  get_part, rename_layer_scale, resize_patches, resize_positions)
@@ -81,7 +81,7 @@ class PlainViT(ColumnarBackbone):
                  **kwargs: Any) -> None:
         settings = self.variants.resolve(arch, img_size=img_size, patch_size=patch_size)
         if tap_norm is None:
-            tap_norm = self.implied(arch, init_cfg)['tap_norm']
+            tap_norm = self.get_implied_arguments(arch, init_cfg)['tap_norm']
         self.tap_norm = tap_norm
         if self.tap_norm:
             self.tail_names = ('norm', )
@@ -147,7 +147,7 @@ class PlainViT(ColumnarBackbone):
         self._group_matcher = backbone.group_matcher(coarse=False)
         return backbone
 
-    def timm_module(self, img_size: int | tuple[int, int], num_classes: int = 0) -> nn.Module:
+    def build_timm_module(self, img_size: int | tuple[int, int], num_classes: int = 0) -> nn.Module:
         """Build timm's module of this architecture, for images of any size."""
         return self._create_timm(num_classes, img_size=img_size)
 
@@ -172,7 +172,7 @@ class PlainViT(ColumnarBackbone):
         return self.variants.describe(self.infer_arch(self.state_dict()) | dict(depth=self.depth))
 
     @classmethod
-    def arguments_for(cls, state: State) -> dict[str, Any]:
+    def get_arguments_for(cls, state: State) -> dict[str, Any]:
         """Infer the timm model of a state dict, and its other arguments."""
         sizes = cls.infer_arch(state)
         positions = state.get('pos_embed')
@@ -185,16 +185,17 @@ class PlainViT(ColumnarBackbone):
             tap_norm='norm.weight' in state)
 
     @classmethod
-    def weights_name(cls, arch: str | Mapping[str, Any], init_cfg: dict | list[dict] | None) -> str:
+    def get_weights_name(cls, arch: str | Mapping[str, Any],
+                         init_cfg: dict | list[dict] | None) -> str:
         """Return timm's name of the weights, with their tag if the config has it."""
         name = arch if isinstance(arch, str) else arch.get('model', '')
-        return super().weights_name(arch, init_cfg) or name
+        return super().get_weights_name(arch, init_cfg) or name
 
     @classmethod
-    def implied(cls, arch: str | Mapping[str, Any],
-                init_cfg: dict | list[dict] | None) -> dict[str, Any]:
+    def get_implied_arguments(cls, arch: str | Mapping[str, Any],
+                              init_cfg: dict | list[dict] | None) -> dict[str, Any]:
         """Infer if the authors of the weights apply the final norm to each map."""
-        return dict(tap_norm=are_normalised(cls.weights_name(arch, init_cfg)))
+        return dict(tap_norm=are_normalized(cls.get_weights_name(arch, init_cfg)))
 
     def rename_state(self, state: State) -> State:
         """Rename DeiT-III's LayerScale, whose timm name depends on the model."""
@@ -202,10 +203,10 @@ class PlainViT(ColumnarBackbone):
         is_deit3 = FORMATS[-1].matches(state) and has_scale
         return rename_layer_scale(state) if is_deit3 else state
 
-    def unused_shapes(self, state: State) -> list[Shapes]:
+    def find_unused_shapes(self, state: State) -> list[Shapes]:
         """Return each part of a classifier, also those that timm lacks, and biases that are 0."""
         groups: dict[str, Shapes] = {}
-        for group in super().unused_shapes(state):
+        for group in super().find_unused_shapes(state):
             for key, shape in group.items():
                 groups.setdefault(get_part(key), {})[key] = shape
         known = {key for group in groups.values() for key in group}

@@ -25,7 +25,7 @@ from colonnade.weights.state_dicts import Shapes, State, WeightsError, strip_pre
 
 from ..kernels.devices import on_meta_device
 from ..variants import Settings
-from .architectures import SHOWN, known_models, look_up
+from .architectures import SHOWN, list_known_models, look_up
 
 #: key prefixes of other backbones, which share some names
 OTHER_BACKBONES = ('blocks.0.attn.proj_l.', 'blocks.0.norm1.alpha', 'blocks.0.attn.temperature',
@@ -137,7 +137,7 @@ def find_model(state: State, sizes: Settings) -> str:
 
     If many models have the same tensors, it is any of them, with the file's patch size if possible.
     """
-    names = (*SHOWN, *sorted(known_models() - set(SHOWN)))
+    names = (*SHOWN, *sorted(list_known_models() - set(SHOWN)))
     without_biases = {
         key: value
         for key, value in state.items() if key not in find_zero_biases(state)

@@ -159,7 +159,7 @@ class ResMLP(ColumnarBackbone):
         backbone.stem.strict_img_size, backbone.stem.dynamic_img_pad = False, True
         return backbone
 
-    def timm_module(self, img_size: int | tuple[int, int], num_classes: int = 0) -> MlpMixer:
+    def build_timm_module(self, img_size: int | tuple[int, int], num_classes: int = 0) -> MlpMixer:
         """Build timm's module of this architecture."""
         return MlpMixer(
             img_size=img_size,

@@ -17,7 +17,7 @@ from colonnade.weights.state_dicts import State
 from ..position_embedding import LearnedPositions
 from ..registry import register_backbone
 from ..variants import Settings, Variants, count_blocks
-from .blocks import BLOCKS, EPS, initial_gains
+from .blocks import BLOCKS, EPS, compute_initial_gains
 
 COLUMNS = ('embed_dim', 'depth', 'num_heads')
 SIZES = {  # patch 16 and 8; heads of tiny and small have 64 channels
@@ -102,7 +102,7 @@ class SimplifiedViT(LearnedPositions):
                  img_size: int | None = None,
                  **kwargs: Any) -> None:
         settings = self.variants.resolve(arch, block=block, centring=centring, img_size=img_size)
-        gains = initial_gains(init, settings['depth'])
+        gains = compute_initial_gains(init, settings['depth'])
         plain = settings['block'] == 'plain'
         if plain and init != 'dynamic':
             raise UserError("init has no effect with block='plain': remove it")
@@ -116,7 +116,7 @@ class SimplifiedViT(LearnedPositions):
         return self._vision_transformer(
             self.settings['img_size'], num_blocks, num_classes or 0, drop_path=drop_path_rate)
 
-    def timm_module(self, img_size: int | tuple[int, int], num_classes: int = 0) -> nn.Module:
+    def build_timm_module(self, img_size: int | tuple[int, int], num_classes: int = 0) -> nn.Module:
         """Build timm's vision transformer with the same blocks."""
         return self._vision_transformer(img_size, self.depth, num_classes)
 
@@ -159,7 +159,7 @@ class SimplifiedViT(LearnedPositions):
             centring='blocks.0.attn.gamma' in state)
 
     @classmethod
-    def arguments_for(cls, state: State) -> dict[str, Any]:
+    def get_arguments_for(cls, state: State) -> dict[str, Any]:
         """Infer arguments; the number of heads of plain blocks, which no shape shows, is 1."""
         gains = state.get('blocks.0.attn.alpha')
         return dict(arch=dict(cls.infer_arch(state), num_heads=1 if gains is None else len(gains)))

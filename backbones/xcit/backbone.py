@@ -169,7 +169,7 @@ class XCiT(ColumnarBackbone):
             for _ in range(num_blocks))
         return backbone
 
-    def timm_module(self, img_size: int | tuple[int, int], num_classes: int = 0) -> Xcit:
+    def build_timm_module(self, img_size: int | tuple[int, int], num_classes: int = 0) -> Xcit:
         """Build timm's module of this architecture, for images of any size."""
         return Xcit(depth=self.depth, num_classes=num_classes, **self._get_timm_arguments())
 

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from colonnade.backbones.kernels.devices import accelerator_forms
+from colonnade.backbones.kernels.devices import force_accelerator_forms
 from colonnade.common.console_logging import errors_alone
 from colonnade.common.errors import UserError
 from colonnade.models.building import build_random_model
@@ -105,7 +105,7 @@ class Trial:
         """
         set_size(self.model, size)
         step = partial(self._step, draw_batch(self.setting, size))
-        with nullcontext() if self.setting.device == 'cpu' else accelerator_forms():
+        with nullcontext() if self.setting.device == 'cpu' else force_accelerator_forms():
             if num_timed or not any(True for _ in self.states()):  # which the first step makes
                 step()
             started = time.perf_counter()

@@ -38,7 +38,11 @@ NAMES = [
 class Intermediates(nn.Module):
     """timm module that returns the maps of some blocks."""
 
-    def __init__(self, backbone: nn.Module, indices: tuple[int, ...], *, norm: bool = False) -> None:
+    def __init__(self,
+                 backbone: nn.Module,
+                 indices: tuple[int, ...],
+                 *,
+                 norm: bool = False) -> None:
         super().__init__()
         self.backbone, self.indices, self.norm = backbone, list(indices), norm
 
@@ -139,7 +143,7 @@ def build_contestant(name: str,
     model: nn.Module = Detect(mask_rcnn(backbone, kind)) if detects else backbone
     if kind == 'timm':
         model = Intermediates(
-            backbone.timm_module(size), backbone.out_indices, norm=backbone.tap_norm)
+            backbone.build_timm_module(size), backbone.out_indices, norm=backbone.tap_norm)
     if pyramid and not detects:
         model = nn.Sequential(model, ColumnarPyramid(**pyramid_for(backbone)))
     model.train(train).to(device)

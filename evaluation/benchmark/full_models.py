@@ -10,7 +10,7 @@ from torch import nn
 
 from colonnade.common.errors import UserError
 from colonnade.models.building import build_random_model
-from colonnade.models.complexity import blank_sample, get_default_size
+from colonnade.models.complexity import build_blank_sample, get_default_size
 from colonnade.settings.reading import read_config
 
 from .measurement import MIB, in_fresh_process, middle_and_spread, peak_while
@@ -64,7 +64,7 @@ def cost_here(config: Path, size: tuple[int, int], rounds: int, threads: int) ->
     def predict() -> None:
         started = time.perf_counter()
         with torch.no_grad():
-            model(image, [blank_sample(*size)], mode='predict')
+            model(image, [build_blank_sample(*size)], mode='predict')
         seconds.append(time.perf_counter() - started)
 
     memory = peak_while(predict)

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from colonnade.models.complexity import (blank_sample, build_from_file, count_multiply_adds,
+from colonnade.models.complexity import (build_blank_sample, build_from_file, count_multiply_adds,
                                          get_default_size)
 from colonnade.models.fusion import maybe_fuse
 from colonnade.settings.reading import read_config
@@ -107,7 +107,7 @@ def find_objects(model: nn.Module) -> None:
 
 def operations_of(config: Path, model: nn.Module, image: torch.Tensor) -> dict[str, float]:
     """Operations of each part in one run, two for a multiply-add; the backbone's as papers count."""
-    model, sample = copy.deepcopy(model), blank_sample(*image.shape[-2:])
+    model, sample = copy.deepcopy(model), build_blank_sample(*image.shape[-2:])
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         found = Stopwatch(model, counter.get_total_flops).measure(
             partial(model, image, [sample], mode='predict'))
@@ -142,7 +142,7 @@ def part_table(config: Path, size: tuple[int, int] | None, *, rounds: int = 5) -
         if read_config(config).default_scope == 'mmseg':
             from colonnade.models.fusion.label_maps import fuse_label_maps
             fuse_label_maps(fused)
-    sample = blank_sample(*image.shape[-2:])
+    sample = build_blank_sample(*image.shape[-2:])
     runs: dict[str, list[dict[str, float]]] = {name: [] for name in models}
     watches = {
         name: (Stopwatch(module, time.perf_counter), module)

@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import Any
 
 from colonnade.backbones import BACKBONES
-from colonnade.backbones.plain_vit.architectures import known_models
+from colonnade.backbones.plain_vit.architectures import list_known_models
 from colonnade.settings.plain_config import PackageError
 from colonnade.settings.reading import LIBRARIES
 from colonnade.settings.registries import REGISTRIES
@@ -109,8 +109,8 @@ def is_architecture(text: str) -> bool:
     """Return True if a text names an architecture of Colonnade's backbones."""
     tables = [backbone.variants.rows for backbone in BACKBONES.values()]
     name, _, tag = text.partition('.')
-    return any(text in rows
-               for rows in tables) or (name in known_models() and (not tag or tag.isidentifier()))
+    return any(text in rows for rows in tables) or (name in list_known_models() and
+                                                    (not tag or tag.isidentifier()))
 
 
 def values_of(value: Any,

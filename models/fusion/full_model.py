@@ -15,7 +15,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 from colonnade.backbones import ColumnarBackbone
 from colonnade.backbones.kernels.devices import should_use_cpu_forms
 from colonnade.backbones.kernels.fast_path import is_exact_type, is_hooked
-from colonnade.backbones.kernels.memory_format import map_order
+from colonnade.backbones.kernels.memory_format import get_map_order
 from colonnade.backbones.kernels.norms import is_fixed
 from colonnade.common.errors import UserError
 from colonnade.necks import ColumnarPyramid, Pyramid
@@ -124,12 +124,12 @@ def _reorder_weights(model: nn.Module) -> None:
     """Store weights of convolutions in the memory format of maps, or each call would copy them."""
     others: set[nn.Module] = set()
     if 'mmdet' in sys.modules:
-        from .region_heads import modules_in_default_order
-        others = modules_in_default_order(model)
+        from .region_heads import find_modules_in_default_order
+        others = find_modules_in_default_order(model)
     for module in model.modules():
         if is_exact_type(module,
                          nn.Conv2d) and module.kernel_size != (1, 1) and module not in others:
-            module.to(memory_format=map_order(module.weight))
+            module.to(memory_format=get_map_order(module.weight))
 
 
 def cast_weights(model: nn.Module, dtype: torch.dtype) -> list[str]:

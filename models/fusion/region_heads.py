@@ -106,7 +106,7 @@ def fuse_regions(model: nn.Module) -> list[str]:
     return [f'{change} ({count})' for change, count in done.items()]
 
 
-def modules_in_default_order(model: nn.Module) -> set[nn.Module]:
+def find_modules_in_default_order(model: nn.Module) -> set[nn.Module]:
     """Return all modules of RoI heads that need RoIs in the default memory format.
 
     Convolutions output channels last if only their weights are in it.

@@ -11,7 +11,7 @@ from mmengine.config import Config
 from timm.models import list_pretrained
 
 from colonnade.backbones import BACKBONES, ColumnarBackbone, PlainViT
-from colonnade.backbones.plain_vit.architectures import known_models
+from colonnade.backbones.plain_vit.architectures import list_known_models
 from colonnade.backbones.variants import resolve_out_indices
 from colonnade.common.errors import UserError
 from colonnade.weights.pretrained import IMAGENET, Normalization, get_normalization
@@ -42,7 +42,7 @@ class Backbone:
     @property
     def normalisation(self) -> Normalization | None:
         """Mean and deviation of images; None if the architecture's weights differ in them."""
-        weights = self.kind.weights_name(self.arch, None)
+        weights = self.kind.get_weights_name(self.arch, None)
         if not weights:  # all published ones of our other backbones
             return IMAGENET
         if (found := get_normalization(weights)) is None:
@@ -96,9 +96,9 @@ def find_backbone(name: str) -> Backbone:
     try:
         PlainViT.variants.complete(name)
     except ValueError as error:
-        if name.partition('.')[0] in known_models():  # it is the tag
+        if name.partition('.')[0] in list_known_models():  # it is the tag
             raise
-        near = get_close_matches(name, [*names, *known_models()], n=3)
+        near = get_close_matches(name, [*names, *list_known_models()], n=3)
         meant = f'; did you mean {" or ".join(near)}?' if near else \
             ': xcit_small_12_p16, or timm\'s name of a plain ViT, such as vit_small_patch16_dinov3'
         raise UserError(f'there is no backbone {name}{meant}') from error

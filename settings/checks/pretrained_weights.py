@@ -94,7 +94,10 @@ def architecture_problem(backbone_class: type[ColumnarBackbone], backbone: Confi
         backbone_class is not PlainViT)
     differing = [key for key in columns if key in sizes and sizes[key] != own[key]]
     if kind is not backbone_class or differing:
-        theirs = kind.variants.describe({**own, **sizes}) if kind is backbone_class else kind.__name__
+        theirs = kind.variants.describe({
+            **own,
+            **sizes
+        }) if kind is backbone_class else kind.__name__
         arch = backbone.get('arch')
         yield Finding(
             'weights-arch', f'{PLACE} is timm://{name}, of {theirs}, and model.backbone.arch is '
@@ -108,7 +111,7 @@ def normalisation_problems(cfg: Config, _: tuple[str, ...]) -> Iterator[Finding]
         return
     backbone, found = cfg.model.backbone, cfg.model.get('data_preprocessor') or {}
     try:
-        name = backbone_class.weights_name(backbone.get('arch', ''), backbone.get('init_cfg'))
+        name = backbone_class.get_weights_name(backbone.get('arch', ''), backbone.get('init_cfg'))
     except ValueError:  # another check says so
         return
     expected = get_normalization(name)

@@ -121,7 +121,7 @@ def pyramid_problems(model: ConfigDict, network: Backbone) -> Iterator[Finding]:
                 f'set model.neck.{key}={expected}')
     defaults = inspect.signature(pyramid).parameters.values()
     settings = {parameter.name: parameter.default for parameter in defaults} | neck
-    strides = list(settings['out_strides'] or SimplePyramid.default_strides(network.stride))
+    strides = list(settings['out_strides'] or SimplePyramid.get_default_strides(network.stride))
     if backbone.get('return_prefix_tokens'):
         yield Finding(
             'prefix-tokens',

@@ -78,4 +78,4 @@ def timm_model(cls: type, arch: str, **kwargs: object) -> nn.Module:
         columns = ('embed_dim', 'depth', 'num_heads', 'img_size')
         sizes = {key: row[key] for key in columns}
         return timm.create_model('cait_s24_384', num_classes=0, **sizes, **kwargs)
-    return cls(arch).timm_module(row.get('img_size', 224))
+    return cls(arch).build_timm_module(row.get('img_size', 224))

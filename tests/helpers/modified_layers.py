@@ -19,7 +19,7 @@ IMAGE = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))  #
 def pair(cls: type, dtype: torch.dtype = torch.float64) -> tuple[ColumnarBackbone, nn.Module]:
     """Return backbones of Colonnade and timm with equal weights, none of which is 0 or 1."""
     ours = tiny(cls, ARCHS[cls] | dict(depth=2), out_indices=(0, 1)).to(dtype)
-    theirs = ours.timm_module(64).to(dtype)
+    theirs = ours.build_timm_module(64).to(dtype)
     state = ours.state_dict()
     for value in state.values():
         if value.is_floating_point():

@@ -24,7 +24,7 @@ class Toy(ColumnarBackbone):
         shown_columns=('embed_dim', 'depth', 'patch_size'))
     stem_names = ('patch_embed', )
 
-    def timm_module(self, img_size: int | tuple[int, int], num_classes: int = 0) -> nn.Module:
+    def build_timm_module(self, img_size: int | tuple[int, int], num_classes: int = 0) -> nn.Module:
         sizes = dict(self.settings, img_size=img_size, num_classes=num_classes)
         return VisionTransformer(
             **sizes, class_token=False, pos_embed='none', global_pool='avg', fc_norm=False,
@@ -32,7 +32,7 @@ class Toy(ColumnarBackbone):
 
     def _build(self, num_blocks: int, *, drop_path_rate: float = 0.,
                num_classes: int | None = None) -> nn.Module:  # yapf: disable
-        backbone = self.timm_module(224, num_classes or 0)
+        backbone = self.build_timm_module(224, num_classes or 0)
         arguments = dict(qkv_bias=True, norm_layer=type(backbone.norm), drop_path=drop_path_rate)
         backbone.blocks = nn.ModuleList(
             Block(self.embed_dim, self.settings['num_heads'], **arguments)
