@@ -23,7 +23,7 @@ from mmengine.runner import Runner
 from mmengine.runner.checkpoint import CheckpointLoader
 from mmseg.apis import MMSegInferencer, init_model
 from test_architecture import MODULES
-from test_nothing_runs import SCHEMES
+from test_no_code_execution import SCHEMES
 
 from colonnade import evaluate, load, train
 from colonnade.evaluation.probing.feature_cache import FeatureCache
