@@ -195,7 +195,7 @@ def test_one_place_decides_by_device() -> None:
         path.name for path in files
         if re.search(r"device\.type [!=]= 'c|\.is_cuda\b|\.is_cpu\b", path.read_text())
     ]
-    assert len(files) > 50 and deciding == ['devices.py']
+    assert len(files) >= 40 and deciding == ['devices.py']
 
 
 @pytest.mark.parametrize('name', [
