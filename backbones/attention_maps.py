@@ -70,16 +70,16 @@ def load_class_attention(backbone: ColumnarBackbone,
         WeightsError: If the file has no such stage, or one that does not fit.
     """
     stage = ClassAttentionStage(backbone).eval()
-    layout, state = convert_keys(
+    known, state = convert_keys(
         get_state_dict(fetch(source, trust=trust), str(source)), str(source))
     names = tuple(dict.fromkeys(key.split('.')[0] for key in stage.state_dict()))
     state = {key: value for key, value in state.items() if key.split('.')[0] in names}
     if not state:
-        raise WeightsError(f'{source} ({layout.name}) has no class-attention stage '
+        raise WeightsError(f'{source} ({known.name}) has no class-attention stage '
                            f'({", ".join(names)}): use the file of a classifier')
     required = {key: value.shape for key, value in stage.state_dict().items()}
     if problems := find_mismatches(state, required):
-        raise WeightsError(f'the class-attention stage of {source} ({layout.name}) does not fit '
+        raise WeightsError(f'the class-attention stage of {source} ({known.name}) does not fit '
                            f'{backbone.describe()}:\n{format_mismatches(problems)}')
     stage.load_state_dict(state)
     return stage.to(next(backbone.parameters()))  # its device and precision

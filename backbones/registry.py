@@ -14,11 +14,11 @@ Backbone = TypeVar('Backbone', bound=type)
 BACKBONES: dict[str, Any] = {}
 
 
-def register_backbone(*layouts: CheckpointFormat) -> Callable[[Backbone], Backbone]:
+def register_backbone(*formats: CheckpointFormat) -> Callable[[Backbone], Backbone]:
     """Return a decorator that registers a backbone.
 
     Args:
-        *layouts: Formats of files with its weights; the first match is used.
+        *formats: Formats of files with its weights; the first match is used.
 
     Raises:
         KeyError: If the name of the backbone is taken.
@@ -27,15 +27,14 @@ def register_backbone(*layouts: CheckpointFormat) -> Callable[[Backbone], Backbo
     def register(backbone: Backbone) -> Backbone:
         MODELS.register_module(module=backbone)
         BACKBONES[backbone.__name__] = backbone
-        register_formats(*layouts)
+        register_formats(*formats)
         return backbone
 
     return register
 
 
 def infer_backbone(state: State) -> tuple[Any, dict[str, int]]:
-    """Return the backbone of a state dict under Colonnade's names, and what its table shows of it.
-    """
+    """Infer the backbone of a state dict under Colonnade's names, and its ``shown_columns``."""
     for backbone in BACKBONES.values():
         try:
             return backbone, backbone.infer_arch(state)

@@ -41,13 +41,14 @@ class LoadableBackbone(BaseModule):
         return dict(arch=cls.infer_arch(state))
 
     @classmethod
-    def get_weights_name(cls, arch: str | Mapping[str, Any], init_cfg: dict | list[dict] | None) -> str:
+    def get_weights_name(cls, arch: str | Mapping[str, Any],
+                         init_cfg: dict | list[dict] | None) -> str:
         """Return timm's name of the weights in a config, or an empty string."""
         return get_timm_name(init_cfg)
 
     @classmethod
     def get_implied_arguments(cls, arch: str | Mapping[str, Any],
-                init_cfg: dict | list[dict] | None) -> dict[str, Any]:
+                              init_cfg: dict | list[dict] | None) -> dict[str, Any]:
         """Infer arguments that a config does not set from its weights."""
         return {}
 

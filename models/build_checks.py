@@ -52,13 +52,13 @@ def _iter_findings(cfg: Config, *, step: bool) -> Iterator[Finding]:
         return
     yield from _check_local_weights(cfg, model)
     if step:
-        error = find_trial_error(shrink_backbone(cfg), gradients=True)
-        if error is not None:
+        failure = find_trial_error(shrink_backbone(cfg), gradients=True)
+        if failure is not None:
             yield Finding(
                 'training-step',
-                f'a training step on two synthetic images fails: {type(error).__name__}: {error}',
+                f'a training step on synthetic images fails: {type(failure).__name__}: {failure}',
                 ('model', ),
-                cause=error)
+                cause=failure)
 
 
 def _find_unmatched_keys(cfg: Config, model: nn.Module) -> Iterator[Finding]:

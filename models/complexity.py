@@ -76,12 +76,13 @@ def iter_parts(model: nn.Module, height: int, width: int) -> Iterator[Part]:
     """Count backbone, neck and heads of a detector or segmenter, for one image."""
     if min(height, width) < 1:
         raise UserError(f'--size must be two positive integers, got {height} {width}')
-    if not hasattr(model, 'backbone'):
+    children = dict(model.named_children())
+    if 'backbone' not in children:
         raise UserError(f'{type(model).__name__} has no backbone, and cannot be counted')
     image = torch.empty(1, 3, height, width, device='meta')
     work, levels = _count_part('backbone', model.backbone, image)
     before = [Part('backbone', count_parameters(model.backbone), work)]
-    if getattr(model, 'neck', None) is not None:
+    if 'neck' in children:
         work, levels = _count_part('neck', model.neck, levels)
         before.append(Part('pyramid', count_parameters(model.neck), work))
     yield from before
@@ -90,19 +91,18 @@ def iter_parts(model: nn.Module, height: int, width: int) -> Iterator[Part]:
         parameters = count_parameters(model) - sum_parts(before).parameters
         yield Part('transformer', parameters, total - (sum_parts(before).multiply_adds or 0))
         return
-    for name, head in model.named_children():
+    for name, head in children.items():
         if 'head' not in name or not count_parameters(head):
             continue
         if name == 'roi_head':
             yield from _iter_roi_parts(head)
         elif name == 'auxiliary_head':
             yield Part(name, count_parameters(head), None)
-        else:
-            if 'batch_data_samples' in signature(head.forward).parameters:
-                work = _count_on_zeros(name, head, levels, height, width)
-            else:
-                work = _count_part(name, head, levels)[0]
+        elif 'batch_data_samples' in signature(head.forward).parameters:
+            work = _count_on_zeros(name, head, levels, height, width)
             yield Part(name, count_parameters(head), work)
+        else:
+            yield Part(name, count_parameters(head), _count_part(name, head, levels)[0])
 
 
 def _count_part(name: str, part: nn.Module, *inputs: Any, **options: Any) -> tuple[int, Any]:
@@ -135,29 +135,24 @@ def build_blank_sample(height: int, width: int) -> BaseDataElement:
 
 
 def _iter_roi_parts(head: nn.Module) -> Iterator[Part]:
-    """Count box and mask heads, on the maximum number of boxes of an image.
-
-    All stages of a cascade get all boxes.
-    """
+    """Count box and mask heads on the maximum number of boxes, for all stages of a cascade."""
     for name, rois in (('bbox_head', NUM_PROPOSALS), ('mask_head', NUM_DETECTIONS)):
-        part = getattr(head, name, None)
+        part = dict(head.named_children()).get(name)
         if part is None:
             continue
-        extractor = getattr(head, name.replace('head', 'roi_extractor'))
-        is_cascade = isinstance(part, nn.ModuleList)
-        work = 0
-        for stage, its_extractor in zip(
-                part if is_cascade else [part], extractor if is_cascade else [extractor],
-                strict=True):
-            side = its_extractor.roi_layers[0].output_size
-            features = torch.empty(rois, its_extractor.out_channels, *side, device='meta')
+        extractors = head.get_submodule(name.replace('head', 'roi_extractor'))
+        is_cascade, work = isinstance(part, nn.ModuleList), 0
+        stages = zip(part, extractors, strict=True) if is_cascade else [(part, extractors)]
+        for stage, extractor in stages:
+            side = extractor.roi_layers[0].output_size
+            features = torch.empty(rois, extractor.out_channels, *side, device='meta')
             work += _count_part(f'roi_head.{name}', stage, features)[0]
-        stages = f' x {len(part)}' if is_cascade else ''
-        yield Part(f'{name}{stages}, {rois} boxes', count_parameters(part), work)
+        suffix = f' x {len(part)}' if is_cascade else ''
+        yield Part(f'{name}{suffix}, {rois} boxes', count_parameters(part), work)
 
 
 def sum_parts(parts: list[Part]) -> Part:
-    return Part('whole model', sum(part.parameters for part in parts),
+    return Part('full model', sum(part.parameters for part in parts),
                 sum(part.multiply_adds or 0 for part in parts))
 
 

@@ -76,15 +76,8 @@ def to_integer(number: float) -> float:
 
 def _build_tensors(maps: Sequence[Map]) -> list[Tensor]:
     """Build maps on the meta device that require gradients."""
-    return [
-        torch.zeros(
-            2,
-            each.width,
-            round(SIDE / each.stride),
-            round(SIDE / each.stride),
-            device='meta',
-            requires_grad=True) for each in maps
-    ]
+    shapes = [(2, each.width, *[round(SIDE / each.stride)] * 2) for each in maps]
+    return [torch.zeros(shape, device='meta', requires_grad=True) for shape in shapes]
 
 
 def find_used_maps(neck: dict[str, Any], maps: Sequence[Map]) -> list[int]:

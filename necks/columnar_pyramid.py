@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from colonnade.common.errors import UserError
 
-from .pyramid import Pyramid, Stride, resampling_layers
+from .pyramid import Pyramid, Stride, build_resampling_layers
 
 
 @MODELS.register_module()
@@ -55,7 +55,7 @@ class ColumnarPyramid(Pyramid):
         for out_stride in dict.fromkeys(self.out_strides):
             self.add_level(
                 out_stride,
-                resampling_layers(stride, out_stride, widths, norm_cfg or dict(type='BN')))
+                build_resampling_layers(stride, out_stride, widths, norm_cfg or dict(type='BN')))
         self.fpn: nn.Module | None = None
         if fpn is not None:
             if 'in_channels' in fpn:

@@ -59,7 +59,9 @@ class Pyramid(BaseModule):
     def add_level(self, out_stride: Stride, layers: Sequence[nn.Module]) -> None:
         """Add the level of a stride; a single layer is not wrapped in a sequence."""
         single = layers[0] if layers else nn.Identity()
-        self.add_module(level_name(out_stride), nn.Sequential(*layers) if layers[1:] else single)
+        self.add_module(
+            get_level_name(out_stride),
+            nn.Sequential(*layers) if layers[1:] else single)
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """Compile levels of several layers without pooling; arguments as for torch.compile.
@@ -89,7 +91,7 @@ class Pyramid(BaseModule):
         self.require_fusible()
         merged = set()
         for stride in set(self.out_strides):
-            level = self.get_submodule(level_name(stride))
+            level = self.get_submodule(get_level_name(stride))
             if not is_exact_type(level, nn.Sequential, nn.ConvTranspose2d):
                 continue
             conv = (following or {}).get(stride)
@@ -117,7 +119,7 @@ class Pyramid(BaseModule):
 
     def resample(self, x: Tensor, out_stride: Stride) -> Tensor:
         """Compute a level; in channels last on a CPU, where oneDNN is fast."""
-        level = self.get_submodule(level_name(out_stride))(channels_last(x))
+        level = self.get_submodule(get_level_name(out_stride))(to_channels_last(x))
         if level is x:  # consumers may write to either
             return x.clone(memory_format=get_map_order(x))
         return level.contiguous(memory_format=get_map_order(level))
@@ -148,7 +150,7 @@ class MaxPool(nn.Module):
         return f'kernel_size={self.kernel_size}'
 
 
-def channels_last(x: Tensor) -> Tensor:
+def to_channels_last(x: Tensor) -> Tensor:
     """Convert a map to channels last on a CPU, unless a ``torch.func`` transform is active."""
     if not isinstance(x, Tensor):
         raise UserError(f'pyramids need feature maps, got a {type(x).__name__}: set the '
@@ -158,7 +160,7 @@ def channels_last(x: Tensor) -> Tensor:
     return x.contiguous(memory_format=torch.channels_last)
 
 
-def level_name(out_stride: Stride) -> str:
+def get_level_name(out_stride: Stride) -> str:
     """Return the name of a level: ``stride4``, ``stride3_5``."""
     return f'stride{out_stride:g}'.replace('.', '_')
 
@@ -168,8 +170,8 @@ def scale_stride(stride: int, *factors: float) -> list[Stride]:
     return [int(s) if s == int(s) else s for s in (stride * factor for factor in factors)]
 
 
-def resampling_layers(stride: int, out_stride: Stride, widths: tuple[int, int, int],
-                      norm_cfg: dict) -> list[nn.Module]:
+def build_resampling_layers(stride: int, out_stride: Stride, widths: tuple[int, int, int],
+                            norm_cfg: dict) -> list[nn.Module]:
     """Return the layers that resample maps from ``stride`` to ``out_stride``.
 
     Args:

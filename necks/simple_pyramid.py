@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from colonnade.common.errors import UserError
 
-from .pyramid import Pyramid, Stride, channels_last, resampling_layers, scale_stride
+from .pyramid import Pyramid, Stride, build_resampling_layers, scale_stride, to_channels_last
 
 MODELS.register_module('LN2d', module=LayerNorm2d)
 
@@ -75,11 +75,11 @@ class SimplePyramid(Pyramid):
         norm_cfg = norm_cfg or dict(type='LN2d', eps=1e-6)
         widths = (in_channels, in_channels // 2, in_channels // 4)
         for out_stride in self.out_strides:
-            layers = resampling_layers(stride, out_stride, widths, norm_cfg)
+            layers = build_resampling_layers(stride, out_stride, widths, norm_cfg)
             width = widths[sum(isinstance(layer, nn.ConvTranspose2d) for layer in layers)]
             layers += [
-                conv_and_norm(width, out_channels, 1, norm_cfg),
-                conv_and_norm(out_channels, out_channels, 3, norm_cfg)
+                build_conv_and_norm(width, out_channels, 1, norm_cfg),
+                build_conv_and_norm(out_channels, out_channels, 3, norm_cfg)
             ]
             self.add_level(out_stride, layers)
 
@@ -99,15 +99,15 @@ class SimplePyramid(Pyramid):
             out_channels, h * stride // out_stride, w * stride // out_stride)``, but at least one
             pixel high and wide. Further ones have half the height and width, rounded up.
         """
-        x = channels_last(inputs[-1])  # once for all levels
+        x = to_channels_last(inputs[-1])  # once for all levels
         levels = [self.resample(x, out_stride) for out_stride in self.out_strides]
         while len(levels) < self.num_outs:
             levels.append(F.max_pool2d(levels[-1], kernel_size=1, stride=2))
         return tuple(levels)
 
 
-def conv_and_norm(in_channels: int, out_channels: int, kernel_size: int,
-                  norm_cfg: dict) -> nn.Module:
+def build_conv_and_norm(in_channels: int, out_channels: int, kernel_size: int,
+                        norm_cfg: dict) -> nn.Module:
     """Build a convolution without bias that keeps the size, and its norm."""
     conv = nn.Conv2d(in_channels, out_channels, kernel_size, padding=kernel_size // 2, bias=False)
     norm = build_norm_layer(norm_cfg, out_channels)[1]

@@ -191,7 +191,7 @@ def test_device_checks_are_in_one_module() -> None:
         path.name for path in files
         if re.search(r"device\.type [!=]= 'c|\.is_cuda\b|\.is_cpu\b", path.read_text())
     ]
-    assert len(files) > 50 and deciding == ['devices.py']
+    assert len(files) >= 40 and deciding == ['devices.py']
 
 
 @pytest.mark.parametrize('name', [

@@ -12,7 +12,7 @@ from helpers.rounding import check_all_rounding, doubled
 
 from colonnade.backbones import BACKBONES, XCiT
 from colonnade.weights import WeightsError, load_weights
-from colonnade.weights.formats import FORMATS as FORMATS
+from colonnade.weights.formats import FORMATS
 
 LAYOUTS_OF = {  # backbone -> those of its files; names begin with the backbone's
     name: [layout for layout in FORMATS if layout.name.startswith(name)]
@@ -172,8 +172,8 @@ def test_frozen_stages_survive_train(make: partial, frozen_stages: int) -> None:
 @every_class
 def test_feature_maps_and_gradients_equal_timm(cls: type, training: bool) -> None:
     ours, theirs = pair(cls)
-    for a, b in zip(*(results(model, training=training) for model in (ours, theirs)), strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(
+        *(results(model, training=training) for model in (ours, theirs)), rtol=1e-9, atol=1e-12)
 
 
 @every_class

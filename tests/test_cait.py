@@ -24,7 +24,7 @@ TOKENS, HEADS = 50, 4
 
 
 def pair() -> tuple[TalkingHeadAttn, BoundedTalkingHeadAttn, Tensor]:
-    """timm's attention and ours with the same weights, and tokens."""
+    """Build timm's attention and ours with the same weights, and tokens."""
     torch.manual_seed(0)
     theirs = TalkingHeadAttn(32, HEADS, qkv_bias=True)
     for parameter in theirs.parameters():
@@ -113,7 +113,7 @@ def test_resized_positions_keep_ramp() -> None:
 
 
 def published(img_size: int) -> dict[str, Tensor]:
-    """A tiny CaiT's file for another size of image."""
+    """Write a tiny CaiT's file for another size of image."""
     backbone = tiny(CaiT, ARCHS[CaiT] | dict(img_size=img_size))
     state = backbone._build(4, drop_path_rate=0., num_classes=7).state_dict()
     return {key: torch.rand_like(value) for key, value in state.items()}

@@ -147,7 +147,7 @@ def test_sums_beyond_range_of_float16() -> None:
 
 
 def pair(arch: dict, **changes: float) -> tuple[XCiT, Xcit]:
-    """Ours and timm's backbone with the same weights, batch norms with statistics of their own."""
+    """Build our and timm's backbone with equal weights and statistics of batch norms."""
     torch.manual_seed(0)
     ours = XCiT(arch, out_indices=(0, 1, 2, 3))
     theirs = Xcit(num_classes=0, cls_attn_layers=0, tokens_norm=True, eta=1., **arch)

@@ -46,14 +46,14 @@ def build_model(head: str, num_classes: int, **changes: Any) -> torch.nn.Module:
 
 
 def save(path: Path, head: str, **meta: Any) -> dict[str, Tensor]:
-    """A checkpoint of a model of the old classes; returns its tensors."""
+    """Write a checkpoint of a model of the old classes, and return its tensors."""
     state = build_model(head, len(OLD[LAYOUTS[head]])).state_dict()
     torch.save(dict(state_dict=state, meta=meta), path)
     return state
 
 
 def fine_tune(run_tool: Callable, head: str, data: Path, work_dir: Path, *options: Any) -> None:
-    """One step of no length."""
+    """Train one step with a learning rate of 0."""
     run_tool('train', config(head), '--data-root', data / LAYOUTS[head], '--work-dir', work_dir,
              *options, '--cfg-options', 'train_cfg.max_iters=1', 'optim_wrapper.optimizer.lr=0',
              'train_dataloader.batch_size=2', 'model.backbone.norm_eval=True', *NO_VAL,

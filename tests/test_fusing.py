@@ -35,7 +35,7 @@ def no_gradients() -> Iterator[None]:
 
 
 def randomised(model: nn.Module) -> nn.Module:
-    """In float64, for evaluation, with statistics and affine maps of norms that do something."""
+    """Convert to float64 and evaluation mode, with norms that are not the identity."""
     for module in model.double().eval().modules():
         if isinstance(module, (nn.modules.batchnorm._BatchNorm, nn.LayerNorm)):
             for name, value in (*module.named_parameters(), *module.named_buffers()):
@@ -45,7 +45,7 @@ def randomised(model: nn.Module) -> nn.Module:
 
 
 def build_model(head: str, *, backbone: str = 'xcit') -> nn.Module:
-    """The slim model of a head, on a backbone of two blocks."""
+    """Build the slim model of a head on a backbone of two blocks."""
     cfg = read_config(find_config(f'{head}/{backbone}_nano_12_p16_slim_shapes'))
     cfg.model.backbone.update(out_indices=[0] *
                               (len(cfg.model.backbone.get('out_indices') or range(4)) - 1) + [1])

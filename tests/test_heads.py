@@ -21,7 +21,7 @@ from colonnade.weights.files import read_checkpoint
 
 
 def published_leaf(folder: Path) -> Path:
-    """The recipe of a head with XCiT-S12/16, or else with another small backbone."""
+    """Return the recipe of a head with XCiT-S12/16 or else another small backbone."""
     leaves = [leaf for leaf in folder.glob('*.py') if '_slim_' not in leaf.stem]
     leaves.sort(key=lambda leaf: (len(leaf.stem), leaf.stem))  # variants have longer names
     return next(leaf for name in ('xcit_small_12_p16', '_small_') for leaf in leaves

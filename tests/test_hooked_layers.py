@@ -54,8 +54,7 @@ def test_hooks_and_replaced_forwards_are_called(cls: type, turn: int) -> None:
                     ]
                     found, expected = (
                         results(model, training=training) for model in (ours, theirs))
-                    for a, b in zip(found, expected, strict=True):
-                        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-12)
+                    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
                     changed |= not all(map(torch.allclose, found, before[training]))
                     for call in undo:
                         call()
@@ -146,14 +145,3 @@ def test_fuse_reports_each_block(cls: type) -> None:
     with pytest.raises(
             FusedError, match=r': .*blocks\.0\.[a-z_.]+, .*blocks\.2\.[a-z_.]+, blocks.3$'):
         backbone.fuse()
-
-
-@every_class_with_kernels
-def test_fuse_keeps_other_hooks(cls: type) -> None:
-    backbone = tiny(cls).eval()
-    state, handle = backbone.state_dict(), backbone.register_load_state_dict_pre_hook(
-        lambda *_: None)
-    backbone.fuse()
-    assert handle.id in backbone._load_state_dict_pre_hooks
-    with pytest.raises(FusedError, match='cannot load weights'):
-        backbone.load_state_dict(state)

@@ -101,8 +101,7 @@ def test_feature_maps_and_gradients_equal_timm(model: str) -> None:
     for size in ((75, 101), (ours.patch_size, ) * 2, native):
         image = torch.randn(2, 3, *size, dtype=torch.float64)
         with torch.no_grad():
-            for a, b in zip(ours(image), theirs(image), strict=True):
-                torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-11)
+            torch.testing.assert_close(ours(image), theirs(image), rtol=1e-9, atol=1e-11)
         if size != native:
             found = gradients(ours, ours(image))
             expected = gradients(theirs, theirs(image))
@@ -149,8 +148,7 @@ def test_return_prefix_tokens() -> None:
     expected = theirs.backbone.forward_intermediates(
         image, indices=[0, 1, 2], intermediates_only=True, norm=True, return_prefix_tokens=True)
     for pairs in zip(ours(image), expected, strict=True):
-        for a, b in zip(*pairs, strict=True):
-            torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-11)
+        torch.testing.assert_close(*pairs, rtol=1e-9, atol=1e-11)
 
 
 @pytest.mark.parametrize('model', [DINOV3, DEIT3, 'vit_base_patch16_rope_mixed_ape_224'])
@@ -158,8 +156,7 @@ def test_early_out_indices_drop_later_blocks(model: str) -> None:
     ours, theirs = pair(model, out_indices=(0, 1))
     assert len(ours.blocks) == 2
     image = torch.randn(1, 3, 48, 48).double()
-    for a, b in zip(ours(image), theirs(image), strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-11)
+    torch.testing.assert_close(ours(image), theirs(image), rtol=1e-9, atol=1e-11)
 
 
 def test_frozen_backbone_stores_nothing() -> None:
@@ -198,8 +195,7 @@ def test_fused_feature_maps_are_equal(model: str) -> None:
     backbone, image = tiny(model).eval(), torch.randn(1, 3, 60, 84).double()
     with torch.no_grad():
         expected = backbone(image)
-        for a, b in zip(backbone.fuse()(image), expected, strict=True):
-            torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-9)
+        torch.testing.assert_close(backbone.fuse()(image), expected, rtol=1e-8, atol=1e-9)
 
 
 def test_assigning_weights_to_meta_backbone() -> None:

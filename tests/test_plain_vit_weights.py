@@ -24,7 +24,7 @@ STEM = ('cls_token', 'pos_embed', 'class_embedding', 'patch_embed.proj.bias', 's
 
 @pytest.fixture
 def said(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, str]]:
-    """Levels and texts that a backbone logs."""
+    """Return levels and texts that a backbone logs."""
     lines: list[tuple[int, str]] = []
     monkeypatch.setattr(checkpoint_formats, 'print_log', lambda text, *, level, **_: lines.append(
         (level, text)))

@@ -67,7 +67,7 @@ def stock(head: str) -> Config:
 
 
 def differences(ours: Any, theirs: Any, path: str = '') -> Iterator[str]:
-    """Paths to what two configs have otherwise; absent is what is None, and drops nothing."""
+    """Return paths to differences of two configs; None counts as absent."""
     if isinstance(ours, (list, tuple)) and any(isinstance(item, dict) for item in ours):
         ours, theirs = (dict(enumerate(value)) for value in (ours, theirs))
     if isinstance(ours, dict) and isinstance(theirs, dict):

@@ -25,9 +25,10 @@ from torch import Tensor, nn
 from torchvision.ops import roi_align as theirs
 
 from colonnade.backbones.kernels.folding import FusedError
-from colonnade.datasets.rle import encode_masks, encode_masks_for
-from colonnade.models.fusion.region_heads import (BagRoIExtractor, ClassMaskHead, fuse_regions,
-                                                  find_modules_in_default_order)
+from colonnade.datasets.mask_encoding import encode_for
+from colonnade.datasets.rle import encode_masks
+from colonnade.models.fusion.region_heads import (BagRoIExtractor, ClassMaskHead,
+                                                  find_modules_in_default_order, fuse_regions)
 from colonnade.models.fusion.roi_align import BagRoIAlign, roi_align
 from colonnade.models.replacement import copy_as
 from colonnade.settings.reading import read_config
@@ -36,7 +37,7 @@ LAYER = dict(type='RoIAlign', output_size=7, sampling_ratio=0)
 
 
 def draw_regions(num: int, high: int, wide: int, images: int = 2) -> Tensor:
-    """Regions ``(num, 5)``: the first are empty, far outside, or all there is."""
+    """Draw regions ``(num, 5)``, of which the first are empty, far outside or everything."""
     size = torch.tensor([wide, high], dtype=torch.float64)
     corners = (torch.rand(num, 2, 2, dtype=torch.float64) * 1.4 - 0.2) * size
     low, high_ = corners.amin(1), corners.amax(1)
@@ -105,7 +106,7 @@ def test_extractors(kind: type, levels: int) -> None:
 
 
 def build_roi_head(kind: type, box_head: dict, **options: Any) -> StandardRoIHead:
-    """On maps of 6 channels, with one class."""
+    """Build a head of one class for maps of 6 channels."""
     torch.manual_seed(0)
     layer, size = dict(LAYER, output_size=(3, 4)), dict(roi_feat_size=(3, 4))
     with DefaultScope.overwrite_default_scope('mmdet'):
@@ -204,7 +205,7 @@ def predict(model: nn.Module, size: tuple[int, int] = (96, 160)) -> list[DetData
 
 
 def features(found: InstanceData) -> Tensor:
-    """Box, label and score of each object ``(n, 6)``, in units of which some are unlike."""
+    """Return box, label and score of each object ``(n, 6)`` in comparable units."""
     return torch.cat((found.bboxes, 10 * found.labels[:, None], 10 * found.scores[:, None]),
                      1).double()
 

@@ -34,7 +34,7 @@ def resampled(x: Tensor, of: nn.Module, grid: tuple[int, int]) -> Tensor:
 
 def windows(x: Tensor, weight: Tensor, bias: Tensor, grid: tuple[int, int],
             shifted: bool) -> Tensor:
-    """Token by token: find its window, read it with the border repeated, apply its row."""
+    """Apply its row to the window of each token, with the border repeated."""
     (h, w), n = grid, NATIVE[0]
     image, out = x.view(h, w, -1), torch.empty_like(x).view(h, w, -1)
     off = [n // 2 if shifted and size > n else 0 for size in grid]
@@ -60,7 +60,7 @@ def test_windows_match_definition(grid: tuple[int, int], shifted: bool) -> None:
 
 
 def dense(weight: Tensor, grid: tuple[int, int]) -> Tensor:
-    """The (N, N) matrix of the definition: W without its diagonal resized as a 4-D tensor."""
+    """Build the defined (N, N) matrix: W without its diagonal resized as a 4-D tensor."""
 
     def resized(columns: Tensor, old: tuple[int, int], new: tuple[int, int]) -> Tensor:
         """(old tokens, k) -> (new tokens, k), by torch's own interpolation in two dimensions."""
@@ -98,7 +98,8 @@ def test_devices_without_float64(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, 'eye',
                         lambda *args, **kwargs: made.append(kwargs) or eye(*args, **kwargs))
     for dtype in (torch.float32, torch.float16):
-        matrix = resampling.build_resampling_matrix(5, 3, torch.empty(1, dtype=dtype, device='meta'))
+        matrix = resampling.build_resampling_matrix(5, 3,
+                                                    torch.empty(1, dtype=dtype, device='meta'))
         assert (matrix.device.type, matrix.dtype) == ('meta', torch.float32)
     assert {kwargs['device'] for kwargs in made} == {'cpu'}
 

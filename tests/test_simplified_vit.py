@@ -26,7 +26,7 @@ every_block = pytest.mark.parametrize('block', BLOCKS)
 
 
 def build_vit(block: str, **kwargs: Any) -> SimplifiedViT:
-    """A small one, whose weights are at no special point."""
+    """Build a small backbone, none of whose weights is 0 or 1."""
     made = tiny(SimplifiedViT, ARCHS[SimplifiedViT] | dict(depth=2), block=block,
                 out_indices=(0, 1), **kwargs)  # yapf: disable
     return randomised(made)
@@ -127,7 +127,7 @@ WIDTH, HEADS, TOKENS = 32, 4, 50
 
 
 def shaped(attn: ShapedAttention, x: Tensor) -> Tensor:
-    """The paper's equation 13 as it is written, head by head."""
+    """Compute equation 13 of the paper head by head."""
     tokens, heads = x.shape[1], []
     query, key = F.linear(x, attn.qk.weight, attn.qk.bias).chunk(2, dim=-1)
     parts = (part.chunk(attn.num_heads, dim=-1) for part in (x, query, key))
@@ -163,11 +163,8 @@ def compute_results(function: Callable, module: nn.Module, x: Tensor) -> list[Te
 def test_blocks_match_paper(kind: type, centring: bool) -> None:
     block = randomised(kind(WIDTH, HEADS, centring=centring).double())
     x = torch.randn(2, TOKENS, WIDTH, dtype=torch.float64)
-    for a, b in zip(
-            compute_results(block, block, x),
-            compute_results(partial(written_out, block), block, x),
-            strict=True):
-        torch.testing.assert_close(a, b)
+    torch.testing.assert_close(
+        compute_results(block, block, x), compute_results(partial(written_out, block), block, x))
     x = torch.randn(1, BLOCK + 10, WIDTH, dtype=torch.float64)
     before = x.clone()
     with torch.no_grad():  # the MLP runs in blocks of tokens
@@ -185,10 +182,9 @@ def test_plain_blocks_equal_timm() -> None:
         merged[f'attn.qkv.{part}'] = torch.cat(layers)
     theirs.load_state_dict(merged)
     x = torch.randn(2, TOKENS, WIDTH, dtype=torch.float64)
-    for a, b in zip(
-            compute_results(ours, ours, x)[:2], compute_results(theirs, theirs, x)[:2],
-            strict=True):
-        torch.testing.assert_close(a, b)
+    torch.testing.assert_close(
+        compute_results(ours, ours, x)[:2],
+        compute_results(theirs, theirs, x)[:2])
     for name in ('norm1', 'attn.proj', 'mlp.fc1', 'norm2'):
         own, timms = (block.get_submodule(name).weight.grad for block in (ours, theirs))
         torch.testing.assert_close(own, timms)

@@ -26,7 +26,7 @@ train_dataloader = dict(batch_size=2)
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
-    """A segmenter on the toy, as a diff of another backbone's."""
+    """Return the config of a segmenter on the toy."""
     base = ROOT / 'configs/sem_fpn/xcit_nano_12_p16_slim_shapes.py'
     path = tmp_path / 'toy.py'
     path.write_text(CONFIG.format(base=str(base)))

@@ -22,8 +22,8 @@ from torch import nn
 
 from colonnade.backbones import XCiT
 from colonnade.backbones.kernels.devices import on_meta_device
-from colonnade.backbones.resmlp.backbone import remap_resmlp_original
-from colonnade.backbones.xcit.backbone import remap_xcit_original
+from colonnade.backbones.resmlp.backbone import convert_resmlp_original
+from colonnade.backbones.xcit.backbone import convert_xcit_original
 from colonnade.models.building import drop_pretrained
 from colonnade.necks import ColumnarPyramid
 from colonnade.weights.formats import convert_keys
@@ -62,7 +62,7 @@ def test_resmlp_conversion_equals_timm() -> None:
     with on_meta_device():
         model = backbone_for(resmlp_timm_state)
     expected = mlp_mixer.checkpoint_filter_fn(resmlp_original_state(), model)
-    got = remap_resmlp_original(resmlp_original_state())
+    got = convert_resmlp_original(resmlp_original_state())
     assert got.keys() == expected.keys() == resmlp_timm_state().keys()
     assert all(torch.equal(got[key], expected[key]) for key in expected)
 
@@ -71,7 +71,7 @@ def test_xcit_conversion_equals_timm() -> None:
     with on_meta_device():
         model = Xcit(num_classes=5, **TINY)
     expected, got = checkpoint_filter_fn(original_state(),
-                                         model), remap_xcit_original(original_state())
+                                         model), convert_xcit_original(original_state())
     assert got.keys() == expected.keys() == timm_state().keys()
     assert all(torch.equal(got[key], expected[key]) for key in expected)
 

@@ -99,7 +99,8 @@ def plan_loading(module: nn.Module,
     if adapt is not None:
         state = adapt(state)
     is_full = any(key.startswith('backbone.') for key in state)
-    backbone = module if isinstance(module, Loadable) else getattr(module, 'backbone', None)
+    backbone = module if isinstance(module, Loadable) else dict(
+        module.named_children()).get('backbone')
     loadable = backbone if isinstance(backbone, Loadable) else None
     if module is not loadable and not is_full:
         raise WeightsError(

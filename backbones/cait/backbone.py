@@ -54,7 +54,7 @@ TABLE_3 = {
     'm36':   (270.9, 53.7, 173.3),
 }  # yapf: disable
 
-LAYOUTS = (
+FORMATS = (
     CheckpointFormat('CaiT, original or timm', ('blocks.0.attn.proj_l.', 'blocks_token_only.')),
     CheckpointFormat('CaiT, Colonnade', ('blocks.0.attn.proj_l.', )),
 )
@@ -91,7 +91,7 @@ class CaiTBlock(LayerScaleBlock):
         fold_scale(self, 'gamma_2', self.mlp.fc2, dtype)
 
 
-@register_backbone(*LAYOUTS)
+@register_backbone(*FORMATS)
 class CaiT(LearnedPositions):
     """CaiT without its class-attention stage, from timm's modules.
 

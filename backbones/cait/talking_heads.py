@@ -30,7 +30,7 @@ def mix_heads(maps: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tenso
     return mixed.view_as(maps)
 
 
-def mixing_gradients(grad: Tensor, maps: Tensor) -> tuple[Tensor, Tensor]:
+def compute_mixing_gradients(grad: Tensor, maps: Tensor) -> tuple[Tensor, Tensor]:
     """Return the gradients of :func:`mix_heads` by weight ``(h, h)`` and bias ``(h,)``."""
     return (grad.flatten(2) @ maps.flatten(2).transpose(1, 2)).sum(0), grad.sum((0, 2, 3))
 
@@ -81,12 +81,12 @@ class TalkingHeads(Function):
 
             grad_value = mix_heads(weights, weight_w, bias_w).transpose(-2, -1) @ grad_rows
             grad_maps = grad_rows @ value.transpose(-2, -1)
-            grad_w = mixing_gradients(grad_maps, weights)
+            grad_w = compute_mixing_gradients(grad_maps, weights)
             grad_maps = mix_heads(grad_maps, weight_w.T)
             # Gradient of the softmax.
             grad_maps = weights * (grad_maps - (grad_maps * weights).sum(dim=-1, keepdim=True))
             del weights
-            grad_l = mixing_gradients(grad_maps, logits)
+            grad_l = compute_mixing_gradients(grad_maps, logits)
             del logits
             grad_maps = mix_heads(grad_maps, weight_l.T)
 

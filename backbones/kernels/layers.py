@@ -104,7 +104,7 @@ def gelu(x: Tensor) -> Tensor:
 
 def gelu_linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Return ``linear(gelu(x), weight, bias)``; GELU is recomputed for gradients, not stored."""
-    if not stores_gradients(x):
+    if not should_store_gradients(x):
         return linear(gelu(x), weight, bias)
     if can_use_convolution(x, weight):
         return as_tokens(gelu_convolution(as_image(x), weight[:, :, None, None], bias))
@@ -117,12 +117,12 @@ def gelu_convolution(x: Tensor,
                      stride: int = 1,
                      padding: int = 0) -> Tensor:
     """Return ``conv2d(gelu(x), weight, bias, stride, padding)``, as :func:`gelu_linear` does."""
-    if not stores_gradients(x):
+    if not should_store_gradients(x):
         return F.conv2d(gelu(x), weight, bias, stride, padding)
     return _GeluConvolution.apply(*_cast_for_autocast(x, weight, bias), stride, padding)
 
 
-def stores_gradients(x: Tensor) -> bool:
+def should_store_gradients(x: Tensor) -> bool:
     """Return True if autograd stores what is computed from ``x``; compilers choose themselves."""
     return torch.is_grad_enabled() and x.requires_grad and not torch.compiler.is_compiling()
 

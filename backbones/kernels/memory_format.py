@@ -35,6 +35,6 @@ def get_map_order(x: Tensor) -> torch.memory_format:
 
 
 def as_map(x: Tensor, height: int) -> Tensor:
-    """Copy tokens ``(B, N, C)`` to a map ``(B, C, h, w)`` in the format of :func:`get_map_order`."""
+    """Copy tokens ``(B, N, C)`` to a map ``(B, C, h, w)``, in :func:`get_map_order`."""
     image = x.mT.unflatten(2, (height, x.shape[1] // height))
     return image.clone(memory_format=get_map_order(x))

@@ -58,7 +58,7 @@ def build_resampling_matrix(old: int, new: int, like: Tensor) -> Tensor:
 
 
 def build_matrix_from_sizes(old: int, new: int, like: Tensor) -> Tensor:
-    """Build :func:`build_resampling_matrix` from operators that every runtime has, without branches.
+    """Build a :func:`build_resampling_matrix` of operators of every runtime, without branches.
 
     The kernel is Keys' cubic one with a = -1/2, widened for smaller grids. Differences of positions
     are integers, hence exact.

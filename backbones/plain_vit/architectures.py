@@ -66,7 +66,7 @@ def look_up(name: str) -> Model:
     with on_meta_device():
         built = timm.create_model(name)
     patch_size, grid = built.patch_embed.patch_size[0], built.patch_embed.grid_size[0]
-    heads = (layer.num_heads for layer in built.blocks[0].modules() if hasattr(layer, 'num_heads'))
+    heads = (layer.num_heads for layer in built.blocks[0].modules() if 'num_heads' in vars(layer))
     sizes = (built.embed_dim, len(built.blocks), next(heads), patch_size, grid * patch_size)
     kind = Eva if isinstance(built, Eva) else VisionTransformer
     return Model(
@@ -150,6 +150,6 @@ class TimmModels(Variants):
         return name
 
 
-def are_normalised(weights: str) -> bool:
+def are_normalized(weights: str) -> bool:
     """Return True if the authors of weights apply the final norm to intermediate maps."""
     return any(part in weights for part in NORMALISED)

@@ -20,15 +20,15 @@ from ..kernels.memory_format import as_map
 from ..kernels.resampling import resample_positions
 from ..registry import register_backbone
 from ..variants import count_blocks, resolve_out_indices
-from .architectures import ShownModels, TimmModels, are_normalised
+from .architectures import ShownModels, TimmModels, are_normalized
 from .blocks import PlainBlock, SelfAttention, adapt_block, embed_grid
-from .checkpoint_formats import (EVA_BIASES, LAYOUTS, cut_frequencies, find_model, find_zero_biases,
+from .checkpoint_formats import (EVA_BIASES, FORMATS, cut_frequencies, find_model, find_zero_biases,
                                  get_part, rename_layer_scale, resize_patches, resize_positions)
 
 PREFIX_TOKENS = ('cls_token', 'dist_token', 'reg_token')  # in their order
 
 
-@register_backbone(*LAYOUTS)
+@register_backbone(*FORMATS)
 class PlainViT(ColumnarBackbone):
     """timm's ``VisionTransformer`` and ``Eva``: DeiT, MAE, CLIP, DINO, DINOv2, DINOv3 and others.
 
@@ -154,8 +154,8 @@ class PlainViT(ColumnarBackbone):
     @classmethod
     def infer_arch(cls, state: State) -> dict[str, int]:
         """Infer width, depth, patch size and positions."""
-        if not LAYOUTS[-1].matches(state):
-            raise KeyError(LAYOUTS[-1].name)
+        if not FORMATS[-1].matches(state):
+            raise KeyError(FORMATS[-1].name)
         weight = state['patch_embed.proj.weight']
         prefix = sum(state[name].shape[1] for name in PREFIX_TOKENS if name in state)
         return dict(
@@ -185,21 +185,22 @@ class PlainViT(ColumnarBackbone):
             tap_norm='norm.weight' in state)
 
     @classmethod
-    def get_weights_name(cls, arch: str | Mapping[str, Any], init_cfg: dict | list[dict] | None) -> str:
+    def get_weights_name(cls, arch: str | Mapping[str, Any],
+                         init_cfg: dict | list[dict] | None) -> str:
         """Return timm's name of the weights, with their tag if the config has it."""
         name = arch if isinstance(arch, str) else arch.get('model', '')
         return super().get_weights_name(arch, init_cfg) or name
 
     @classmethod
     def get_implied_arguments(cls, arch: str | Mapping[str, Any],
-                init_cfg: dict | list[dict] | None) -> dict[str, Any]:
+                              init_cfg: dict | list[dict] | None) -> dict[str, Any]:
         """Infer if the authors of the weights apply the final norm to each map."""
-        return dict(tap_norm=are_normalised(cls.get_weights_name(arch, init_cfg)))
+        return dict(tap_norm=are_normalized(cls.get_weights_name(arch, init_cfg)))
 
     def rename_state(self, state: State) -> State:
         """Rename DeiT-III's LayerScale, whose timm name depends on the model."""
         has_scale = any(name.startswith('blocks.0.ls1.') for name, _ in self.named_parameters())
-        is_deit3 = LAYOUTS[-1].matches(state) and has_scale
+        is_deit3 = FORMATS[-1].matches(state) and has_scale
         return rename_layer_scale(state) if is_deit3 else state
 
     def find_unused_shapes(self, state: State) -> list[Shapes]:

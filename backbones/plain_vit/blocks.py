@@ -122,7 +122,7 @@ class SelfAttention(nn.Module):
         for x in heads[:2]:
             y = apply_rot_embed_cat(x[:, :, prefix:], rope, half=self.rotate_half).to(x.dtype)
             rotated.append(torch.cat((x[:, :, :prefix], y), dim=2) if prefix else y)
-        return Heads(*rotated, heads.value)
+        return Heads(rotated[0], rotated[1], heads.value)
 
     def can_overwrite_output(self) -> bool:
         """Return True if no hook keeps the output of this layer."""

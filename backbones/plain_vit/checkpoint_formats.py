@@ -65,23 +65,23 @@ def _rename_by(function: Callable, state: State) -> State:
         raise WeightsError(f'a tensor has an unknown shape: {error}') from error
 
 
-def remap_vit(state: State) -> State:
+def convert_vit(state: State) -> State:
     """Convert names of DINOv2, CLIP and others to those of timm's ``VisionTransformer``."""
     return _rename_by(vision_transformer.checkpoint_filter_fn, state)
 
 
-def remap_eva(state: State) -> State:
+def convert_eva(state: State) -> State:
     """Convert names of EVA, Perception Encoder and others to those of timm's ``Eva``."""
     return _rename_by(eva.checkpoint_filter_fn, state)
 
 
-def remap_dinov3(state: State) -> State:
+def convert_dinov3(state: State) -> State:
     """Convert names of DINOv3 to those of timm's ``Eva``."""
     for key, bias in state.items():
         if key.endswith('.attn.qkv.bias') and f'{key}_mask' not in state and bias.ndim == 1:
             if not bias.is_meta and bias.chunk(3)[1].any():
                 raise WeightsError(f'{key} has key biases, which timm\'s models do not have')
-    return remap_eva(state)
+    return convert_eva(state)
 
 
 def get_part(key: str) -> str:
@@ -100,32 +100,32 @@ def rename_layer_scale(state: State) -> State:
     return rename_keys(state, ((r'^(blocks\.\d+)\.gamma_([12])$', r'\1.ls\2.gamma'), ))
 
 
-def remap_openclip(state: State) -> State:
+def convert_openclip(state: State) -> State:
     """Strip the prefix of timm's names in OpenCLIP's image tower."""
     return strip_prefix(state, 'visual.trunk.')
 
 
-LAYOUTS = tuple(
+FORMATS = tuple(
     CheckpointFormat(f'PlainViT, {name}', *fields) for name, *fields in (
-        ('DINOv3', ('storage_tokens', 'blocks.0.attn.qkv.'), remap_dinov3),
-        ('Sapiens2', ('storage_tokens', 'blocks.0.attn.wq.'), remap_eva),
+        ('DINOv3', ('storage_tokens', 'blocks.0.attn.qkv.'), convert_dinov3),
+        ('Sapiens2', ('storage_tokens', 'blocks.0.attn.wq.'), convert_eva),
         ('MAE with its decoder', ('patch_embed.proj.weight', 'decoder_embed.'), drop_pretraining),
-        ('DINOv2', ('mask_token', 'patch_embed.proj.weight', 'blocks.0.ls1.'), remap_vit),
-        ('TIPSv2', ('vision_encoder.mask_token', ), remap_vit),
-        ('CLIP', ('visual.conv1.weight', 'visual.class_embedding'), remap_vit,
+        ('DINOv2', ('mask_token', 'patch_embed.proj.weight', 'blocks.0.ls1.'), convert_vit),
+        ('TIPSv2', ('vision_encoder.mask_token', ), convert_vit),
+        ('CLIP', ('visual.conv1.weight', 'visual.class_embedding'), convert_vit,
          ('visual.attn_pool.', 'visual.transformer.resblocks.0.ls_')),
-        ('Perception Encoder', ('visual.conv1.weight', 'visual.transformer.'), remap_eva),
-        ('Perception Encoder', ('conv1.weight', 'transformer.resblocks.0.'), remap_eva,
+        ('Perception Encoder', ('visual.conv1.weight', 'visual.transformer.'), convert_eva),
+        ('Perception Encoder', ('conv1.weight', 'transformer.resblocks.0.'), convert_eva,
          ('visual.', )),
-        ('OpenCLIP', ('visual.trunk.patch_embed.', ), remap_openclip),
-        ('EVA-CLIP', ('visual.patch_embed.', 'visual.pos_embed'), remap_eva),
+        ('OpenCLIP', ('visual.trunk.patch_embed.', ), convert_openclip),
+        ('EVA-CLIP', ('visual.patch_embed.', 'visual.pos_embed'), convert_eva),
         ('EVA', ('patch_embed.proj.weight',
                  ('blocks.0.mlp.w1.', 'blocks.0.mlp.w12.', 'blocks.0.attn.inner_attn_ln.')),
-         remap_eva),
-        ('EVA', ('patch_embed.proj.weight', 'mask_token', 'blocks.0.attn.q_bias'), remap_eva),
-        ('BEiT-3', ('beit3.vision_embed.', 'beit3.encoder.'), remap_vit),
-        ('AIMv2', ('preprocessor.patchifier.', 'trunk.blocks.0.'), remap_vit),
-        ('RADIO', ('radio_model.model.patch_generator.', ), remap_vit),
+         convert_eva),
+        ('EVA', ('patch_embed.proj.weight', 'mask_token', 'blocks.0.attn.q_bias'), convert_eva),
+        ('BEiT-3', ('beit3.vision_embed.', 'beit3.encoder.'), convert_vit),
+        ('AIMv2', ('preprocessor.patchifier.', 'trunk.blocks.0.'), convert_vit),
+        ('RADIO', ('radio_model.model.patch_generator.', ), convert_vit),
         ('timm or Colonnade',
          ('patch_embed.proj.weight', 'blocks.0.', ('cls_token', 'reg_token', 'pos_embed')), dict,
          (*OTHER_BACKBONES, 'mask_token')),

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -34,7 +34,7 @@ SIZES = {  # the paper's Table 1; the last column from the authors' code
 TOKEN_MIXING = ('resample', 'window')
 
 
-def remap_resmlp_original(state: State) -> State:
+def convert_resmlp_original(state: State) -> State:
     """Convert the authors' files, whose affine layers have vectors."""
     renamed = rename_keys(state, (
         (r'^patch_embed\.', 'stem.'),
@@ -48,9 +48,9 @@ def remap_resmlp_original(state: State) -> State:
     }
 
 
-LAYOUTS = (
+FORMATS = (
     CheckpointFormat('ResMLP, original', ('patch_embed.', 'blocks.0.norm1.alpha'),
-                     remap_resmlp_original),
+                     convert_resmlp_original),
     CheckpointFormat('ResMLP, timm', ('stem.', 'blocks.0.linear_tokens.', 'norm.')),
     CheckpointFormat('ResMLP, Colonnade', ('stem.', 'blocks.0.linear_tokens.')),
 )
@@ -105,7 +105,7 @@ class ResMLPBlock(ResBlock):
                              or Resampling.between(native, grid, x))
 
 
-@register_backbone(*LAYOUTS)
+@register_backbone(*FORMATS)
 class ResMLP(ColumnarBackbone):
     """ResMLP without its final Affine and head, from timm's modules.
 
@@ -167,7 +167,7 @@ class ResMLP(ColumnarBackbone):
             num_classes=num_classes,
             **self._get_timm_arguments(ResBlock))
 
-    def _get_timm_arguments(self, block: type[ResBlock]) -> dict[str, Any]:
+    def _get_timm_arguments(self, block: Callable[..., nn.Module]) -> dict[str, Any]:
         return dict(
             patch_size=self.patch_size,
             embed_dim=self.embed_dim,

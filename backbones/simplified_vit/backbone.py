@@ -17,7 +17,7 @@ from colonnade.weights.state_dicts import State
 from ..position_embedding import LearnedPositions
 from ..registry import register_backbone
 from ..variants import Settings, Variants, count_blocks
-from .blocks import BLOCKS, EPS, initial_gains
+from .blocks import BLOCKS, EPS, compute_initial_gains
 
 COLUMNS = ('embed_dim', 'depth', 'num_heads')
 SIZES = {  # patch 16 and 8; heads of tiny and small have 64 channels
@@ -33,7 +33,7 @@ STUDY = {  # patch 4, images of 32
     'study_128_12': (128, 12, 4),
 }  # yapf: disable
 DEFAULTS = dict(img_size=224, block='parallel', centring=False)
-LAYOUTS = (CheckpointFormat('SimplifiedViT',
+FORMATS = (CheckpointFormat('SimplifiedViT',
                             ('patch_embed.proj.weight', 'pos_embed', 'blocks.0.attn.qk.')), )
 
 
@@ -59,7 +59,7 @@ def check_block(settings: Settings) -> None:
         raise UserError("centring has no effect with block='plain': remove it")
 
 
-@register_backbone(*LAYOUTS)
+@register_backbone(*FORMATS)
 class SimplifiedViT(LearnedPositions):
     """Vision transformer without class token, of simplified blocks or, to compare, plain ones.
 
@@ -102,7 +102,7 @@ class SimplifiedViT(LearnedPositions):
                  img_size: int | None = None,
                  **kwargs: Any) -> None:
         settings = self.variants.resolve(arch, block=block, centring=centring, img_size=img_size)
-        gains = initial_gains(init, settings['depth'])
+        gains = compute_initial_gains(init, settings['depth'])
         plain = settings['block'] == 'plain'
         if plain and init != 'dynamic':
             raise UserError("init has no effect with block='plain': remove it")

@@ -25,7 +25,7 @@ EPS = 1e-6  # all norms, as in vision transformers
 Gains = tuple[float, float]  # alpha and beta: gains of the identity and of attention
 
 
-def initial_gains(init: str | Sequence[float], depth: int) -> list[Gains]:
+def compute_initial_gains(init: str | Sequence[float], depth: int) -> list[Gains]:
     """Return ``(alpha, beta)`` of each block before training."""
     dynamic = [(1 / i, 1 - 1 / i) for i in range(1, depth + 1)]
     if init == 'dynamic':

@@ -46,7 +46,7 @@ TABLE_1 = {
 }  # yapf: disable
 
 
-def remap_xcit_original(state: State) -> State:
+def convert_xcit_original(state: State) -> State:
     """Convert the authors' classifiers and DINO files, which join q, k and v of class attention."""
     remapped = {}
     for key, value in rename_keys(state, ((r'^pos_embeder\.', 'pos_embed.'), )).items():
@@ -59,7 +59,7 @@ def remap_xcit_original(state: State) -> State:
     return remapped
 
 
-def remap_xcit_mmpretrain(state: State) -> State:
+def convert_xcit_mmpretrain(state: State) -> State:
     """Convert mmpretrain's classifiers."""
     return rename_keys(state, (
         (r'^backbone\.', ''),
@@ -76,7 +76,7 @@ def remap_xcit_mmpretrain(state: State) -> State:
     ))  # yapf: disable
 
 
-def remap_xcit_dense(state: State) -> State:
+def convert_xcit_dense(state: State) -> State:
     """Convert the authors' detectors and segmenters, whose backbone contains the pyramid."""
     patch_16 = any(key.startswith('backbone.fpn2.') for key in state)
     pyramid: Rules = ((r'^backbone\.fpn1\.0\.', 'neck.stride4.'), )
@@ -90,14 +90,14 @@ def remap_xcit_dense(state: State) -> State:
     ))  # yapf: disable
 
 
-LAYOUTS = (
+FORMATS = (
     CheckpointFormat(
         'XCiT detector or segmenter, original', ('backbone.pos_embeder.', ),
-        remap_xcit_dense,
+        convert_xcit_dense,
         published_model=True),
-    CheckpointFormat('XCiT, original', ('pos_embeder.', 'blocks.'), remap_xcit_original),
-    CheckpointFormat('XCiT, mmpretrain', ('backbone.xca_layers.', ), remap_xcit_mmpretrain),
-    CheckpointFormat('XCiT, mmpretrain', ('xca_layers.', ), remap_xcit_mmpretrain),
+    CheckpointFormat('XCiT, original', ('pos_embeder.', 'blocks.'), convert_xcit_original),
+    CheckpointFormat('XCiT, mmpretrain', ('backbone.xca_layers.', ), convert_xcit_mmpretrain),
+    CheckpointFormat('XCiT, mmpretrain', ('xca_layers.', ), convert_xcit_mmpretrain),
     CheckpointFormat('XCiT, timm', ('pos_embed.token_projection.', 'blocks.', 'cls_attn_blocks.')),
     CheckpointFormat('XCiT, Colonnade', ('pos_embed.token_projection.', 'blocks.')),
 )
@@ -120,7 +120,7 @@ def check_stem(settings: Settings) -> None:
                         f'{settings["embed_dim"]}')
 
 
-@register_backbone(*LAYOUTS)
+@register_backbone(*FORMATS)
 class XCiT(ColumnarBackbone):
     """XCiT without its class-attention stage, from timm's modules.
 

@@ -19,7 +19,7 @@ from ..kernels.fast_path import (MLP, NORM, Parts, add_branch, find_modified_lay
                                  is_gelu, is_hooked, is_linear, is_noop)
 from ..kernels.folding import fold_norm, fold_scale
 from ..kernels.layers import (add, call_depthwise, depthwise_convolution, feed_forward,
-                              fold_if_exact, gelu, stores_gradients)
+                              fold_if_exact, gelu, should_store_gradients)
 from ..kernels.norms import RunningStatsKept, can_rerun_locally, normalize
 from ..kernels.packed import PackedDepthwise
 from .cross_covariance import AttentionWeights, cross_covariance_attention
@@ -106,7 +106,7 @@ class XCiTBlock(XCABlock):
         A synchronized norm is not rerun, since that would need all processes.
         """
         norm, image = self.local_mp.bn, as_image(y)
-        if not stores_gradients(y):
+        if not should_store_gradients(y):
             return as_tokens(normalize(norm, gelu(image)))
         if not can_rerun_locally(norm):
             return as_tokens(norm(F.gelu(image)))

@@ -154,17 +154,22 @@ class FourierPositions(PositionalEncodingFourier):
         with disable_autocast(layer.weight):
             row_weight, column_weight = to_float32(layer.weight).flatten(1).split(
                 self.hidden_dim, dim=1)
-            rows = F.linear(self._features(grid[0]), row_weight, to_float32(layer.bias))  # (h, C)
-            columns = F.linear(self._features(grid[1]), column_weight)  # (w, C)
+            frequencies = self._compute_frequencies()
+            rows = self._compute_features(grid[0], frequencies)  # (h, hidden_dim)
+            columns = self._compute_features(grid[1], frequencies)  # (w, hidden_dim)
+            rows = F.linear(rows, row_weight, to_float32(layer.bias))  # (h, C)
+            columns = F.linear(columns, column_weight)  # (w, C)
             return (rows[:, None] + columns).flatten(0, 1)[None].to(layer.weight.dtype)
 
-    def _features(self, length: int) -> Tensor:
+    def _compute_frequencies(self) -> Tensor:
+        device = self.token_projection.weight.device
+        pairs = torch.arange(self.hidden_dim // 2, device=device, dtype=torch.float32)
+        return self.temperature**(2 * pairs / self.hidden_dim)
+
+    def _compute_features(self, length: int, frequencies: Tensor) -> Tensor:
         """Compute sines and cosines of positions along a line, ``(length, hidden_dim)``."""
-        weight = self.token_projection.weight
-        pairs = torch.arange(self.hidden_dim // 2, device=weight.device, dtype=torch.float32)
-        frequencies = self.temperature**(2 * pairs / self.hidden_dim)
-        positions = torch.arange(1, length + 1, device=weight.device, dtype=torch.float32)
+        dtype = torch.promote_types(self.token_projection.weight.dtype, torch.float32)
+        positions = torch.arange(1, length + 1, device=frequencies.device, dtype=torch.float32)
         positions = positions / (length + self.eps) * self.scale
         angles = positions[:, None] / frequencies
-        features = torch.stack((angles.sin(), angles.cos()), dim=2).flatten(1)
-        return features.to(torch.promote_types(weight.dtype, torch.float32))
+        return torch.stack((angles.sin(), angles.cos()), dim=2).flatten(1).to(dtype)

@@ -57,12 +57,13 @@ class UpsamplingConvolution(nn.Module):
         sums, rows = [], []
         for x, kernel in zip(rest, self.coarse, strict=True):
             h, w = x.shape[2:]
-            matrix = interpolation_matrices(w, wide, self.align_corners, out)
+            matrix = build_interpolation_matrices(w, wide, self.align_corners, out)
             matrix = matrix.permute(1, 2, 0).flatten(1).expand(batch * h, -1, -1)  # (W, 3 w)
             for row in kernel:
                 products = row(x).permute(0, 2, 3, 1).reshape(batch * h, 3 * w, width)
                 sums.append(torch.bmm(matrix, products).view(batch, h, wide * width))
-            rows.append(interpolation_matrices(h, high, self.align_corners, out).mT.flatten(0, 1))
+            rows.append(
+                build_interpolation_matrices(h, high, self.align_corners, out).mT.flatten(0, 1))
         start = out.permute(0, 2, 3, 1).reshape(batch, high, wide * width)
         matrix = torch.cat(rows).mT.expand(batch, -1, -1)  # (H, 3 h of all maps)
         out = torch.baddbmm(start, matrix, torch.cat(sums, dim=1))
@@ -100,7 +101,8 @@ def _build_convolution(weight: Tensor, bias: Tensor | None = None, padding: int 
     return conv
 
 
-def interpolation_matrices(size: int, out_size: int, align_corners: bool, like: Tensor) -> Tensor:
+def build_interpolation_matrices(size: int, out_size: int, align_corners: bool,
+                                 like: Tensor) -> Tensor:
     """Return matrices ``(3, out_size, size)`` to the pixels before, at and after each."""
     precise = torch.promote_types(like.dtype, torch.float32)
     eye = torch.eye(size, dtype=precise, device=like.device)
@@ -120,14 +122,14 @@ class FusedPSPHead(PSPHead):
 class FusedUPerHead(UPerHead):
     """UperNet head whose bottlenecks get pooled maps and levels before upsampling."""
 
-    def psp_forward(self, inputs: Sequence[Tensor]) -> Tensor:
+    def forward_psp(self, inputs: Sequence[Tensor]) -> Tensor:
         """Convolve the coarsest level and the maps pooled from it."""
         x = inputs[-1]
         return self.bottleneck([x, *(branch(x) for branch in self.psp_modules)])
 
     def _forward_feature(self, inputs: Sequence[Tensor]) -> Tensor:
         *finer, _ = inputs = self._transform_inputs(inputs)
-        coarse = self.psp_forward(inputs)
+        coarse = self.forward_psp(inputs)
         levels = [coarse]  # coarse to fine
         sums = zip(finer[::-1], self.lateral_convs[::-1], self.fpn_convs[::-1], strict=True)
         for x, lateral, conv in sums:

@@ -48,8 +48,10 @@ class EncoderDecoder(encoder_decoder.EncoderDecoder):
                                                 meta.get('padding_size', [0] * 4))
             size, align = meta['ori_shape'], self.align_corners
             height, width = _get_input_size(metas[0])
-            rows = build_resizing_matrix(logits.shape[1], height, top, height - bottom, size[0], align)
-            columns = build_resizing_matrix(logits.shape[2], width, left, width - right, size[1], align)
+            rows = build_resizing_matrix(logits.shape[1], height, top, height - bottom, size[0],
+                                         align)
+            columns = build_resizing_matrix(logits.shape[2], width, left, width - right, size[1],
+                                            align)
             sample.pred_sem_seg = PixelData(data=find_largest(logits, rows, columns))
         return data_samples
 
@@ -104,7 +106,7 @@ def _get_input_size(meta: dict[str, Any]) -> tuple[int, int]:
 
 
 def build_resizing_matrix(before: int, whole: int, start: int, end: int, after: int,
-                    align_corners: bool) -> Tensor | None:
+                          align_corners: bool) -> Tensor | None:
     """Build the matrix that resizes a line to ``whole``, crops and resizes it; None is identity.
 
     The matrix is ``(after, before)``; the crop is from ``start`` to ``end``.

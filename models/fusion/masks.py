@@ -116,8 +116,8 @@ def paste(masks: Tensor, boxes: Tensor, size: tuple[int, int], threshold: float)
     limit = torch.tensor(size).flip(0)
     low = (boxes[:, :2].floor() - 1).clamp_min(0).long().minimum(limit)
     high = (boxes[:, 2:].ceil() + 1).clamp_min(0).long().minimum(limit).maximum(low)
-    columns, rows = (resampling_weights(boxes[:, axis], boxes[:, axis + 2], low[:, axis],
-                                        high[:, axis], num)
+    columns, rows = (compute_resampling_weights(boxes[:, axis], boxes[:, axis + 2], low[:, axis],
+                                                high[:, axis], num)
                      for axis, num in ((0, masks.shape[2]), (1, masks.shape[1])))
     out = torch.zeros(len(masks), *size, dtype=torch.bool if threshold >= 0 else torch.uint8)
     for image, mask, down, across, (left, top), (right, bottom) in zip(
@@ -127,8 +127,8 @@ def paste(masks: Tensor, boxes: Tensor, size: tuple[int, int], threshold: float)
     return out
 
 
-def resampling_weights(low: Tensor, high: Tensor, start: Tensor, stop: Tensor,
-                       num: int) -> tuple[Tensor, ...]:
+def compute_resampling_weights(low: Tensor, high: Tensor, start: Tensor, stop: Tensor,
+                               num: int) -> tuple[Tensor, ...]:
     """Return weights ``(stop - start, num)`` of bilinear interpolation along an axis, per mask.
 
     The ``num`` values of a mask are between the edges ``low`` and ``high`` in pixels.

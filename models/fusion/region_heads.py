@@ -174,7 +174,7 @@ def reject_weights(head: ConvFCBBoxHead, *_: Any) -> None:
 
 def get_stages(roi_head: StandardRoIHead | CascadeRoIHead, name: str) -> list[nn.Module]:
     """Return the modules of a name in all stages, if there are any."""
-    part = getattr(roi_head, name, None)
+    part = dict(roi_head.named_children()).get(name)
     if isinstance(part, nn.ModuleList):
         return list(part)
     return [] if part is None else [part]

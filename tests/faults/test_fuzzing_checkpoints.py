@@ -172,7 +172,7 @@ def test_fuzzed_safetensors_headers(folder: Path, draw: st.DataObject) -> None:
 
 @pytest.fixture(scope='module')
 def shards(folder: Path) -> Path:
-    """A checkpoint in shards, as one process writes it."""
+    """Write a sharded checkpoint in one process."""
     from torch.distributed import checkpoint as dcp
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
     out = folder / 'shards'

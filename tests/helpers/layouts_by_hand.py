@@ -115,7 +115,7 @@ def resmlp_ours_state() -> State:
 
 
 def detector_state() -> State:
-    """A whole model that our training saved."""
+    """Return the state dict of a full model that Colonnade saved."""
     state = {f'backbone.{key}': value for key, value in ours_state().items()}
     return state | {
         'neck.stride4.0.weight': torch.rand(2),
@@ -124,7 +124,7 @@ def detector_state() -> State:
 
 
 def resmlp_segmenter_state() -> State:
-    """A whole model that our training saved."""
+    """Return the state dict of a full model that Colonnade saved."""
     state = {f'backbone.{key}': value for key, value in resmlp_ours_state().items()}
     return state | {'decode_head.conv_seg.bias': torch.rand(2)}
 

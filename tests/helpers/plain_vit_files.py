@@ -80,7 +80,7 @@ class File:
 
 
 def renamed(state: State, *rules: tuple[str, str]) -> State:
-    """Every rule ``(pattern, replacement)`` applied to every key, in order."""
+    """Apply each rule ``(pattern, replacement)`` to every key, in order."""
     result = {}
     for key, value in state.items():
         for pattern, replacement in rules:
@@ -94,7 +94,7 @@ def dinov2(state: State) -> State:
 
 
 def dinov2_with_registers(state: State) -> State:
-    """The authors' positions have one for the class; timm adds it to the class token."""
+    """Convert positions, of which the authors keep one for the class token."""
     state = renamed(dinov2(state), ('^reg_token$', 'register_tokens'))
     return {**state, 'pos_embed': torch.rand(1, 1 + SIDE**2, WIDTH)}
 
@@ -104,7 +104,7 @@ def dinov2_giant(state: State) -> State:
 
 
 def dinov3(state: State, zero: bool = True) -> State:
-    """Beside the names: masks of biases, of which most published ones are 0, and what trains."""
+    """Convert names, and add masks of biases, which are mostly 0, and tensors of training."""
     file = renamed(state, ('^reg_token$', 'storage_tokens'), (r'gamma_(\d)$', r'ls\1.gamma'),
                    (r'mlp\.fc1_g', 'mlp.w1'), (r'mlp\.fc1_x', 'mlp.w2'),
                    (r'(blocks.*\.mlp)\.fc2\b', r'\1.w3' if 'blocks.0.mlp.fc1_g.bias' in state else
@@ -177,7 +177,7 @@ def perception_encoder(state: State) -> State:
 
 
 def eva02(state: State) -> State:
-    """Also with its rotary positions, which are computed."""
+    """Convert names, and add rotary positions."""
     file = renamed(state, (r'mlp\.fc1_g', 'mlp.w1'), (r'mlp\.fc1_x', 'mlp.w2'),
                    (r'mlp\.fc1\.', 'mlp.w12.'), (r'mlp\.fc2', 'mlp.w3'),
                    (r'mlp\.norm', 'mlp.ffn_ln'), (r'attn\.norm', 'attn.inner_attn_ln'),
