@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torchvision.ops import roi_align as theirs
 
 from colonnade.backbones.kernels.folding import FusedError
-from colonnade.datasets.mask_encoding import encode_for
+from colonnade.datasets.rle import encode_masks_for
 from colonnade.datasets.rle import encode_masks
 from colonnade.models.fusion.region_heads import (BagRoIExtractor, ClassMaskHead,
                                                   find_modules_in_default_order, fuse_regions)
