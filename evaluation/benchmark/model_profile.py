@@ -157,7 +157,7 @@ def find_modules(model: nn.Module, path: str) -> Iterator[nn.Module]:
 
 
 def raise_class_logits(model: nn.Module) -> None:
-    """Let RoI heads find the maximum number of objects; random weights would find none."""
+    """Make RoI heads find the maximum number of objects; random weights would find none."""
     with torch.no_grad():
         for name, layer in model.named_modules():
             if name.startswith('roi_head.') and name.endswith('fc_cls'):

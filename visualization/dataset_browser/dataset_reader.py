@@ -42,8 +42,8 @@ class LabelMapFile:
     def read(self) -> np.ndarray:
         """Return the labels that mmseg trains with, ``(H, W)``, int64.
 
-        The ignored label is replaced by the number of classes. Labels without a class are kept,
-        but if one equals that number, it is increased by 1.
+        The ignored label becomes the number of classes. A label without a class that has this
+        value already is increased by 1.
         """
         path = self.info.get('seg_map_path')
         if path is None:
@@ -105,25 +105,14 @@ def get_dataset_settings(cfg: Config, split: str) -> ConfigDict | None:
 
 
 def build_dataset(cfg: Config, settings: ConfigDict, **changes: Any) -> Any:
-    """Build a dataset of mmdet or mmseg.
-
-    Args:
-        cfg: Config that contains the settings.
-        settings: Settings of the dataset.
-        **changes: Settings to override.
-    """
+    """Build a dataset of mmdet or mmseg, with some settings overridden."""
     scope = DefaultScope.overwrite_default_scope(cfg.default_scope)
     with scope, build_error(), redirect_stdout(StringIO()):  # pycocotools prints its progress.
         return DATASETS.build({**settings, **changes})
 
 
 def read_set(cfg: Config, split: str) -> ImageSet | None:
-    """Return all images and annotations of a split, or None if the config has no such split.
-
-    Args:
-        cfg: Config of a detector or segmenter.
-        split: ``'train'``, ``'val'`` or ``'test'``.
-    """
+    """Return all images and annotations of a split, or None if the config has no such split."""
     if get_dataset_settings(cfg, split) is None:
         return None
     parts = [read_part(cfg, settings, split)
@@ -192,16 +181,7 @@ def select_images(data: ImageSet,
                   names: Sequence[str] = (),
                   class_name: str | None = None,
                   seed: int = 0) -> list[int]:
-    """Return the indices of the images to show.
-
-    Args:
-        data: Images to select from.
-        num: Number of images to draw at random if neither indices nor names are given.
-        indices: Indices of images.
-        names: File names or paths of images.
-        class_name: Class that must occur in the images. Defaults to any.
-        seed: Seed of the random draw.
-    """
+    """Return the indices of the images to show: all that are named, or ``num`` random ones."""
     label = None if class_name is None else find_label(data, class_name)
     for index in indices:
         if not 0 <= index < len(data):
@@ -221,7 +201,7 @@ def select_images(data: ImageSet,
 
 
 def find_label(data: ImageSet, class_name: str) -> int:
-    """Return the index of a class, ignoring spaces around names as in mmseg's ADE20K."""
+    """Return the index of a class; spaces around names, as in mmseg's ADE20K, are ignored."""
     names = [name.strip() for name in data.classes]
     if class_name.strip() in names:
         return names.index(class_name.strip())

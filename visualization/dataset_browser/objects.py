@@ -119,11 +119,10 @@ def find_extent(mask: Mask) -> np.ndarray | None:
 
 
 def decode_mask(mask: list[np.ndarray] | dict[str, Any], size: tuple[int, int]) -> np.ndarray:
-    """Return a mask as pixels ``(H, W)``, bool.
+    """Return a mask as pixels ``(H, W)``, bool; ``size`` is that of its image.
 
-    Args:
-        mask: Segmentation.
-        size: Height and width of the image, for polygons.
+    Malformed RLEs and polygons far outside of all images raise a ValueError: pycocotools does not
+    notice the former, and runs out of memory with the latter.
     """
     segmentation: Any = mask
     if isinstance(mask, list):
@@ -135,11 +134,7 @@ def decode_mask(mask: list[np.ndarray] | dict[str, Any], size: tuple[int, int]) 
 
 
 def read_coco_objects(dataset: Any, classes: Sequence[str]) -> dict[str, Any]:
-    """Return the annotations of mmdet's CocoDataset, including those that it skips.
-
-    Args:
-        dataset: Dataset that is not loaded yet.
-        classes: Classes whose objects are returned.
+    """Return the annotations of a CocoDataset that is not loaded yet, including those it skips.
 
     Returns:
         ``paths``, ``sizes``, ``objects`` and ``left_out`` of an ``ImageSet``.
@@ -174,7 +169,7 @@ def select_objects(annotations: Sequence[dict[str, Any]], images: dict[Any, int]
     Args:
         annotations: Annotations of a COCO file; segmentations are removed to save memory.
         images: Image ID -> index.
-        labels: Category ID -> class; None for categories that are not trained.
+        labels: Category ID -> class, or None.
     """
     rows: list[Row] = []
     masks: list[Mask] = []

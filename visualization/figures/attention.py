@@ -22,7 +22,7 @@ from .layout import Drawing, Panel, PanelRow, Scale
 
 Drawer = Callable[[PreparedImage], Drawing]
 Images = Callable[[], Iterable[PreparedImage]]
-QUANTILE = 0.995  # of the values that colors span
+QUANTILE = 0.995  # quantile of the values that colors span
 #: tokens whose mixing rows are shown, as fractions of the grid's height and width
 PLACES = ((0.5, 0.5), (0.25, 0.25), (0.25, 0.75), (0.75, 0.25), (0.75, 0.75))
 
@@ -57,7 +57,7 @@ def make_attention_drawer(model: Model, options: VisualizationOptions, _: Images
             point = image.scale_point(options.point)
             token = int(point[1] // side), int(point[0] // side)
         attention = [token_attention(backbone, image.inputs, token, block) for block in blocks]
-        if point is None and not attention[0].to_prefix.shape[-1]:  # There is no class token.
+        if point is None and not attention[0].to_prefix.shape[-1]:  # without a class token
             height, width = attention[0].maps.shape[-2:]
             point = (width // 2 + 0.5) * side, (height // 2 + 0.5) * side
         rows = [PanelRow(f'block {block}', draw_heads(each.maps, options, backbone))

@@ -28,7 +28,7 @@ GAP, TITLE, HEAD, EDGE, LABEL, BAR = 0.08, 0.2, 0.36, 0.1, 0.3, 0.9  # inches
 MAX_BAR = 2.5  # inches
 DPI = 150
 BLACK = -200  # lower end of gray values, which makes images pale beneath maps
-OPACITY = 0.85  # of the greatest values over an image
+OPACITY = 0.85  # opacity of the greatest values over an image
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class Drawing:
     title: str
     image: np.ndarray  # the first panel, (H, W, 3), uint8
     rows: list[PanelRow]  # the other panels
-    scale: Scale | None = None  # of all values that are not colors
+    scale: Scale | None = None  # scale of all values that are not colors
     marks: tuple[tuple[float, float], ...] = ()  # points in the panel of the image
     interpolation: bool = True  # whether to interpolate maps bilinearly
 

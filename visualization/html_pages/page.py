@@ -24,7 +24,7 @@ Color = tuple[int, int, int]
 MAX_DRAWING_COLORS = 4096  # images with more colors are stored as JPEG
 JPEG_QUALITY = 90
 MAX_TILES = 6  # images in a row
-MAX_TEXT_WIDTH, MAX_TEXT_ROWS = 40, 40  # of a table in a terminal
+MAX_TEXT_WIDTH, MAX_TEXT_ROWS = 40, 40  # limits of a table in a terminal
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from .predictions import MIN_IOU, MIN_SCORE
 from .record_folder import RecordedRun
 
 BACKGROUND = 'background'
-MAX_ROWS = 40  # of a table that is not folded
-MAX_PAIRS = 15  # of confused classes
+MAX_ROWS = 40  # rows of a table that is not folded
+MAX_PAIRS = 15  # pairs of confused classes
 COLUMNS = {  # key of class metrics -> column name
     'objects': 'objects', 'pixels': 'pixels',
     'bbox_ap': 'box AP', 'bbox_ap50': 'box AP50', 'segm_ap': 'mask AP', 'segm_ap50': 'mask AP50',

@@ -175,13 +175,7 @@ class RunRecord(Hook):
 
     def write_evaluation(self, runner: Runner, images: dict[int, Detections | PixelCounts],
                          metrics: dict[str, float]) -> None:
-        """Write the files of ``iter_N``.
-
-        Args:
-            runner: Runner of the training.
-            images: Prediction for each image, by index in the validation set.
-            metrics: Metrics of the evaluators.
-        """
+        """Write the files of ``iter_N``, given the prediction for each image by its index."""
         dataset = runner.val_loop.dataloader.dataset
         evaluators = runner.val_loop.evaluator.metrics
         content: dict[str, Any] = dict(
@@ -285,12 +279,7 @@ def get_file_name(dataset: Any, index: int) -> str:
 
 
 def describe_start(runner: Runner, before: dict[str, Any]) -> dict[str, Any]:
-    """Return the content of ``run.json`` at the start of a run.
-
-    Args:
-        runner: Runner of the training.
-        before: Content that an earlier start wrote, or empty.
-    """
+    """Return the content of ``run.json`` at the start, given that of an earlier start."""
     cfg = runner.cfg
     batch = (cfg.train_dataloader or {}).get('batch_size')
     start = dict(time=format_utc(), iteration=runner.iter, processes=get_world_size())

@@ -17,7 +17,7 @@ from .run_plots import draw_curves
 from .sample_images import build_sample_sections, build_worst_sections
 
 MAX_CONFIG = 200_000  # characters of a config
-NUM_DIGITS = 16  # of a hash that are shown
+NUM_DIGITS = 16  # visible digits of a hash
 TASKS = dict(masks='detector with masks', boxes='detector', labels='segmenter')
 ABOUT = 'Configuration and results of a training run.'
 MAX_CURVES = 8  # in a plot
@@ -134,7 +134,7 @@ def build_metric_sections(run: RecordedRun) -> list[Section]:
 
 
 def get_metric(evaluation: dict, key: str) -> float | None:
-    """Return a metric, or None for -1, which COCO's metric returns if there are no objects."""
+    """Return a metric, or None for -1, which COCO's metric returns without objects."""
     value = evaluation.get('metrics', {}).get(key)
     return None if value == -1 and 'mAP' in key else value
 
