@@ -74,9 +74,9 @@ class ImageSet:
     paths: list[str]  # image paths, in the order of the files
     sizes: np.ndarray  # declared width and height of each image, (I, 2); 0 where none is declared
     objects: Objects | None = None  # annotated objects; None for label maps
-    # label map of each image; empty for objects
+    # Label map of each image, or empty for objects.
     maps: list[LabelMapFile] = field(default_factory=list)
-    # reason to skip annotations -> number of annotations
+    # Reason to skip annotations -> number of annotations.
     left_out: dict[str, int] = field(default_factory=dict)
 
     def __len__(self) -> int:

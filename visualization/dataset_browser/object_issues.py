@@ -27,7 +27,7 @@ COMPARED = 128  # boxes that are compared with all others at a time
 
 class ObjectRule(NamedTuple):
     """Rule for single objects."""
-    # returns a severity for each object, (N,); positive for breaches
+    # Returns a severity for each object, (N,), which is positive for breaches.
     compute_severity: Callable[[ImageSet, Objects], np.ndarray]
     describe: Callable[[ImageSet, Objects, int], str]  # returns a description of an object
 

@@ -35,7 +35,7 @@ def make_class_attention_drawer(model: Model, options: VisualizationOptions, _: 
                         'detectors and segmenters lack: pass its weights by --classifier')
     stage = load_class_attention(backbone, options.classifier, trust=options.trust)
     layers = select_indices(options.blocks, len(stage.blocks), 'class-attention layer')
-    check_heads(backbone, options)
+    select_indices(options.heads, backbone.settings.get('num_heads', 1), 'head')
 
     def draw(image: PreparedImage) -> Drawing:
         attention = class_attention(backbone, stage, image.inputs)
@@ -173,14 +173,9 @@ def list_values(rows: Iterable[PanelRow]) -> list[np.ndarray]:
 
 def select_blocks(backbone: ColumnarBackbone, options: VisualizationOptions) -> list[int]:
     """Return the indices of the selected blocks, after checking blocks and heads."""
-    check_heads(backbone, options)
+    select_indices(options.heads, backbone.settings.get('num_heads', 1), 'head')
     blocks = [len(backbone.blocks) - 1] if options.blocks is None else options.blocks
     return select_indices(blocks, len(backbone.blocks), 'block')
-
-
-def check_heads(backbone: ColumnarBackbone, options: VisualizationOptions) -> None:
-    """Raise an error for a head that does not exist, before anything is computed."""
-    select_indices(options.heads, backbone.settings.get('num_heads', 1), 'head')
 
 
 def select_indices(indices: Sequence[int] | None, count: int, what: str) -> list[int]:

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -120,7 +120,12 @@ class Grid:
         self.width = min(max(math.sqrt(AREA * ratio), MIN_SIDE), MAX_SIDE)
         self.height = min(max(self.width / ratio, MIN_SIDE), MAX_SIDE)
         columns = max(2, int(MAX_WIDTH / (self.width + GAP)))
-        self.lines = list(break_rows(drawing.rows, columns - 1))
+        self.lines: list[tuple[str, list[Panel]]] = []
+        for row in drawing.rows:
+            count = len(row.panels)
+            length = math.ceil(count / math.ceil(count / (columns - 1))) if count else 1
+            for start in range(0, count, length):
+                self.lines.append((row.label, row.panels[start:start + length]))
         used = 1 + max((len(panels) for _, panels in self.lines), default=0)
         self.end = EDGE + LABEL + used * (self.width + GAP)
         bar = BAR if drawing.scale and self.lines else 0.
@@ -132,15 +137,6 @@ class Grid:
         x = EDGE + column * (self.width + GAP) + (LABEL if column else 0)
         y = HEAD + TITLE + line * (self.height + TITLE)
         return add_axes(figure, x, y, self.width, self.height)
-
-
-def break_rows(rows: list[PanelRow], columns: int) -> Iterator[tuple[str, list[Panel]]]:
-    """Yield rows as lines of equal length."""
-    for row in rows:
-        count = len(row.panels)
-        length = math.ceil(count / math.ceil(count / columns)) if count else 1
-        for start in range(0, count, length):
-            yield row.label, row.panels[start:start + length]
 
 
 def add_axes(figure: Figure, x: float, y: float, width: float, height: float) -> Axes:

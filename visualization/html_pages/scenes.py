@@ -31,13 +31,13 @@ MIN_SIDE = 256  # pixels; smaller images are enlarged
 class Scene:
     """Downscaled image with objects or a label map to draw over it."""
     pixels: np.ndarray  # RGB values, (h, w, 3), uint8
-    # left, top, right and bottom in pixels of the scene, (N, 4)
+    # Left, top, right and bottom in pixels of the scene, (N, 4).
     boxes: np.ndarray = field(default_factory=lambda: np.zeros((0, 4)))
-    # class of each object, (N,)
+    # Class of each object, (N,).
     labels: np.ndarray = field(default_factory=lambda: np.zeros(0, int))
-    # masks (h, w), bool; None without masks, or for an object without a mask
+    # Masks (h, w), bool, or None; an object without a mask has None.
     masks: Sequence[np.ndarray | None] | None = None
-    # class of each pixel, (h, w); the number of classes means unlabeled
+    # Class of each pixel, (h, w), where the number of classes means unlabeled.
     label_map: np.ndarray | None = None
 
     @classmethod

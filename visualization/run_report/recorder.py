@@ -203,7 +203,10 @@ class RunRecord(Hook):
                     draw_truth_and_prediction(dataset, images[index], self.legend,
                                               folder.parent / f'truth_{number}.jpg',
                                               folder / f'sample_{number}.jpg')
-                if self.is_best(folder.parent, content):
+                others = [each for each in read_evaluations(folder.parent)
+                          if each['iteration'] != runner.iter]  # yapf: disable
+                best = RecordedRun(folder.parent, self.about, [*others, content]).best
+                if best is None or best is content:
                     for old in folder.parent.glob('iter_*/worst_*.jpg'):
                         old.unlink()
                     for number, each in enumerate(details['worst']):
@@ -213,13 +216,6 @@ class RunRecord(Hook):
         finally:
             content['seconds'] = round(time.monotonic() - self.evaluation_start, 3)
             write_json(folder / EVALUATION, content)
-
-    def is_best(self, record: Path, content: dict[str, Any]) -> bool:
-        """Return True unless an earlier evaluation was better."""
-        others = [each for each in read_evaluations(record)
-                  if each['iteration'] != content['iteration']]  # yapf: disable
-        best = RecordedRun(record, self.about, [*others, content]).best
-        return best is None or best is content
 
     @master_only
     def after_train(self, runner: Runner) -> None:

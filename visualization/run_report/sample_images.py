@@ -35,15 +35,6 @@ class Legend:
     palette: tuple[Colour, ...]
 
 
-def read_small_image(path: str) -> np.ndarray:
-    """Return an image whose longer side has ``TILE`` pixels, ``(h, w, 3)``."""
-    image = Image.fromarray(read_image(content(path)))
-    factor = TILE / max(image.size)
-    size = [max(1, round(side * factor)) for side in image.size]
-    method = Image.Resampling.LANCZOS if factor < 1 else Image.Resampling.NEAREST
-    return np.asarray(image.resize((size[0], size[1]), method))
-
-
 def draw_result(result: Result, pixels: np.ndarray, *, is_named: bool,
                 has_scores: bool) -> Image.Image:
     """Return a drawing of annotations or a prediction over a downscaled image ``(h, w, 3)``."""
@@ -63,7 +54,12 @@ def draw_truth_and_prediction(dataset: Any, image: Detections | PixelCounts, leg
     """Write drawings of the annotations and of the prediction of an image."""
     info = dataset.get_data_info(image.index)
     path = info['img_path']
-    pixels, is_named = read_small_image(path), len(legend.classes) > MAX_UNNAMED
+    full = Image.fromarray(read_image(content(path)))
+    factor = TILE / max(full.size)
+    size = max(1, round(full.width * factor)), max(1, round(full.height * factor))
+    method = Image.Resampling.LANCZOS if factor < 1 else Image.Resampling.NEAREST
+    pixels = np.asarray(full.resize(size, method))
+    is_named = len(legend.classes) > MAX_UNNAMED
     truth: Result
     prediction: Result
     if isinstance(image, Detections):
