@@ -1,6 +1,7 @@
 """Dataset under inspection: what the page about it shows, computed once."""
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -103,7 +104,8 @@ class BrowsedData:
     @cached_property
     def statistics(self) -> list[Statistics]:
         """Statistics of each split."""
-        return list(map(compute_statistics, self.sets, self.counts or [None] * len(self.sets)))
+        counts: Sequence[LabelCounts | None] = self.counts or [None] * len(self.sets)
+        return list(map(compute_statistics, self.sets, counts))
 
     @cached_property
     def issues(self) -> list[SuspectedIssue]:

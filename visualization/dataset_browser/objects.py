@@ -184,7 +184,8 @@ def select_objects(annotations: Sequence[dict[str, Any]], images: dict[Any, int]
             left_out['annotations of categories that the config does not train'] += 1
         else:
             left, top, width, height = box
-            area, annotation_id = annotation.get('area'), annotation.get('id')
+            area: Any = annotation.get('area')
+            annotation_id = annotation.get('id')
             is_crowd = bool(annotation.get('iscrowd') or annotation.get('ignore'))
             rows.append(
                 (images[annotation['image_id']], label, (left, top, left + width, top + height),

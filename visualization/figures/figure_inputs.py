@@ -58,10 +58,11 @@ class VisualizationOptions:
         if unknown := sorted(options.keys() - known):
             raise UserError(f'unknown option {", ".join(unknown)}: expected one of '
                             f'{", ".join(sorted(known))}')
-        checked = cls(**{
+        values: dict[str, Any] = {
             key: tuple(value) if isinstance(value, list) else value
             for key, value in options.items()
-        })
+        }
+        checked = cls(**values)
         if checked.size is not None:
             height, width = checked.size
             if min(height, width) < 1 or height * width > MAX_PIXELS:

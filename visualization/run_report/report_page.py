@@ -70,17 +70,21 @@ def describe_run(run: RecordedRun) -> list[tuple[str, str]]:
     # mmengine logs the peak memory of a GPU since the latest start in MiB.
     logged = run.curves['memory'][:, 1].max() if 'memory' in run.curves else 0.
     gpu = max(logged / 1024, about.get('peak_gpu_memory', 0.))
+    best_text = None
+    if best is not None:
+        key = run.main_metric
+        best_text = f'{key} {best["metrics"][key]:.4g} at iteration {best["iteration"]}'
     facts = {
         'state': describe_state(run),
         'model': TASKS.get(about.get('kind') or ''),
         'classes': f'{len(about["classes"])}' if 'classes' in about else None,
         'parameters': f'{about["parameters"]:,}' if 'parameters' in about else None,
-        'best evaluation': best and f'{run.main_metric} {best["metrics"][run.main_metric]:.4g} at '
-                                    f'iteration {best["iteration"]}',
+        'best evaluation': best_text,
         'iterations': f'{iteration:,}' +
                       (f' of {about["max_iters"]:,}' if 'max_iters' in about else ''),
         'time': format_duration(seconds),
-        'time for record and report': f'{about["seconds_of_recording"]:.1f} s' if about else None,
+        'time for record and report': f'{about["seconds_of_recording"]:.1f} s'
+                                      if 'seconds_of_recording' in about else None,
         'training iteration': f'{pace:.3g} s' if pace else None,
         'training images per second': f'{batch / pace:.3g}' if batch and pace else None,
         'last evaluation': f'{run.last["seconds"]:.3g} s'
