@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 from conftest import NO_VAL, ROOT, SHORT, TWO_PROCESSES, config, run_python
-from helpers.pages import blocks_of
+from helpers.pages import find_blocks
 from mmengine.config import Config
 from torch.distributed.run import get_args_parser
 
@@ -79,7 +79,7 @@ PAGE = ROOT / 'docs/clusters.md'
 
 def test_the_job_of_kubernetes_starts_a_command_that_exists(
         monkeypatch: pytest.MonkeyPatch) -> None:
-    block, = blocks_of(PAGE, 'yaml')
+    block, = find_blocks(PAGE, 'yaml')
     job = yaml.safe_load(block.code)
     assert job['kind'] == 'PyTorchJob'
     worker = job['spec']['pytorchReplicaSpecs']['Worker']
@@ -98,7 +98,7 @@ def test_the_job_of_kubernetes_starts_a_command_that_exists(
 
 def test_the_example_of_ray_names_options_that_exist() -> None:
     """Without Ray: what its workers call, with the options that they get."""
-    block, = blocks_of(PAGE, 'python')
+    block, = find_blocks(PAGE, 'python')
     tree = ast.parse(block.code)
     calls = {ast.unparse(node.func): {key.arg for key in node.keywords} - {None}
              for node in ast.walk(tree) if isinstance(node, ast.Call)}  # yapf: disable

@@ -17,8 +17,8 @@ import torch
 import yaml
 from conftest import NO_WORKERS, ROOMS, ROOT, run_python
 from helpers.drawn_data import draw_instances
-from helpers.pages import (PAGES, Block, anchors_of, blocks_of, commands_of, docstrings_of,
-                           links_of, long_sentences, prose_of)
+from helpers.pages import (PAGES, Block, extract_prose, find_anchors, find_blocks, find_links,
+                           find_long_sentences, iter_docstrings, parse_commands)
 
 from colonnade.backbones import XCiT
 from colonnade.settings.overrides import merge_options
@@ -38,7 +38,7 @@ TINY = {  # tool -> options behind those of the page, for runs of seconds
 
 
 def all_blocks(language: str) -> list[Block]:
-    return [block for page in PAGES for block in blocks_of(page, language)]
+    return [block for page in PAGES for block in find_blocks(page, language)]
 
 
 def test_the_readme_is_short() -> None:
@@ -47,7 +47,7 @@ def test_the_readme_is_short() -> None:
 
 
 def test_sentences_are_short() -> None:
-    found = {page: long_sentences(prose_of(page.read_text())) for page in PAGES}
+    found = {page: find_long_sentences(extract_prose(page.read_text())) for page in PAGES}
     assert {page: long for page, long in found.items() if long} == {}
 
 
@@ -55,7 +55,7 @@ def test_sentences_of_docstrings_are_short() -> None:
     found = {
         str(module.relative_to(ROOT)): long
         for room in (*ROOMS, 'tests') if room != 'configs' for module in (ROOT / room).rglob('*.py')
-        for _, text in docstrings_of(module) if (long := long_sentences(text))
+        for _, text in iter_docstrings(module) if (long := find_long_sentences(text))
     }
     assert found == {}
 
@@ -63,28 +63,28 @@ def test_sentences_of_docstrings_are_short() -> None:
 def test_long_sentences_are_found() -> None:
     long = 'word ' * 31
     for text in (long, f'Short. {long}end.', f'- item\n- {long}\n', f'`code` and ({long})'):
-        assert len(long_sentences(prose_of(text))) == 1
+        assert len(find_long_sentences(extract_prose(text))) == 1
     for text in ('word ' * 30, f'| {long} |', f'# {long}', f'```sh\n{long}\n```', f'`{long}`'):
-        assert long_sentences(prose_of(text)) == []
+        assert find_long_sentences(extract_prose(text)) == []
 
 
 def test_links_lead_somewhere() -> None:
     for page in PAGES:
-        for link in links_of(page):
+        for link in find_links(page):
             path, _, anchor = link.partition('#')
             target = page.parent / path if path else page
             assert target.exists(), (page, link)
-            assert not anchor or anchor in anchors_of(target), (page, link)
+            assert not anchor or anchor in find_anchors(target), (page, link)
 
 
 def test_blocks_say_what_they_are() -> None:
     for page in PAGES:
-        languages = {block.language.partition(' ')[0] for block in blocks_of(page)}
+        languages = {block.language.partition(' ')[0] for block in find_blocks(page)}
         assert languages <= LANGUAGES, page
 
 
 def test_tables_of_options_name_some_that_exist() -> None:
-    tables = [block for page in PAGES for block in blocks_of(page)
+    tables = [block for page in PAGES for block in find_blocks(page)
               if block.language.startswith('{options} ')]  # yapf: disable
     for block in tables:
         module, _, name = block.language.split()[1].rpartition('.')
@@ -142,7 +142,7 @@ def check_config_and_options(args: argparse.Namespace) -> None:
 def test_commands_are_possible(block: Block, parser_of: Callable) -> None:
     """Of our tools, options and settings exist. Others run here, or a comment says why not."""
     targets = re.findall(r'^([\w-]+):', (ROOT / 'Makefile').read_text(), re.MULTILINE)
-    for command in commands_of(block):
+    for command in parse_commands(block):
         tool, arguments = tool_of(command)
         if tool:
             check_config_and_options(parser_of(tool).parse_args(arguments))
@@ -198,14 +198,14 @@ def contents(found: re.Match) -> str:
 @pytest.mark.slow
 def test_the_tutorial(start: Callable, tmp_path: Path) -> None:
     """Every step, on a tiny data set."""
-    for block in blocks_of(TUTORIAL):
+    for block in find_blocks(TUTORIAL):
         if block.language == 'sh' and not block.reason:
-            for command in commands_of(block):
+            for command in parse_commands(block):
                 start(command)
     for folder in ('seen/pictures', 'compared/*/pictures', 'segmented/pictures'):
         assert list(tmp_path.glob(f'{folder}/*.*'))
     assert list(tmp_path.glob('segmented/labels/*.png'))
-    block, = [block for block in blocks_of(TUTORIAL, 'python') if not block.reason]
+    block, = [block for block in find_blocks(TUTORIAL, 'python') if not block.reason]
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         exec(compile(block.code, str(block), 'exec'), {})
     assert re.fullmatch(r'\(\d+, 4\) \(.*\)\n', printed.getvalue())
@@ -219,13 +219,13 @@ def test_the_five_commands(start: Callable, tmp_path: Path) -> None:
     for split in ('train', 'val'):
         (tmp_path / split).rename(tmp_path / 'images' / split)
     torch.save(XCiT('nano_12_p16').state_dict(), 'backbone.pth')
-    block = blocks_of(README, 'sh')[0]
+    block = find_blocks(README, 'sh')[0]
     code = block.code.replace('small_12_p16_3x', 'nano_12_p16_slim')
     block.code = re.sub(r'timm://\S+', 'backbone.pth', code)
-    for command in commands_of(block):
+    for command in parse_commands(block):
         start(command)
     assert len(list(tmp_path.glob('predictions/pictures/*.*'))) == 2
-    lines, = [block for block in blocks_of(README, 'python') if 'colonnade.load' in block.code]
+    lines, = [block for block in find_blocks(README, 'python') if 'colonnade.load' in block.code]
     Path('image.jpg').symlink_to(min(Path('images/val').iterdir()))
     exec(compile(lines.code, str(lines), 'exec'), {})
     assert Path('prediction.png').is_file()

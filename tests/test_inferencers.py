@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from conftest import ROOT, config
 from helpers.packages import CLASSES, some_image, write_checkpoint, write_package
-from helpers.pages import Block, blocks_of
+from helpers.pages import Block, find_blocks
 from mmdet.apis import DetInferencer, inference_detector, init_detector
 from mmseg.apis import MMSegInferencer, inference_model, init_model
 from PIL import Image
@@ -77,7 +77,7 @@ def test_segmenters(form: str, sources: Callable) -> None:
     assert (inference_model(model, bgr()).pred_sem_seg.data[0].numpy() == expected.labels).all()
 
 
-@pytest.mark.parametrize('block', blocks_of(PAGE, 'python'), ids=str)
+@pytest.mark.parametrize('block', find_blocks(PAGE, 'python'), ids=str)
 def test_the_page(block: Block, sources: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
                   capsys: pytest.CaptureFixture) -> None:
     """Its snippets, with packages of these names; the first is ours, and they agree."""

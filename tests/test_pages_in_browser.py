@@ -28,7 +28,7 @@ ARGUMENTS = [
 ]
 FEWER = 0.6  # a threshold
 expect.set_options(timeout=PATIENCE * 1000)
-CONTRASTS = """() => {  // of visible texts with what is behind them, as WCAG defines it
+CONTRASTS = """() => {  // WCAG contrast of visible texts and their background
     const numbers = colour => colour.match(/[\\d.]+/g).map(Number);
     const linear = v => v <= 10.3 ? v / 3294.6 : ((v / 255 + 0.055) / 1.055) ** 2.4;
     const light = ([r, g, b]) => 0.2126 * linear(r) + 0.7152 * linear(g) + 0.0722 * linear(b);
@@ -187,7 +187,7 @@ def test_segmenter_page(browser: Browser, log: PageLog) -> None:
         result = live.model.predict(turned)
         expected = np.asarray(result.draw(turned, legend=False), dtype=int)
         assert np.abs(read_drawing(page)[:96, :64] - expected).max() <= 1
-        assert read_drawing(page).shape[0] > 96  # with the legend
+        assert read_drawing(page).shape[0] > 96  # legend below the image
         counts = page.locator('#classes .count').all_inner_texts()
         shares = result.shares()
         assert [bool(text) for text in counts] == [name in shares for name in live.model.classes]

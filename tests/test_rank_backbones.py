@@ -31,7 +31,7 @@ def read_rows(path: Path) -> list[dict[str, str]]:
 
 @pytest.fixture
 def rank(run_tool: Callable, tmp_path: Path) -> Callable[..., Path]:
-    """Run the tool; returns the folder that it writes."""
+    """Return a function that runs the command and returns its output folder."""
     numbers = itertools.count()
 
     def run(*arguments: object) -> Path:
