@@ -1,12 +1,12 @@
-# make demo   set up, draw a small data set, train and evaluate a detector and a segmenter on it
-# make test   set up and run the tests in two processes (make test-slow: those that take minutes,
-#             make test-faults: of these the faults of docs/faults.md)
+# make demo   set up, draw a small dataset, train and evaluate a detector and a segmenter on it
+# make test   set up and run the tests in two processes (make test-slow: those that take minutes;
+#             make test-faults: the slow ones of tests/faults)
 # make lint   check the style
 # make docs   build the pages of docs/ into build/docs; warnings are errors
 # make audit  list known vulnerabilities of what make env installs; asks pypi.org
-# make clean  remove the environment and what was built; work_dirs and data stay
+# make clean  remove the environment and build outputs; work_dirs and data stay
 #
-# VENV is where the environment lies, PYTHON what it is made with. COMPILED_MMCV=1, given each time or
+# VENV is the environment, PYTHON the interpreter that makes it. COMPILED_MMCV=1, given each time or
 # exported, compiles mmcv's own operators, which takes minutes and a compiler.
 VENV ?= .venv
 PYTHON ?= python3
@@ -28,7 +28,7 @@ test-slow: env
 
 test-faults: env
 	$(BIN)/python -m pytest -m slow -s -o faulthandler_timeout=3600 tests/faults \
-	    tests/test_clusters.py tests/test_memory_stays_flat.py --ignore-glob='*/test_fuzzing_*.py'
+	    tests/test_launchers.py tests/test_memory_leaks.py --ignore-glob='*/test_fuzzing_*.py'
 	HYPOTHESIS_PROFILE=thousands $(BIN)/python -m pytest -m "slow or not slow" -q \
 	    --hypothesis-show-statistics tests/faults/test_fuzzing_*.py
 

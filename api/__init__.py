@@ -5,7 +5,7 @@
     result = model.predict('image.jpg')
     result.draw().save('prediction.png')
 
-What is named here is imported when it is first asked for, so that ``import colonnade`` is instant.
+Names are imported on first access, so that ``import colonnade`` is fast.
 """
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from colonnade.configs import list_configs
 
-#: what users do -> its commands; each is a module of ``colonnade.tools`` with the same name
+#: group of commands -> its commands, which are modules of ``colonnade.tools``
 COMMANDS = {
     'Data': ('create_config', 'check_dataset', 'browse_dataset', 'make_shards', 'make_shapes'),
     'Training': ('check_config', 'train', 'build_report', 'compare_runs', 'list_param_groups'),
@@ -27,7 +27,7 @@ COMMANDS = {
 TOOLS = tuple(sorted(chain(*COMMANDS.values())))
 
 
-def summary_of(tool: str) -> str:
+def read_summary(tool: str) -> str:
     """Return the first line of a tool's docstring, without importing it."""
     spec = find_spec(f'colonnade.tools.{tool}')
     assert spec is not None and spec.origin is not None
@@ -36,37 +36,36 @@ def summary_of(tool: str) -> str:
 
 
 def print_help() -> None:
-    """Print the commands, each with its summary."""
+    """Print all commands with their summaries."""
     print(__doc__)
     width = max(map(len, TOOLS)) + 2
     for title, tools in COMMANDS.items():
         print(f'{title}:')
         for tool in tools:
-            print(f'  {tool:{width}}{summary_of(tool)}')
+            print(f'  {tool:{width}}{read_summary(tool)}')
         print()
-    print(
-        f'{"  configs":{width + 2}}List the shipped configs, all or those that match patterns.\n\n'
-        'colonnade COMMAND --help shows the options of a command.')
+    print(f'{"  configs":{width + 2}}List shipped configs, all or those that match a pattern\n\n'
+          'Run colonnade COMMAND --help for the options of a command.')
 
 
 def list_names(patterns: list[str]) -> None:
-    """Print the names of the configs that match one of the patterns, of all without patterns."""
+    """Print the names of shipped configs that match a pattern, or of all."""
     if patterns[:1] in (['-h'], ['--help']):
         print("usage: colonnade configs [PATTERN ...], as in colonnade configs 'sem_fpn/*' '*p8*'")
         return
-    found = sorted({name for pattern in patterns or ['*'] for name in list_configs(pattern)})
-    if not found:
-        sys.exit(f'colonnade: no config is called {" or ".join(patterns)}; patterns have stars, as '
-                 f'in "*{patterns[0]}*"')
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # "| head" is no error
-    print('\n'.join(found))
+    names = sorted({name for pattern in patterns or ['*'] for name in list_configs(pattern)})
+    if not names:
+        sys.exit(f'colonnade: no config matches {" or ".join(patterns)}: use wildcards, as in '
+                 f'"*{patterns[0]}*"')
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # "| head" is not an error
+    print('\n'.join(names))
 
 
 def main() -> None:
-    """Run the command that the command line names."""
-    given, *arguments = sys.argv[1:] or ['--help']
-    name = given.replace('-', '_')
-    if given in ('-h', '--help', 'help'):
+    """Run a command."""
+    command, *arguments = sys.argv[1:] or ['--help']
+    name = command.replace('-', '_')
+    if command in ('-h', '--help', 'help'):
         print_help()
     elif name == 'configs':
         list_names(arguments)
@@ -74,9 +73,9 @@ def main() -> None:
         sys.argv = [f'colonnade {name}', *arguments]
         import_module(f'colonnade.tools.{name}').main()
     else:
-        close = get_close_matches(name, (*TOOLS, 'configs'), n=1)
-        advice = f'did you mean {close[0]}? ' if close else ''
-        sys.exit(f'colonnade: there is no command {given!r}: {advice}colonnade --help lists them')
+        matches = get_close_matches(name, (*TOOLS, 'configs'), n=1)
+        hint = f'did you mean {matches[0]}? ' if matches else ''
+        sys.exit(f'colonnade: unknown command {command!r}: {hint}Run colonnade --help for a list')
 
 
 if __name__ == '__main__':

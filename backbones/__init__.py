@@ -1,13 +1,13 @@
 """Columnar backbones as backbones, registered in mmengine's root registry."""
 from colonnade.weights.mmengine_loaders import replace_loaders
 
-from .cait import CaiT
+from .cait.backbone import CaiT
 from .columnar import ColumnarBackbone
-from .plain_vit import PlainViT
+from .plain_vit.backbone import PlainViT
 from .registry import BACKBONES, register_backbone
-from .resmlp import ResMLP
-from .simplified_vit import SimplifiedViT
-from .xcit import XCiT
+from .resmlp.backbone import ResMLP
+from .simplified_vit.backbone import SimplifiedViT
+from .xcit.backbone import XCiT
 
 __all__ = [
     'BACKBONES', 'CaiT', 'ColumnarBackbone', 'PlainViT', 'ResMLP', 'SimplifiedViT', 'XCiT',

@@ -1,7 +1,7 @@
-"""What all columnar backbones share: taps, freezing, checkpointing, norm layers and layer depth.
+"""Base class of columnar backbones: feature maps, freezing, checkpointing and layer depth.
 
 Shapes: ``B`` images, ``H, W`` their height and width, ``p`` patch size, ``C`` embedding width.
-There are ``N = h * w`` tokens, of a grid of ``h = ceil(H / p)`` by ``w = ceil(W / p)``.
+The ``N = h * w`` tokens are a grid of ``h = ceil(H / p)`` by ``w = ceil(W / p)``.
 """
 from __future__ import annotations
 
@@ -16,56 +16,58 @@ from torch import Tensor, is_grad_enabled, nn
 from torch.utils.checkpoint import checkpoint
 
 from colonnade.common.errors import UserError
+from colonnade.weights.loading import require_complete, resize_tensors
+from colonnade.weights.state_dicts import State
 
 from .kernels.folding import FusedError, Fusible
 from .kernels.matmul_backend import check_matmul_backend
 from .kernels.memory_format import as_map
 from .kernels.norms import RunningStatsKept, is_batch_norm, replace_batch_norms
 from .variants import PublishedSize, Variants, resolve_out_indices
-from .weight_loading import LoadableBackbone, check_loadable
+from .weight_loading import LoadableBackbone
 
 
 class ColumnarBackbone(Fusible, LoadableBackbone):
-    """A backbone of equal blocks whose intermediate outputs are given as maps of one stride.
+    """Backbone of equal blocks whose intermediate outputs are feature maps of one stride.
 
-    A subclass gives its table ``variants`` and the methods :meth:`_build`, :meth:`_embed`,
+    A subclass defines its table ``variants`` and the methods :meth:`_build`, :meth:`_embed`,
     :meth:`_run_block`, :meth:`infer_arch` and :meth:`timm_module`, and is registered by
-    :func:`register_backbone`. Its parameters carry the names of timm's module. Blocks behind the last
-    tap are not built: they would cost memory and get no gradient.
+    :func:`register_backbone`. Its parameters have the names of timm's module. Blocks after the last
+    feature map are not built: they would cost memory and get no gradient.
 
     Args:
-        arch: A name in the table ``variants``, or a dict with its columns.
+        arch: Name in the table ``variants``, or a dict with its columns.
         out_indices: Blocks whose outputs are returned, shallow to deep; negative ones count from
-            the last block. A block may stand there more than once. ``None`` takes the originals'
-            four taps: blocks 4, 6, 8, 12 of 12, 8, 12, 16, 24 of 24, and in these proportions.
-        drop_path_rate: Stochastic depth, the same for every block (as the papers train). ``None``
-            is the architecture's rate if its table has one, else 0.
+            the last block, and repeated ones are returned repeatedly. Defaults to the four of the
+            originals: blocks 4, 6, 8, 12 of 12, 8, 12, 16, 24 of 24, and in these proportions.
+        drop_path_rate: Stochastic depth, the same for every block (as the papers train). Defaults
+            to the architecture's rate if its table has one, otherwise 0.
         frozen_stages: ``-1`` freezes nothing, ``0`` the stem, ``n`` also the first n blocks; the
             number of all blocks freezes the whole backbone.
-        norm_eval: Keep batch normalisation layers in evaluation mode while training.
+        norm_eval: Keep batch norms in evaluation mode while training.
         with_cp: Recompute blocks in the backward pass instead of storing their activations: True
-            for all, a number n for every n-th.
-        norm_cfg: Type and options of the batch normalisation layers; ``None`` is ``type='BN'``.
+            for all, an integer n for every n-th.
+        norm_cfg: Type and options of the batch norms. Defaults to ``type='BN'``.
         init_cfg: ``dict(type='Pretrained', checkpoint=...)`` loads a file, a URL or
             ``timm://NAME`` by :func:`~colonnade.weights.load_weights`, strictly. For others see
             :class:`mmengine.model.BaseModule`.
 
     Raises:
-        ValueError: If the architecture, an index or a stage does not exist, or the environment asks
-            for a library of products that there is not.
+        ValueError: If the architecture, an index or a stage does not exist, or the environment
+            chooses an unknown library for matmuls.
     """
 
-    #: the architectures that there are
+    #: supported architectures
     variants: ClassVar[Variants]
-    #: what the paper's table of classifiers lists
+    #: sizes of classifiers in the paper's table
     published_sizes: ClassVar[tuple[PublishedSize, ...]] = ()
-    #: children that come before the first block
+    #: children before the first block
     stem_names: tuple[str, ...] = ('patch_embed', 'pos_embed')
-    #: children that come after the last block
+    #: children after the last block
     tail_names: tuple[str, ...] = ()
-    #: whether maps are those behind the final norm
+    #: True if feature maps are those after the final norm
     tap_norm: bool = False
-    #: the child with the class-attention blocks, if timm's module has any
+    #: child of timm's module with class-attention blocks
     class_attention_name: str | None = None
 
     def __init__(self,
@@ -99,68 +101,64 @@ class ColumnarBackbone(Fusible, LoadableBackbone):
             raise UserError(f'frozen_stages must be in -1 ... {num_blocks}, got {frozen_stages}')
         self.frozen_stages = frozen_stages
 
-        backbone = self._build(num_blocks, drop_path_rate=drop_path_rate)
+        backbone = self._build(num_blocks, drop_path_rate=drop_path_rate, num_classes=None)
         for name in (*self.stem_names, 'blocks', *self.tail_names):
             setattr(self, name, getattr(backbone, name))
         if not any(is_batch_norm(module) for module in self.modules()):
-            self._warn_of_no_effect(norm_cfg=norm_cfg, norm_eval=norm_eval)
+            for name, value in dict(norm_cfg=norm_cfg, norm_eval=norm_eval).items():
+                if value:
+                    print_log(
+                        f'{name} has no effect on {type(self).__name__}: it has no batch norms',
+                        logger='current',
+                        level=logging.WARNING)
         elif norm_cfg is not None:
             replace_batch_norms(self, norm_cfg)
-        for part in self._frozen_parts():
+        for part in self._iter_frozen():
             part.requires_grad_(False)
-        self.register_load_state_dict_pre_hook(check_loadable)
+        self.register_load_state_dict_pre_hook(_prepare_loading)
 
     @abstractmethod
     def timm_module(self, img_size: int | tuple[int, int], num_classes: int = 0) -> nn.Module:
-        """timm's own module of this architecture: blocks and classifier.
-
-        Args:
-            img_size: For modules that are built for one size of images.
-            num_classes: Of the classifier; 0 for none.
-        """
+        """Build timm's module of this architecture: blocks and classifier."""
 
     def build_classifier(self) -> nn.Module:
-        """timm's module with the class-attention stage, one block and no head."""
-        return self._build(1, num_classes=0)
+        """Build timm's module with the class-attention stage, one block and no head."""
+        return self._build(1, drop_path_rate=0., num_classes=0)
 
     @staticmethod
     def attend_to_class(blocks: nn.ModuleList, cls_token: Tensor, x: Tensor) -> Tensor:
-        """The class token ``(B, 1, C)`` after the class-attention blocks; tokens ``(B, N, C)``."""
+        """Run class-attention blocks on the class token ``(B, 1, C)`` and tokens ``(B, N, C)``."""
         raise NotImplementedError
 
     @abstractmethod
     def _embed(self, img: Tensor) -> tuple[Tensor, tuple]:
-        """``(B, 3, H, W)`` to tokens ``(B, N, C)`` and their place: h, w, what else blocks need."""
+        """Embed ``(B, 3, H, W)`` as tokens ``(B, N, C)``, with h, w and what else blocks need."""
 
     @abstractmethod
     def _run_block(self, block: nn.Module, x: Tensor, place: tuple) -> Tensor:
-        """Tokens ``(B, N, C)`` through one block."""
+        """Run one block on tokens ``(B, N, C)``."""
 
     def _to_map(self, x: Tensor, place: tuple) -> Tensor:
-        """Tokens ``(B, N, C)`` behind a tapped block as a map ``(B, C, h, w)`` of its own."""
+        """Copy tokens ``(B, N, C)`` after a block to a feature map ``(B, C, h, w)``."""
         return as_map(x, place[0])
 
-    def _grid_of(self, img: Tensor) -> tuple[int, int]:
-        """Rows and columns of patches of images ``(B, 3, H, W)`` that are padded to whole ones.
+    def _get_grid(self, img: Tensor) -> tuple[int, int]:
+        """Return rows and columns of patches of images that are padded to whole ones.
 
-        Computed as timm pads them: in exports, equal sizes must be equal expressions.
+        The formula is timm's: in exports, equal sizes must be equal expressions.
         """
         size, (height, width) = self.patch_size, img.shape[-2:]
         rows, columns = ((side + (size - side % size) % size) // size for side in (height, width))
         return rows, columns
 
     def forward(self, img: Tensor) -> tuple[Tensor, ...]:
-        """Maps of the tapped blocks, as the blocks give them (no final norm).
+        """Return feature maps, as the blocks output them (no final norm).
 
         Args:
-            img: ``(B, 3, H, W)``, normalised, with H and W of at least one patch.
+            img: Normalized images ``(B, 3, H, W)`` of at least one patch.
 
         Returns:
             ``len(out_indices)`` maps ``(B, C, ceil(H / p), ceil(W / p))``, shallow to deep.
-
-        Raises:
-            ValueError: If the images are smaller than a patch, or one without a batch.
-            FusedError: Under autocast to float16, if the backbone is fused for another precision.
         """
         if img.ndim != 4:
             raise UserError(f'images must be (B, 3, H, W), got the shape {tuple(img.shape)}')
@@ -170,31 +168,29 @@ class ColumnarBackbone(Fusible, LoadableBackbone):
                             f'(one patch), got {height} x {width}')
         self.require_exact_autocast(img.device.type)
         x, place = self._embed(img)
-        x = x.contiguous()  # channels last, whatever order the stem leaves
+        x = x.contiguous()  # channels last, whatever the stem returns
         maps = {}
         for index, block in enumerate(self.blocks):
-            recomputed = self.with_cp and index % self.with_cp == 0 and is_grad_enabled()
-            run = self._checkpointed if recomputed else self._run_block
-            x = run(block, x, place)
+            if self.with_cp and index % self.with_cp == 0 and is_grad_enabled():
+                x = checkpoint(
+                    self._run_block,
+                    block,
+                    x,
+                    place,
+                    use_reentrant=False,
+                    context_fn=lambda block=block: (nullcontext(), RunningStatsKept(block)))
+            else:
+                x = self._run_block(block, x, place)
             if index in self.out_indices:
                 maps[index] = self._to_map(x, place)
         return tuple(maps[index] for index in self.out_indices)
 
-    def _checkpointed(self, block: nn.Module, x: Tensor, place: tuple) -> Tensor:
-        return checkpoint(
-            self._run_block,
-            block,
-            x,
-            place,
-            use_reentrant=False,
-            context_fn=lambda: (nullcontext(), RunningStatsKept(block)))
-
     def compile(self, *args: Any, **kwargs: Any) -> None:
-        """Let torch.compile take the blocks, one by one; arguments as for it.
+        """Compile the blocks separately; arguments as for :func:`torch.compile`.
 
-        One compilation serves all blocks: it takes seconds, not minutes. With Inductor's
-        ``freezing`` (``TORCHINDUCTOR_FREEZING=1``) weights are constants, and the backbone is compiled
-        as a whole.
+        All blocks share one compilation: it takes seconds, not minutes. With Inductor's
+        ``freezing`` (``TORCHINDUCTOR_FREEZING=1``), where weights are constants, the backbone is
+        compiled as a whole.
         """
         from torch._inductor import config  # takes a second
         if config.freezing:
@@ -204,15 +200,12 @@ class ColumnarBackbone(Fusible, LoadableBackbone):
             block.compile(*args, **kwargs)
 
     def train(self, mode: bool = True) -> ColumnarBackbone:
-        """As :meth:`torch.nn.Module.train`, but what is frozen stays in evaluation mode.
-
-        Raises:
-            FusedError: If a fused backbone is to be trained.
+        """Set the mode as :meth:`torch.nn.Module.train`, but keep frozen parts in evaluation mode.
         """
         if mode and self.fused:
-            raise FusedError(f'a fused {type(self).__name__} cannot be trained: build it anew')
+            raise FusedError(f'a fused {type(self).__name__} cannot be trained: build it again')
         super().train(mode)
-        for part in self._frozen_parts():
+        for part in self._iter_frozen():
             if isinstance(part, nn.Module):
                 part.eval()
         if self.norm_eval:
@@ -222,14 +215,14 @@ class ColumnarBackbone(Fusible, LoadableBackbone):
         return self
 
     def get_layer_depth(self, param_name: str, prefix: str = '') -> tuple[int, int]:
-        """Depth of a parameter, for layer-wise learning-rate decay (as mmpretrain defines it).
+        """Return the depth of a parameter, for layer-wise LR decay (as mmpretrain defines it).
 
         Args:
             param_name: Name of the parameter, ``prefix`` included.
-            prefix: What stands before the backbone's own names, e.g. ``'backbone.'``.
+            prefix: Prefix of the backbone's names, such as ``'backbone.'``.
 
         Returns:
-            The layer's number (stem 0, block i is i + 1, anything else the last) and the number of
+            The layer's index (stem 0, block i is i + 1, anything else the last) and the number of
             layers, ``depth + 2``.
         """
         num_layers = self.depth + 2
@@ -242,15 +235,7 @@ class ColumnarBackbone(Fusible, LoadableBackbone):
             return int(rest[0]) + 1, num_layers
         return num_layers - 1, num_layers
 
-    def _warn_of_no_effect(self, **arguments: Any) -> None:
-        for name, value in arguments.items():
-            if value:
-                print_log(
-                    f'{name} has no effect on {type(self).__name__}: it has no batch normalisation',
-                    logger='current',
-                    level=logging.WARNING)
-
-    def _frozen_parts(self) -> Iterator[nn.Module | nn.Parameter]:
+    def _iter_frozen(self) -> Iterator[nn.Module | nn.Parameter]:
         if self.frozen_stages < 0:
             return
         tail = self.tail_names if self.frozen_stages == len(self.blocks) else ()
@@ -258,3 +243,10 @@ class ColumnarBackbone(Fusible, LoadableBackbone):
             if (part := getattr(self, name)) is not None:
                 yield part
         yield from self.blocks[:self.frozen_stages]
+
+
+def _prepare_loading(backbone: ColumnarBackbone, state_dict: State, prefix: str, *_: Any) -> None:
+    """Resize tensors of a state dict before loading, and check that it is complete."""
+    backbone.reject_weights()
+    resize_tensors(backbone, state_dict, prefix)
+    require_complete(backbone, state_dict, prefix)

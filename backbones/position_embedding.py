@@ -1,4 +1,4 @@
-"""Positions that are learned for one square grid, and resized for images and files of others.
+"""Learned positions of a square grid, resized to the grids of images and files.
 
 Shapes: ``B`` images, ``h, w`` a grid of tokens, ``N = h w``, ``C`` width.
 """
@@ -19,49 +19,41 @@ from .kernels.resampling import resample_positions
 
 
 class LearnedPositions(ColumnarBackbone):
-    """A backbone whose tokens are patches with learned positions, ``pos_embed``, added.
+    """Base class of backbones that add learned positions ``pos_embed`` to patches.
 
-    Images are padded with zeros at the bottom and right to whole patches. The positions are resized
-    to the image's grid, bicubic and antialiased. The backbone keeps those of a square grid, which the
-    column ``img_size`` of its table says. Positions of another square grid are resized to it when
-    they are loaded, and a warning is logged.
+    Images are padded with zeros at the bottom and right to whole patches. Positions are kept for
+    the square grid of the column ``img_size``, and resized to the grid of each image, bicubic and
+    antialiased. Those of files with another grid are resized when they are loaded, with a warning.
     """
 
     patch_embed: PatchEmbed
     pos_embed: nn.Parameter  # (1, N, C)
 
-    def resized(self, state: State) -> State:
-        """The positions of a file, if it has others than the backbone's square grid; warns then."""
+    def resize_state(self, state: State) -> State:
+        """Resize the positions of a file with another square grid, and log a warning."""
         positions = state.get('pos_embed')
         if positions is None or positions.ndim != 3 or positions.shape == self.pos_embed.shape:
             return {}
         side = math.isqrt(positions.shape[1])
         if side**2 != positions.shape[1] or positions.shape[2] != self.embed_dim:
             return {}
-        self._warn_of_resizing(side)
-        return dict(pos_embed=resample_positions(positions, (side, side), self._native_grid))
-
-    def _warn_of_resizing(self, side: int) -> None:
         img_size, own = side * self.patch_size, self._native_grid[0]
-        arch = self.variants.name_in_table(self.settings | dict(img_size=img_size))
+        arch = self.variants.find_name(self.settings | dict(img_size=img_size))
         advice = f'img_size={img_size}' + (f' or arch={arch!r}' if arch else '')
         print_log(
             f'pos_embed of a {side} x {side} grid (images of {img_size}) is resized to {own} x '
             f'{own} (images of {own * self.patch_size}): features of images of {img_size} are no '
-            f'longer those of the file. To keep them, write {advice}',
+            f'longer those of the file. To keep them, set {advice}',
             logger='current',
             level=logging.WARNING)
+        return dict(pos_embed=resample_positions(positions, (side, side), self._native_grid))
 
     def _embed(self, img: Tensor) -> tuple[Tensor, tuple]:
-        grid = self._grid_of(img)
-        return self.patch_embed(img) + self._positions(grid), grid  # (B, N, C)
+        grid, positions = self._get_grid(img), self.pos_embed
+        if torch.compiler.is_exporting() or grid != self._native_grid:
+            positions = resample_positions(positions, self._native_grid, grid)
+        return self.patch_embed(img) + positions, grid  # (B, N, C)
 
     @property
     def _native_grid(self) -> tuple[int, int]:
         return self.patch_embed.grid_size
-
-    def _positions(self, grid: tuple[int, int]) -> Tensor:
-        """``(1, N, C)``."""
-        if not torch.compiler.is_exporting() and grid == self._native_grid:
-            return self.pos_embed
-        return resample_positions(self.pos_embed, self._native_grid, grid)

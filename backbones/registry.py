@@ -1,4 +1,4 @@
-"""The backbones that there are: configs, weights, tools and tests find a new one here."""
+"""Registry of backbones, which configs, weights, tools and tests use."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from mmengine.registry import MODELS
 
-from colonnade.weights.layouts import Layout, register_formats
+from colonnade.weights.formats import CheckpointFormat, register_formats
 from colonnade.weights.state_dicts import State, WeightsError
 
 Backbone = TypeVar('Backbone', bound=type)
@@ -14,14 +14,14 @@ Backbone = TypeVar('Backbone', bound=type)
 BACKBONES: dict[str, Any] = {}
 
 
-def register_backbone(*layouts: Layout) -> Callable[[Backbone], Backbone]:
-    """A decorator that makes a backbone known to configs, weights, tools and tests.
+def register_backbone(*layouts: CheckpointFormat) -> Callable[[Backbone], Backbone]:
+    """Return a decorator that registers a backbone.
 
     Args:
-        *layouts: Layouts of files with its weights; the first that fits is used.
+        *layouts: Formats of files with its weights; the first match is used.
 
     Raises:
-        KeyError: If there is a backbone of this name.
+        KeyError: If the name of the backbone is taken.
     """
 
     def register(backbone: Backbone) -> Backbone:
@@ -34,14 +34,11 @@ def register_backbone(*layouts: Layout) -> Callable[[Backbone], Backbone]:
 
 
 def infer_backbone(state: State) -> tuple[Any, dict[str, int]]:
-    """The backbone that a state dict under our names is of, and the columns of its table.
-
-    Raises:
-        WeightsError: If it is of none.
+    """Return the backbone of a state dict under Colonnade's names, and what its table shows of it.
     """
     for backbone in BACKBONES.values():
         try:
             return backbone, backbone.infer_arch(state)
         except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError):
-            continue  # of another backbone
-    raise WeightsError(f'no {" or ".join(BACKBONES)} that could be recognised')
+            continue  # another backbone
+    raise WeightsError(f'no {" or ".join(BACKBONES)} was recognized')

@@ -1,4 +1,4 @@
-"""The table of a backbone's variants: look up, complete, check and name an architecture; the taps."""
+"""Architectures of a backbone: a table of named variants, and checks of sizes and blocks."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
@@ -6,29 +6,29 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from colonnade.common.errors import UserError
+from colonnade.weights.state_dicts import State
 
 Settings = Mapping[str, Any]  # columns of a table -> values
 
 
 class PublishedSize(NamedTuple):
-    """What a paper says of a variant's classifier."""
+    """Size of a variant's classifier in its paper."""
     arch: str
     img_size: int
     parameters: float  # millions
-    multiply_adds: float  # billions, of one image
+    multiply_adds: float  # billions per image
 
 
 @dataclass(frozen=True)
 class Variants:
-    """A backbone's architectures, one row each, named as in its paper.
+    """Table of a backbone's architectures, one row each, named as in its paper.
 
     Attributes:
-        backbone: The backbone's name, for messages.
-        rows: Name of a variant -> its columns; all rows have the same.
-        defaults: Columns that a custom architecture may leave out, with their values.
-        shown_columns: Columns that the shapes of a state dict show.
-        check: Raises a ValueError for settings that this backbone does not support, see
-            :meth:`resolve`.
+        backbone: Name of the backbone in messages.
+        rows: Columns of each variant by its name; all rows have the same columns.
+        defaults: Values of columns that a custom architecture may omit.
+        shown_columns: Columns that can be inferred from a state dict.
+        check: Function that raises a ValueError for unsupported settings.
     """
     backbone: str
     rows: Mapping[str, Settings]
@@ -37,31 +37,23 @@ class Variants:
     check: Callable[[Settings], None] = lambda settings: None
 
     def resolve(self, arch: str | Settings, **changes: Any) -> dict[str, Any]:
-        """The columns of an architecture, complete and possible.
+        """Return all columns of an architecture that can be built.
 
         Args:
-            arch: Its name in the table, or its columns.
+            arch: Name in the table, or columns.
             **changes: Columns that replace those of ``arch``, unless they are None.
-
-        Raises:
-            ValueError: If there is no such architecture, or it cannot be built.
         """
-        given = {key: value for key, value in changes.items() if value is not None}
-        settings = self.complete(arch) | given
+        settings = self.complete(arch) | {k: v for k, v in changes.items() if v is not None}
         check_sizes(settings)
         self.check(settings)
         return settings
 
     def complete(self, arch: str | Settings) -> dict[str, Any]:
-        """The columns of an architecture, whether it can be built or not.
-
-        Raises:
-            ValueError: If there is no such architecture, or it has other columns than the table.
-        """
+        """Return all columns of an architecture, without a check of their values."""
         if isinstance(arch, str):
             if arch not in self.rows:
-                raise UserError(f'{self.backbone} has no arch {arch!r}; it has '
-                                f'{", ".join(self.rows)}, or takes a dict')
+                raise UserError(f'{self.backbone} has no arch {arch!r}: choose one of '
+                                f'{", ".join(self.rows)}, or pass a dict')
             arch = self.rows[arch]
         columns = set(next(iter(self.rows.values())))
         settings = {**self.defaults, **arch}
@@ -71,19 +63,22 @@ class Variants:
                             f'missing {sorted(missing)}, unknown {sorted(unknown)}')
         return settings
 
-    def name_in_table(self, settings: Settings) -> str | None:
-        """The variant that has the ``shown_columns`` of ``settings``, if one has."""
+    def find_name(self, settings: Settings) -> str | None:
+        """Return the variant that has the ``shown_columns`` of ``settings``, or None."""
         for arch, row in self.rows.items():
             if all(row[column] == settings[column] for column in self.shown_columns):
                 return arch
         return None
 
     def describe(self, settings: Settings) -> str:
-        """The backbone's and the variant's name, or else the ``shown_columns``, for messages."""
-        if arch := self.name_in_table(settings):
+        """Format the variant, or else the ``shown_columns``, for messages."""
+        if arch := self.find_name(settings):
             return f'{self.backbone} {arch}'
-        sizes = ', '.join(f'{column} {settings[column]}' for column in self.shown_columns)
-        return f'a custom {self.backbone} of {sizes}'
+        return f'a custom {self.backbone} of {self.format_sizes(settings)}'
+
+    def format_sizes(self, settings: Settings) -> str:
+        """Format the ``shown_columns``."""
+        return ', '.join(f'{column} {settings[column]}' for column in self.shown_columns)
 
 
 def check_sizes(settings: Settings) -> None:
@@ -101,19 +96,19 @@ def check_sizes(settings: Settings) -> None:
                         f'got {img_size}')
 
 
+def count_blocks(state: State) -> int:
+    """Return the number of blocks in a state dict."""
+    return len({key.split('.')[1] for key in state if key.startswith('blocks.')})
+
+
 def resolve_out_indices(out_indices: Sequence[int] | None,
                         depth: int,
                         name: str = 'out_indices') -> tuple[int, ...]:
-    """Non-negative indices of the tapped blocks, shallow to deep; errors call them ``name``.
-
-    Raises:
-        ValueError: If there is none, one is out of range, or they don't go from shallow to deep.
-    """
+    """Return non-negative block indices; ``name`` is used in messages."""
     if out_indices is None:
         defaults = (depth // 3 - 1, depth // 2 - 1, 2 * depth // 3 - 1, depth - 1)
         return tuple(max(index, 0) for index in defaults)
-    wrong = [index for index in out_indices if not -depth <= index < depth]
-    if wrong or not out_indices:
+    if not out_indices or any(not -depth <= index < depth for index in out_indices):
         raise UserError(f'{name} must be block numbers in {-depth} ... {depth - 1}, '
                         f'got {tuple(out_indices)}')
     resolved = tuple(index % depth for index in out_indices)

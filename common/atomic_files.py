@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all."""
+"""Files and folders that appear complete or not at all."""
 from __future__ import annotations
 
 import json
@@ -15,25 +15,24 @@ from typing import Any
 from .errors import UserError, file_errors
 
 SCRATCH = re.compile(r'\.(\d+)-[0-9a-f]{8}(\.\w+)?')
-REPLACED = '.replaced-'  # a folder while another takes its place
+REPLACED = '.replaced-'  # prefix of a folder while another takes its place
 UNFINISHED = '.unfinished-'
 
 
 @contextmanager
-def replacing(path: Path, *, synced: bool = False) -> Iterator[Path]:
-    """A file to write to, which takes the place of ``path`` when the block ends without an error.
+def atomic_write(path: Path, *, synced: bool = False) -> Iterator[Path]:
+    """Context manager that yields a file to write, which replaces ``path`` if the block succeeds.
 
     Args:
-        path: Of the file.
-        synced: Wait until it is on the disk, and would also be whole after a failure of power.
+        synced: Whether to wait until the file is on the disk, where it survives a power failure.
 
     Raises:
-        FileError: If the folder cannot be made or written.
+        FileError: If the folder cannot be created or written.
     """
     with file_errors():
         path.parent.mkdir(parents=True, exist_ok=True)
-    number = zlib.crc32(os.fsencode(path.name))  # no longer than names may be
-    scratch = path.with_name(f'.{os.getpid()}-{number:08x}{path.suffix}')  # which tells formats
+    name_hash = zlib.crc32(os.fsencode(path.name))  # keeps the name short enough
+    scratch = path.with_name(f'.{os.getpid()}-{name_hash:08x}{path.suffix}')
     try:
         yield scratch
         with file_errors():
@@ -48,19 +47,17 @@ def replacing(path: Path, *, synced: bool = False) -> Iterator[Path]:
 
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """A folder to fill, which becomes ``path`` when the block ends without an error.
-
-    Raises:
-        FileError: If it cannot be made.
-        UserError: If ``path`` exists.
+    """Context manager that yields a folder to fill, which becomes ``path`` if the block succeeds.
     """
     path = Path(os.path.abspath(path))
     if os.path.lexists(path):
-        raise UserError(f'{path} exists: name another folder')
+        raise UserError(f'{path} already exists: choose another folder')
     with file_errors():
         path.parent.mkdir(parents=True, exist_ok=True)
         scratch = Path(tempfile.mkdtemp(prefix=UNFINISHED, dir=path.parent))
-        scratch.chmod(0o777 & ~umask())
+        umask = os.umask(0)
+        os.umask(umask)
+        scratch.chmod(0o777 & ~umask)
     try:
         yield scratch
         with file_errors():
@@ -71,11 +68,7 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 @file_errors()
 def sync(path: Path) -> None:
-    """Wait until a file, or the names in a folder, are on the disk.
-
-    Raises:
-        FileError: If they cannot be written there.
-    """
+    """Wait until the content of a file, or the names in a folder, are on the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -84,33 +77,29 @@ def sync(path: Path) -> None:
 
 
 def sync_folder(path: Path) -> None:
-    """As :func:`sync`, where the file system can do that for folders."""
+    """Wait until the names in a folder are on the disk, if its file system supports that."""
     with suppress(OSError):
         sync(path)
 
 
-def is_left_behind(name: str) -> bool:
-    """Whether a file is one of :func:`replacing`'s that no other process of this machine writes."""
-    found = SCRATCH.fullmatch(name)
-    if found is None:
+def is_stale_scratch(name: str) -> bool:
+    """Return True if a file is one of :func:`atomic_write` that no other local process writes."""
+    match = SCRATCH.fullmatch(name)
+    if match is None:
         return False
-    number = int(found[1])
+    pid = int(match[1])
     try:
-        os.kill(number, 0)
+        os.kill(pid, 0)
     except ProcessLookupError:
         return True
     except (PermissionError, OverflowError):
         pass
-    return number == os.getpid()  # of an earlier process of this number
+    return pid == os.getpid()  # left by an earlier process with the same ID
 
 
 @file_errors()
 def replace_folder(scratch: Path, path: Path) -> None:
-    """Let a folder take the place of a file or folder, or of nothing.
-
-    Raises:
-        FileError: If it cannot.
-    """
+    """Rename a folder to ``path``, replacing what is there."""
     old = path.with_name(f'{REPLACED}{path.name}')
     if os.path.lexists(path):
         path.rename(old)
@@ -122,22 +111,11 @@ def replace_folder(scratch: Path, path: Path) -> None:
         old.unlink(missing_ok=True)
 
 
-def umask() -> int:
-    """The bits that new files of this process lack."""
-    bits = os.umask(0)
-    os.umask(bits)
-    return bits
-
-
 @file_errors()
 def check_writable(path: Path) -> None:
-    """Try whether a file can be written, before hours of work that it is for.
-
-    Raises:
-        FileError: If it cannot.
-    """
+    """Check that a file can be written, before hours of work that produce it."""
     if path.is_dir():
-        raise UserError(f'{path} is a folder: name a file')
+        raise UserError(f'{path} is a folder: choose a file')
     path.parent.mkdir(parents=True, exist_ok=True)
     tempfile.TemporaryFile(dir=path.parent).close()
 
@@ -149,6 +127,6 @@ def write_json(path: Path, content: Any) -> None:
 
 @file_errors()
 def write_text(path: Path, text: str, *, synced: bool = False) -> None:
-    """Write ``text`` to ``path`` atomically, in UTF-8; ``synced`` as in :func:`replacing`."""
-    with replacing(path, synced=synced) as scratch:
+    """Write ``text`` to ``path`` atomically, in UTF-8; ``synced`` as in :func:`atomic_write`."""
+    with atomic_write(path, synced=synced) as scratch:
         scratch.write_text(text, encoding='utf-8')

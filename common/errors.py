@@ -7,27 +7,27 @@ from contextlib import contextmanager
 
 
 class UserError(ValueError):
-    """An error that one of Colonnade's own checks has found in what the user passed.
+    """An error in what the user passed, found by one of Colonnade's own checks.
 
     Commands print its message as one line, without a traceback. All other errors keep theirs.
     """
 
 
 class UserCodeError(UserError):
-    """An error in code that is not Colonnade's, with a message that says where it matters.
+    """An error in code that is not Colonnade's, raised from the original error.
 
-    It is raised from that error. Commands print the traceback of the cause, then the message.
+    Commands print the traceback of the original error, then the message.
     """
 
     def format_traceback(self) -> str:
-        """Return the traceback of the cause, or an empty string if one of our checks raised it."""
+        """Return the traceback of the cause, or an empty string if Colonnade's checks raised it."""
         if self.__cause__ is None or isinstance(self.__cause__, UserError):
             return ''
         return ''.join(traceback.format_exception(self.__cause__))
 
 
 class FileError(OSError, UserError):
-    """A file operation of Colonnade's own that failed."""
+    """A failed file operation of Colonnade's own."""
 
 
 class MissingFileError(FileNotFoundError, FileError):
@@ -36,29 +36,26 @@ class MissingFileError(FileNotFoundError, FileError):
 
 @contextmanager
 def file_errors() -> Iterator[None]:
-    """Context manager that turns an OSError of a file operation into a UserError.
+    """Context manager that turns an OSError of Colonnade's own file operations into a UserError.
 
-    Use it around operations of our own only. An OSError of somebody's dataset or hook has to keep
-    its traceback.
+    An OSError of a user's dataset or hook has to keep its traceback.
     """
     try:
         yield
     except UserError:
         raise
     except OSError as error:
-        kind = MissingFileError if isinstance(error, FileNotFoundError) else FileError
+        error_class = MissingFileError if isinstance(error, FileNotFoundError) else FileError
         if error.errno is None:
-            raise kind(*error.args) from error
-        raise kind(error.errno, error.strerror, error.filename, None, error.filename2) from error
+            raise error_class(*error.args) from error
+        raise error_class(error.errno, error.strerror, error.filename, None,
+                          error.filename2) from error
 
 
 def has_run_module(error: BaseException) -> bool:
-    """Return True if an error was raised while the code of a module or a config ran.
-
-    Args:
-        error: Error that was caught; those that it follows from count as well.
+    """Return True if an error, or one that led to it, was raised by code of a module or a config.
     """
-    before = error.__cause__ or error.__context__
+    earlier = error.__cause__ or error.__context__
     frames = traceback.extract_tb(error.__traceback__)
     return any(frame.name == '<module>' for frame in frames) or \
-        before is not None and has_run_module(before)
+        earlier is not None and has_run_module(earlier)

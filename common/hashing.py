@@ -1,4 +1,4 @@
-"""SHA-256 of files, to tell whether two are the same."""
+"""SHA-256 of files."""
 from __future__ import annotations
 
 import hashlib
@@ -6,18 +6,12 @@ from pathlib import Path
 
 from .errors import file_errors
 
-BLOCK = 2**20  # bytes that are read at a time
-
 
 @file_errors()
-def sha256_of(path: Path) -> str:
-    """The SHA-256 of a file's content, in hexadecimal.
-
-    Raises:
-        OSError: If it cannot be read.
-    """
+def compute_sha256(path: Path) -> str:
+    """Return the SHA-256 of a file's content, in hexadecimal."""
     digest = hashlib.sha256()
     with path.open('rb') as file:
-        while block := file.read(BLOCK):
+        while block := file.read(2**20):
             digest.update(block)
     return digest.hexdigest()

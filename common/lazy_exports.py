@@ -1,4 +1,4 @@
-"""Names of a package that are imported when they are first asked for, so that it takes no time."""
+"""Package attributes that are imported on first access, which keeps importing the package fast."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
@@ -10,9 +10,8 @@ def lazy_exports(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]
     """Return the ``__getattr__`` of a package.
 
     Args:
-        package: Its ``__name__``.
-        homes: The module that each name is defined in, relative to the package if it begins with a
-            dot.
+        package: ``__name__`` of the package.
+        homes: Module that defines each name, relative to the package if it begins with a dot.
     """
 
     def find(name: str) -> Any:

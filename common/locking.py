@@ -1,4 +1,4 @@
-"""Folders that one process at a time may write."""
+"""Folders that only one process at a time may write."""
 from __future__ import annotations
 
 import fcntl
@@ -10,7 +10,7 @@ from pathlib import Path
 from .errors import UserError
 
 LOCK = '.lock'
-_handles: set[int] = set()  # of folders that are locked by this process
+_handles: set[int] = set()  # file descriptors of the folders that this process has locked
 
 
 def _release_in_child() -> None:
@@ -24,38 +24,37 @@ os.register_at_fork(after_in_child=_release_in_child)
 
 
 @contextmanager
-def locked(folder: str | Path, complaint: str) -> Iterator[bool]:
-    """While open, nobody else locks this folder, and it is free when the process ends in any way.
+def lock_folder(folder: str | Path, complaint: str) -> Iterator[bool]:
+    """Context manager that locks an existing folder until the block or the process ends.
 
-    NFS locks files alone: there, an empty :data:`LOCK` stays in the folder.
+    NFS only locks files: there, an empty :data:`LOCK` stays in the folder.
 
     Args:
-        folder: It exists.
-        complaint: What the error says.
+        complaint: Message of the error.
 
     Yields:
-        Whether it is locked. Some file systems have no locks, and the folder stays open to all.
+        Whether the folder is locked. Some file systems have no locks.
 
     Raises:
         UserError: If another process has locked it.
     """
-    handles: list[int] = []
+    opened: list[int] = []
     try:
-        yield _lock(Path(folder), complaint, handles)
+        yield _lock(Path(folder), complaint, opened)
     finally:
-        for handle in handles:
-            if handle in _handles:  # not so in a fork
+        for handle in opened:
+            if handle in _handles:  # a fork has closed them
                 _handles.remove(handle)
                 os.close(handle)
 
 
-def _lock(folder: Path, complaint: str, handles: list[int]) -> bool:
-    """Lock the folder, or else a file in it; adds what is opened to ``handles``."""
+def _lock(folder: Path, complaint: str, opened: list[int]) -> bool:
+    """Lock the folder, or a file in it; append file descriptors to ``opened``."""
     for path, mode in ((folder, os.O_RDONLY), (folder / LOCK, os.O_RDWR | os.O_CREAT)):
         try:
-            handles.append(os.open(path, mode, 0o666))
-            _handles.add(handles[-1])
-            fcntl.flock(handles[-1], fcntl.LOCK_EX | fcntl.LOCK_NB)
+            opened.append(os.open(path, mode, 0o666))
+            _handles.add(opened[-1])
+            fcntl.flock(opened[-1], fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise UserError(complaint) from None
         except OSError:

@@ -1,4 +1,4 @@
-"""Names in messages: lists of them, and those that were meant."""
+"""Lists of names and suggestions of similar names, for messages."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
@@ -16,14 +16,12 @@ def suggest_names(name: str, known: Iterable[str], *, count: int = 1, cutoff: fl
     """Return "did you mean A or B?", or an empty string if no known name is similar.
 
     Args:
-        name: Name that a user wrote.
-        known: Possible names.
-        count: Maximum number of names to suggest.
+        count: Maximum number of suggestions.
         cutoff: Minimum similarity, from 0 to 1.
     """
     return ask_for_names(get_close_matches(name, list(known), n=count, cutoff=cutoff))
 
 
 def ask_for_names(names: Sequence[str]) -> str:
-    """Return "did you mean A or B?"; an empty string for no names."""
+    """Return "did you mean A or B?", or an empty string for no names."""
     return f'did you mean {" or ".join(names)}?' if names else ''

@@ -1,8 +1,8 @@
-"""Options of commands as dataclasses, and groups of options that several commands share.
+"""Command options as dataclass fields, and groups of options that several commands share.
 
-A field made by :func:`option` or :func:`argument` is an option of the command line with its name;
-``tools/command_line.py`` builds the parser, and ``docs/conf.py`` the tables of the pages. Other
-fields are for Python alone. No room's options may import what takes time.
+A field made by :func:`option` or :func:`argument` becomes a command-line option with its name:
+``tools/command_line.py`` builds the parser, ``docs/conf.py`` the tables of the docs. Other fields
+are for Python only. Modules of options must not import anything slow.
 """
 from __future__ import annotations
 
@@ -12,36 +12,36 @@ from typing import Any, Literal
 
 from .errors import UserError
 
-CONFIG = 'config file of mmdet or mmseg, or the name of one of ours'
+CONFIG = 'config file of mmdet or mmseg, or name of a shipped config'
 CONFIG_OR_MODEL = f'{CONFIG}; or a checkpoint of a run, or the folder of a packaged model'
-CHECKPOINT = ('file or URL of the whole model; left out where CONFIG is a checkpoint of a run or a '
+CHECKPOINT = ('file or URL of the full model; omitted if CONFIG is a checkpoint of a run or a '
               'packaged model')
-TRUST = 'run what is pickled in files of weights; only if you trust who made them'
-ALLOW_OUTSIDE = 'read files that annotations name outside of the folders of their data set'
-FUSE = 'fold and merge layers, the same to rounding (where it can be)'
-HANG_LIMIT = 600.  # seconds
+TRUST = 'run pickled code in weight files; pass it only if you trust who made them'
+ALLOW_EXTERNAL_FILES = 'read files outside the folders of the dataset that its annotations refer to'
+FUSE = 'fold and merge layers where possible; results are the same up to rounding error'
+HANG_TIMEOUT = 600.  # seconds
 
 Amp = bool | str
 
 
 class UsageError(UserError):
-    """Options that do not go together: on the command line, the usage stands before the message."""
+    """Options that cannot be combined; commands print the usage before the message."""
 
 
 def option(help: str, default: Any = None, **settings: Any) -> Any:
     """Declare an option ``--name`` by a field of a dataclass.
 
-    The annotation says what the values are. ``bool`` is a flag, which begins with ``no-`` if it is
-    on by default, and ``bool | None`` also has its opposite. ``tuple[int, int]`` takes two values,
-    ``Sequence`` one or more, and ``Literal`` one of several. ``dict`` is ``KEY=VALUE ...``.
+    The annotation determines the values: ``bool`` is a flag, which begins with ``no-`` if it is on
+    by default; ``bool | None`` also has its opposite; ``tuple[int, int]`` takes two values,
+    ``Sequence`` one or more, ``Literal`` one of several, and ``dict`` takes ``KEY=VALUE ...``.
 
     Args:
-        help: What it is for. ``%(default)s`` is the default.
-        default: ``MISSING`` if the option has to be given.
-        **settings: Of :meth:`argparse.ArgumentParser.add_argument`, where the annotation does not
-            say enough. ``name`` is there if it is not that of the field. Options of equal
-            ``exclusive`` exclude each other, those of equal ``group`` stand under this title.
-            ``also`` has the settings of more options for the same field, by their names.
+        help: Help text, in which ``%(default)s`` is the default.
+        default: ``MISSING`` if the option is required.
+        **settings: Arguments of :meth:`argparse.ArgumentParser.add_argument` that do not follow
+            from the annotation. ``name`` replaces the name of the field. Options of equal
+            ``exclusive`` exclude each other, those of equal ``group`` share this heading. ``also``
+            has the settings of further options for the same field, by name.
     """
     return field(default=default, metadata=dict(help=help, **settings), kw_only=True)
 
@@ -63,7 +63,7 @@ def amp_option() -> Any:
 
 
 def option_name(field: Field) -> str:
-    """Return how an option is called on the command line."""
+    """Return the name of an option on the command line."""
     default = f'no_{field.name}' if field.default is True else field.name
     return f'--{field.metadata.get("name", default)}'.replace('_', '-')
 
@@ -78,27 +78,26 @@ class ConfigOptions:
 
 @dataclass
 class ModelOptions(ConfigOptions):
-    """What :func:`colonnade.load` takes."""
+    """Options of :func:`colonnade.load`."""
     config: Path = argument(CONFIG_OR_MODEL)
     checkpoint: str = argument(CHECKPOINT)
-    device: str | None = option('cpu, cuda:0 ... (a GPU where there is one)')
+    device: str | None = option('cpu, cuda:0 ... (default: a GPU if there is one)')
     trust: bool = option(TRUST, False)
 
 
 @dataclass
 class LaunchOptions(ConfigOptions):
-    """What every run is told."""
+    """Options of every run."""
     work_dir: Path | str | None = option(
-        'folder for logs and checkpoints (work_dirs/FOLDER/CONFIG)')
+        'folder for logs and checkpoints (default: work_dirs/FOLDER/CONFIG)')
     data_root: str | Path | None = option(
-        'where the data set lies, for all data sets and evaluators: a folder or a URL',
-        metavar='DIR')
-    launcher: Literal['none', 'pytorch', 'slurm',
-                      'mpi'] = option('what started the processes: pytorch for torchrun', 'none')
-    hang_limit: float = option(
+        'folder or URL of the dataset, for all datasets and evaluators', metavar='DIR')
+    launcher: Literal['none', 'pytorch', 'slurm', 'mpi'] = option(
+        'what started the processes: pytorch for torchrun (default: %(default)s)', 'none')
+    hang_timeout: float = option(
         'end a job of several processes if an iteration, once its data are loaded, takes longer '
         'than this (default: %(default)g); 0 for never',
-        HANG_LIMIT,
+        HANG_TIMEOUT,
         metavar='SECONDS')
-    allow_outside: bool = option(ALLOW_OUTSIDE, False)
+    allow_external_files: bool = option(ALLOW_EXTERNAL_FILES, False)
     trust: bool = option(TRUST, False)

@@ -1,4 +1,4 @@
-"""Work that is done in threads before its results are asked for."""
+"""Background threads that compute results before they are requested."""
 from __future__ import annotations
 
 from collections import deque
@@ -11,15 +11,15 @@ A = TypeVar('A')
 B = TypeVar('B')
 
 
-def prefetched(function: Callable[[A], B], items: Iterable[A], *, workers: int,
-               ahead: int) -> Iterator[B]:
-    """``map`` whose results are made in threads beforehand, in order.
+def prefetch_map(function: Callable[[A], B], items: Iterable[A], *, workers: int,
+                 ahead: int) -> Iterator[B]:
+    """Yield ``map(function, items)``, computed ahead in threads; ``items`` may be endless.
+
+    An error of ``function`` is raised when its result is due.
 
     Args:
-        function: May raise, which is raised when its result is due.
-        items: Taken one at a time; may be endless.
-        workers: Threads.
-        ahead: How many results may wait.
+        workers: Number of threads.
+        ahead: Maximum number of waiting results.
     """
     remaining = iter(items)
     with ThreadPoolExecutor(workers, thread_name_prefix='colonnade-images') as pool:

@@ -1,4 +1,4 @@
-"""How far a step is, and how long it will take."""
+"""Progress of a step and its remaining time."""
 from __future__ import annotations
 
 import sys
@@ -8,26 +8,21 @@ from types import TracebackType
 
 from colonnade.runtime.sanitize import one_line
 
-PAUSE = 10.  # seconds between two lines in a log
-FLICKER = 0.2  # the same in a terminal, which one line is written over in
+LOG_INTERVAL = 10.  # seconds between two lines in a log
+FLICKER = 0.2  # seconds between two updates of the line in a terminal
 
 
 def no_progress(done: int) -> None:
-    """For steps that nobody watches."""
+    """Report nothing."""
 
 
 class Progress:
-    """A line of progress: a terminal's is written over, a log gets one every ten seconds.
-
-    Args:
-        what: What is done.
-        total: How often it is done.
-    """
+    """A progress line: overwritten in a terminal, printed every ten seconds in a log."""
 
     def __init__(self, what: str, total: int) -> None:
         self.what, self.total = what, total
         self.started = self.shown = time.monotonic()
-        self.is_open = False  # whether the cursor stands behind a line
+        self.is_open = False  # whether the cursor is at the end of a progress line
 
     def __enter__(self) -> Progress:
         return self
@@ -38,10 +33,10 @@ class Progress:
             print(flush=True)
 
     def __call__(self, done: int) -> None:
-        """Report that so many are done."""
+        """Report the number of items that are done."""
         now, in_terminal = time.monotonic(), sys.stdout.isatty()
         is_last = self.is_open and done == self.total
-        if now - self.shown < (FLICKER if in_terminal else PAUSE) and not is_last:
+        if now - self.shown < (FLICKER if in_terminal else LOG_INTERVAL) and not is_last:
             return
         self.shown = now
         seconds = (now - self.started) / done * max(self.total - done, 0)
@@ -54,7 +49,7 @@ class Progress:
             print(text, flush=True)
 
     def note(self, text: str) -> None:
-        """Print a line of its own to stderr, the progress going on beneath it."""
+        """Print a line to stderr, above the progress line."""
         if self.is_open:
             print(f'\r{"":<70}\r', end='', flush=True)
             self.is_open = False

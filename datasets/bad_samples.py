@@ -1,4 +1,4 @@
-"""Samples that break while they are loaded: each names itself, or another one takes its place."""
+"""Samples that fail to load: errors that name the sample, or another sample in its place."""
 from __future__ import annotations
 
 import json
@@ -25,14 +25,14 @@ from colonnade.runtime.sanitize import one_line
 
 from .training_checks import iter_datasets
 
-SKIPPED = 'skipped_samples'  # .jsonl in the work dir: a line for each time a sample was skipped
-IN_A_ROW = 100  # samples that may break one after the other
-SHOWN = 10  # skipped samples that the log names
-ADVICE = 'colonnade check_dataset CONFIG lists all that break'
-KEYS = ('img_path', 'seg_map_path')  # what data sets call files
-#: what Python prints between the traceback of a cause and that of the error raised from it
+SKIPPED = 'skipped_samples'  # .jsonl in the work dir, with one line per skip
+MAX_IN_A_ROW = 100  # consecutive samples that may fail
+MAX_SHOWN = 10  # skipped samples in the log
+ADVICE = 'run colonnade check_dataset CONFIG to list all samples that fail'
+KEYS = ('img_path', 'seg_map_path')  # keys of files in data infos
+#: text between the traceback of a cause and that of the error raised from it
 CAUSE = '\nThe above exception was the direct cause of the following exception:'
-#: modules whose steps read files, so that an error is the file's
+#: modules of steps that read files, whose errors are about a file
 LOADERS = ('mmcv.transforms.loading', 'mmdet.datasets.transforms.loading',
            'mmseg.datasets.transforms.loading')
 
@@ -40,8 +40,8 @@ LOADERS = ('mmcv.transforms.loading', 'mmdet.datasets.transforms.loading',
 class SampleError(UserCodeError):
     """A sample that cannot be loaded.
 
-    torch makes an error of a worker anew in the main process, from the text of its traceback. That
-    has the traceback of the cause, if there is one, and ends in the message.
+    torch recreates the error of a worker in the main process from the text of its traceback. This
+    text has the traceback of the cause, if there is one, and ends in the message.
     """
 
     def __init__(self, text: str) -> None:
@@ -50,17 +50,17 @@ class SampleError(UserCodeError):
         self.details = details.rpartition(CAUSE)[0].partition('Original ')[2]
 
     def format_traceback(self) -> str:
-        """Return the traceback of the cause, also of a worker's, or an empty string."""
+        """Return the traceback of the cause, also from a worker, or an empty string."""
         return self.details or super().format_traceback()
 
 
-class NamedSamples:
-    """Prepares the samples of a data set, in place of the data set's own ``prepare_data``.
+class SampleLoader:
+    """Replacement for the ``prepare_data`` of a dataset that names or skips bad samples.
 
     Args:
-        dataset: Of mmengine.
-        skipped: File that notes the samples that are skipped; None stops at the first that breaks.
-        advice: What to do if it stops.
+        dataset: Dataset of mmengine.
+        skipped: File that records skipped samples; None raises an error for the first bad sample.
+        advice: Advice in that error.
     """
 
     def __init__(self, dataset: BaseDataset, skipped: Path | None, advice: str) -> None:
@@ -72,91 +72,88 @@ class NamedSamples:
         self.prepare: Callable[[int], Any] = dataset.prepare_data
 
     def __call__(self, index: int) -> Any:
-        """The sample, or the next one that does not break.
+        """Return the sample, or the next one that can be loaded.
 
         Raises:
-            SampleError: If it breaks and must not be skipped, or too many in a row do.
+            SampleError: If it fails and must not be skipped, or too many fail in a row.
         """
-        number, first, cause = len(self.dataset), '', None
-        for step in range(min(number, IN_A_ROW) if self.skipped else 1):
-            at = (index + step) % number
+        num_samples, first, cause = len(self.dataset), '', None
+        max_attempts = min(num_samples, MAX_IN_A_ROW) if self.skipped else 1
+        for attempt in range(max_attempts):
+            current = (index + attempt) % num_samples
             try:
-                return self.prepare(at)
+                return self.prepare(current)
             except MemoryError:
                 raise
-            except Exception as error:  # decoders and steps raise of all kinds
-                info, is_of_storage = self.info(at), of_storage(error)
-                text = self.describe(at, info, error)
+            except Exception as error:  # decoders and custom steps raise errors of any type
+                info, from_storage = self._get_info(current), is_storage_error(error)
+                text = self._describe(current, info, error)
                 if not first:
-                    first, cause = text, None if is_of_file(error) else error
-            if is_of_storage:
+                    first, cause = text, None if _is_about_file(error) else error
+            if from_storage:
                 raise SampleError(text) from cause
             if not self.skipped:
                 raise SampleError(f'{text}. {self.advice}') from cause
-            self.note(at, info, text)
-        raise SampleError(f'{min(number, IN_A_ROW)} samples in a row break; the first: {first}. '
+            self._record(current, info, text)
+        raise SampleError(f'{max_attempts} samples in a row cannot be loaded; the first: {first}. '
                           f'{self.advice}') from cause
 
-    def info(self, index: int) -> dict[str, Any]:
-        """What the data set knows of a sample; nothing if it is this that breaks."""
+    def _get_info(self, index: int) -> dict[str, Any]:
         try:
             info = self.dataset.get_data_info(index)
-        except Exception:
+        except Exception:  # a custom dataset may fail here as it did in loading the sample
             return {}
         return info if isinstance(info, dict) else {}
 
-    def describe(self, index: int, info: dict[str, Any], error: Exception) -> str:
-        """File, id, index and data set of a sample, and the error in one line."""
+    def _describe(self, index: int, info: dict[str, Any], error: Exception) -> str:
+        """Return files, ID, index and dataset of a sample, and the error in one line."""
         files = [str(info[key]) for key in KEYS if info.get(key)]
-        about = [f'index {index}', self.name]
+        details = [f'index {index}', self.name]
         if 'img_id' in info:
-            about.insert(0, f'id {info["img_id"]}')
-        empty = next(filter(is_empty, files), '')
-        reason = f'{empty} is empty: 0 bytes' if empty else \
-            " ".join(str(error).split()) or "no reason given"
-        if not empty and not isinstance(error, UserError):
+            details.insert(0, f'id {info["img_id"]}')
+        reason = ' '.join(str(error).split()) or 'no reason given'
+        if empty := next(filter(_is_empty, files), ''):
+            reason = f'{empty} is empty: 0 bytes'
+        elif not isinstance(error, UserError):
             reason = f'{type(error).__name__}: {reason}'
-        return one_line(f'sample {" with ".join(files) or index} ({", ".join(about)}) cannot be '
+        return one_line(f'sample {" with ".join(files) or index} ({", ".join(details)}) cannot be '
                         f'loaded: {reason}')
 
-    def note(self, index: int, info: dict[str, Any], text: str) -> None:
-        """Add a line to the file of skipped samples; warn once if it cannot be written."""
+    def _record(self, index: int, info: dict[str, Any], text: str) -> None:
         assert self.skipped is not None
         named = dict(file=next((info[key] for key in KEYS if info.get(key)), None),
                      id=info.get('img_id'))  # yapf: disable
         line = json.dumps(dict(data=self.name, index=index, **named, error=text), default=str)
         try:
-            # one write: lines of workers stay whole
+            # A single write keeps the lines of several workers intact.
             with self.skipped.open('ab', buffering=0) as file:
                 file.write(f'{line}\n'.encode())
         except OSError as error:
             if not self.has_warned:
                 print_log(
-                    f'{self.skipped} cannot be written ({error.strerror}), and will lack skipped '
-                    f'samples: {text}',
+                    f'{self.skipped} cannot be written ({error.strerror}), and will not list all '
+                    f'skipped samples: {text}',
                     logger='current',
                     level=logging.WARNING)
             self.has_warned = True
 
 
-def of_storage(error: Exception) -> bool:
-    """Whether an error is a disk's, a network's or a server's, and says nothing of the sample."""
-    if isinstance(error, (ConnectionError, TimeoutError)):
-        return True
-    return isinstance(error, OSError) and error.errno in PASSING
+def is_storage_error(error: Exception) -> bool:
+    """Return True for errors of a disk, network or server, which are not the sample's."""
+    return isinstance(error, (ConnectionError, TimeoutError)) or \
+        isinstance(error, OSError) and error.errno in PASSING
 
 
-def is_of_file(error: Exception) -> bool:
-    """Return True if an error says what is wrong with a file, so that nobody needs its traceback.
+def _is_about_file(error: Exception) -> bool:
+    """Return True if an error explains what is wrong with a file, so its traceback is useless.
 
-    One of our checks raised it, or a step of mmcv, mmdet or mmseg that reads files.
+    This holds for Colonnade's own checks, and for steps of mmcv, mmdet and mmseg that read files.
     """
     steps = (frame.f_locals.get('self') for frame, _ in walk_tb(error.__traceback__))
     return isinstance(error, UserError) or any(type(step).__module__ in LOADERS for step in steps)
 
 
-def is_empty(path: str) -> bool:
-    """Whether a file of this machine is there, and has no content."""
+def _is_empty(path: str) -> bool:
     try:
         return not os.stat(path).st_size
     except (OSError, ValueError):
@@ -164,64 +161,58 @@ def is_empty(path: str) -> bool:
 
 
 class CheckedPipeline(Compose):
-    """Pipeline of a dataset that also compares each label map with its image.
+    """Pipeline that also compares the size of each label map with its image.
 
-    Steps behind the loading one would crop or pad a label map of another size with its image, or
-    stop at a batch of several. The steps and their indices are those of the config.
+    Later steps would crop or pad both differently, or fail with a batch of several samples. Steps
+    and their indices are those of the config.
     """
 
     def __call__(self, data: dict[str, Any]) -> dict[str, Any] | None:
         """Return the result of all steps, or None if one returns None.
 
         Raises:
-            ValueError: If a label map is not of its image's size.
+            ValueError: If the size of a label map differs from its image.
         """
         result: dict[str, Any] | None = data
         for step in self.transforms:
             result = step(result)
             if result is None:
                 return None
-            if is_loader_of_libraries(step):
-                check_label_map(result)
+            module = type(step).__module__
+            if isinstance(step, LoadAnnotations) and module.startswith(('mmdet.', 'mmseg.')):
+                _check_label_map(result)
         return result
 
 
-def check_label_map(data: dict[str, Any]) -> None:
-    """Raise a ValueError if a label map ``(H, W)`` is not of its image's size."""
-    found, size = data.get('gt_seg_map'), data.get('ori_shape')
-    if isinstance(found, np.ndarray) and size is not None:
-        if found.ndim != 2:
-            raise UserError(f'a label map has one channel, this has {found.shape[-1]}')
-        if found.shape != tuple(size[:2]):
-            raise UserError('the label map has {1} x {0} pixels, the image {3} x {2}'.format(
-                *found.shape, *size))
+def _check_label_map(data: dict[str, Any]) -> None:
+    labels, size = data.get('gt_seg_map'), data.get('ori_shape')
+    if isinstance(labels, np.ndarray) and size is not None:
+        if labels.ndim != 2:
+            raise UserError(f'a label map has one channel, but this one has {labels.shape[-1]}')
+        if labels.shape != tuple(size[:2]):
+            raise UserError('the label map has {1} x {0} pixels, but the image {3} x {2}'.format(
+                *labels.shape, *size))
 
 
-def name_samples(dataset: Any, skipped: Path | None, advice: str = '') -> None:
-    """Let samples that break name themselves, in all data sets of mmengine that one holds.
+def handle_bad_samples(dataset: Any, skipped: Path | None, advice: str = '') -> None:
+    """Make a dataset and those that it wraps name or skip samples that fail to load.
 
     Args:
-        dataset: Changed in place, before workers get it.
-        skipped, advice: See :class:`NamedSamples`.
+        dataset: The dataset, changed in place before workers start.
+        skipped, advice: See :class:`SampleLoader`.
     """
     for part in iter_datasets(dataset):
-        if isinstance(part, BaseDataset) and not isinstance(part.prepare_data, NamedSamples):
-            vars(part)['prepare_data'] = NamedSamples(part, skipped, advice)
-            if type(part.pipeline) is Compose:  # or it is a callable of the user's
+        if isinstance(part, BaseDataset) and not isinstance(part.prepare_data, SampleLoader):
+            vars(part)['prepare_data'] = SampleLoader(part, skipped, advice)
+            if type(part.pipeline) is Compose:  # otherwise it is a custom callable
                 part.pipeline = CheckedPipeline(part.pipeline.transforms)
 
 
-def is_loader_of_libraries(step: Any) -> bool:
-    """Whether a step is mmdet's or mmseg's own that loads label maps as they are."""
-    return isinstance(step, LoadAnnotations) and type(step).__module__.startswith(
-        ('mmdet.', 'mmseg.'))
-
-
-class SkippedSamples(Hook):
-    """Says which samples were skipped: the first when it happens, all at the end.
+class SkippedSamplesHook(Hook):
+    """Hook that logs skipped samples: the first ones immediately, and all at the end.
 
     Args:
-        work_dir: Each process has a file of its own there.
+        work_dir: Folder in which each process has a file of its own.
     """
 
     priority = 'VERY_LOW'
@@ -229,64 +220,63 @@ class SkippedSamples(Hook):
     def __init__(self, work_dir: Path) -> None:
         rank = get_rank()
         self.file = work_dir / f'{SKIPPED}{f"_{rank}" if rank else ""}.jsonl'
-        self.read_to = self.file.stat().st_size if self.file.exists() else 0
+        self.offset = self.file.stat().st_size if self.file.exists() else 0
         self.counts: Counter[str] = Counter()
-        self.is_said = False
+        self.has_listed = False
 
     def after_train_iter(self,
                          runner: Runner,
                          batch_idx: int,
                          data_batch: Any = None,
                          outputs: Any = None) -> None:
-        """Warn of samples that were skipped since."""
-        known = len(self.counts)
-        self.read()
-        for text in list(self.counts)[known:SHOWN]:
+        """Warn of newly skipped samples."""
+        num_known = len(self.counts)
+        self._read()
+        for text in list(self.counts)[num_known:MAX_SHOWN]:
             runner.logger.warning(f'skipped: {text}')
 
-    def read(self) -> None:
-        """Count the lines that were added."""
+    def _read(self) -> None:
+        """Count the lines that were added to the file."""
         try:
             size = os.stat(self.file).st_size
         except FileNotFoundError:
             return
-        if size > self.read_to:
+        if size > self.offset:
             with self.file.open('rb') as file:
-                file.seek(self.read_to)
-                new = file.read(size - self.read_to)
-            whole = new[:new.rfind(b'\n') + 1]
-            self.read_to += len(whole)
-            for line in whole.splitlines():
-                with suppress(ValueError):  # of a full disk, which cut it off
+                file.seek(self.offset)
+                content = file.read(size - self.offset)
+            lines = content[:content.rfind(b'\n') + 1]
+            self.offset += len(lines)
+            for line in lines.splitlines():
+                with suppress(ValueError):  # a full disk has truncated the line
                     self.counts[json.loads(line)['error']] += 1
 
     def after_train(self, runner: Runner) -> None:
-        """List what all processes skipped."""
-        self.read()
+        """List the samples that all processes skipped."""
+        self._read()
         total: Counter[str] = Counter()
-        for part in all_gather_object(self.counts):
-            total.update(part)
-        self.list(total)
+        for counts in all_gather_object(self.counts):
+            total.update(counts)
+        self._list(total)
 
     def say(self, runner: Runner) -> None:
-        """List what this process skipped, unless all was listed: training was stopped."""
-        if not self.is_said:
-            self.read()
-            self.list(self.counts)
+        """List the samples that this process skipped, if training was stopped before the end."""
+        if not self.has_listed:
+            self._read()
+            self._list(self.counts)
 
-    def list(self, total: Counter[str]) -> None:
-        """Write a list to the log of the first process."""
-        self.is_said = True
+    def _list(self, total: Counter[str]) -> None:
+        self.has_listed = True
         if not total or not is_main_process():
             return
         lines = [
             f'  {number} {"time" if number == 1 else "times"}: {text}'
-            for text, number in total.most_common(SHOWN)
+            for text, number in total.most_common(MAX_SHOWN)
         ]
-        if len(total) > SHOWN:
-            lines.append(f'  and {len(total) - SHOWN} more')
+        if len(total) > MAX_SHOWN:
+            lines.append(f'  and {len(total) - MAX_SHOWN} more')
         print_log(
-            '\n'.join([f'{len(total)} samples were skipped, {total.total()} times in all; '
-                       f'{self.file} has them:', *lines]),
+            '\n'.join([f'skipped {len(total)} samples {total.total()} times, listed in '
+                       f'{self.file}:', *lines]),
             logger='current',
             level=logging.WARNING)  # yapf: disable

@@ -1,4 +1,4 @@
-"""Options that say where data are and what is done with them; importing them takes no time."""
+"""Options for data files, their validation and sharding; importing this module takes no time."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -6,69 +6,71 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from colonnade.common.options import (ALLOW_OUTSIDE, CONFIG, ConfigOptions, UsageError, argument,
-                                      option)
+from colonnade.common.options import (ALLOW_EXTERNAL_FILES, CONFIG, ConfigOptions, UsageError,
+                                      argument, option)
 
 SPLITS = ('train', 'val', 'test')
 
 
 @dataclass(kw_only=True)
 class DataOptions:
-    """Where a user's own images and annotations are, what these mean, and how they are split.
+    """Location of a custom dataset, meaning of its labels, and how it is split.
 
     Attributes:
-        out: What the tool writes; a conversion goes beside it.
-        lists: Text files that name the images of both parts, which formats of label maps find.
-        palette: Colours of the classes, which formats of label maps find.
-        given: The options as they were before a format has changed them.
+        out: File that the command writes; a conversion goes next to it.
+        lists: Text files that name the images of both splits, set by label map formats.
+        palette: Colors of the classes, set by label map formats.
+        given: Options before a format has changed them.
     """
     data: list[Path] = option(
-        'a data set in any common form, which is found: a folder, its data.yaml, or folders of '
-        'training and validation', (),
+        'dataset in any supported format, which is detected: a folder, its data.yaml, or one '
+        'folder each for training and validation', (),
         exclusive='data',
         required=True,
         metavar='PATH')
     coco: list[Path] = option(
-        "instances in COCO's form, for a detector: training and validation", (),
+        'COCO annotations for a detector: training and validation', (),
         exclusive='data',
         metavar='JSON')
     masks: list[Path] = option(
-        'label maps, for a segmenter: folders of training and validation, or one that is laid out '
-        "as ADE20k's", (),
+        'label maps for a segmenter: one folder each for training and validation, or one folder '
+        "with ADE20k's directory structure", (),
         exclusive='data',
         metavar='DIR')
     images: list[Path] = option(
-        'folders of training and validation images, with --coco, one for both', (), metavar='DIR')
+        'folders of training and validation images; with --coco, one folder can serve both', (),
+        metavar='DIR')
     classes: list[str] | None = option(
-        'names of the labels in their order, or a file with one per line; of instances those to '
-        'train, instead of all',
+        'names of all labels in order, or a file with one name per line; for instances, the '
+        'classes to train (default: all)',
         metavar='NAME')
-    zero: str | None = option(
-        'what label 0 of label maps is (found where the data tell)',
-        choices=('unlabelled', 'class'))
+    label_zero: Literal['ignore', 'class'] | None = option(
+        'meaning of label 0 in label maps: unlabeled pixels, or a class (default: inferred)')
     suffixes: tuple[str, str] | None = option(
-        'how names of images and of label maps end, the rest being equal, e.g. _leftImg8bit.png '
-        '_labelTrainIds.png (found where the names tell)',
+        'endings of image and label map names, e.g. _leftImg8bit.png _labelTrainIds.png (default: '
+        'inferred)',
         metavar=('IMAGE', 'MASK'))
-    colours: Path | None = option(
-        'table of classes and their colours, where masks are pictures in colours: CSV of '
-        'name,r,g,b, or JSON (found in the folder of the data)',
+    color_map: Path | None = option(
+        'table of classes and colors for color-coded masks: CSV with name,r,g,b, or JSON '
+        '(default: searched in the dataset)',
         metavar='FILE')
-    ignore_255: bool = option('label 255 stands for unlabelled pixels, though classes have none',
+    ignore_255: bool = option('treat label 255 as unlabeled even if some classes have no pixels',
                               False)
-    boxes: bool = option('train boxes alone, whatever segmentations there are', False)
-    on_bad_data: Literal['stop', 'skip'] = option(
-        'what to do with images that cannot be used, or whose annotations cannot be repaired: stop '
-        'and list them, or leave them out (default: %(default)s)', 'stop')
-    split: float | None = option(
-        'part of the images for validation, where data have no such part: 0.2', metavar='FRACTION')
-    split_seed: int = option('of that choice (%(default)s)', 0)
-    group: str | None = option(
-        'images whose names agree in its first group stay together in a split, such as a '
-        "patient's: '^(\\d+)_'",
+    boxes_only: bool = option('train on boxes and ignore segmentations', False)
+    on_bad_data: Literal['error', 'skip'] = option(
+        'how to handle images that cannot be read or whose annotations cannot be repaired '
+        '(default: %(default)s)', 'error')
+    val_fraction: float | None = option(
+        'fraction of the images to use for validation if the dataset has no validation split, '
+        'e.g. 0.2',
+        metavar='FRACTION')
+    split_seed: int = option('seed of the random split (default: %(default)s)', 0)
+    group_regex: str | None = option(
+        'keep images together in a split if the first group of this pattern matches the same text '
+        "in their names, e.g. the patient in '^(\\d+)_'",
         metavar='REGEX')
-    data_out: Path | None = option(
-        'folder for what is converted, repaired or split (default: OUT_data)')
+    converted_dir: Path | None = option(
+        'folder for converted, repaired or split annotations (default: OUT_data)', metavar='DIR')
     out: Path | None = None
     lists: Sequence[Path] | None = None
     palette: Sequence[tuple[int, int, int]] | None = None
@@ -77,30 +79,31 @@ class DataOptions:
 
 @dataclass
 class CheckDataOptions(ConfigOptions):
-    """What a check of data is told, as ``colonnade check_dataset --help`` says it."""
+    """Options of ``colonnade check_dataset``."""
     data_root: str | Path | None = option(
-        'where the data set lies: a folder, shards or a URL', metavar='DIR')
-    split: Sequence[str] = option('whose files are looked at (all)', SPLITS, choices=SPLITS)
-    json: Path | None = option('write the whole report to this file too', metavar='FILE')
-    allow_outside: bool = option(ALLOW_OUTSIDE, False)
-    convert_again: bool = option(
-        'first repeat the conversions of create_config.py that the config reads', False)
-    workers: int | None = option('threads that decode (one a core, at most 8)', metavar='N')
+        'location of the dataset: a folder, shards or a URL', metavar='DIR')
+    split: Sequence[str] = option('splits to check (default: all)', SPLITS, choices=SPLITS)
+    json: Path | None = option('also write the full report to this file', metavar='FILE')
+    allow_external_files: bool = option(ALLOW_EXTERNAL_FILES, False)
+    reconvert: bool = option(
+        'first repeat the conversions by colonnade create_config that the config reads', False)
+    workers: int | None = option('decoding threads (default: one per core, at most 8)', metavar='N')
 
 
 @dataclass(kw_only=True)
 class ShardOptions:
-    """What the making of shards is told, as ``colonnade make_shards --help`` says it."""
-    config: Path | None = argument(f'{CONFIG}; left out with --verify', None)
-    out: str = argument('folder to make; with --verify also a URL')
+    """Options of ``colonnade make_shards``."""
+    config: Path | None = argument(f'{CONFIG}; omit with --verify', None)
+    out: str = argument('folder to create; with --verify also a URL')
     data_root: str | Path | None = option(
-        'where the data set lies: a folder or a URL', metavar='DIR')
-    shard_size: float = option('megabytes of a shard (%(default)g)', 256., metavar='MB')
+        'location of the dataset: a folder or a URL', metavar='DIR')
+    shard_size: float = option('size of a shard in MB (default: %(default)g)', 256., metavar='MB')
     verify: bool = option(
-        'write nothing: compare all files in OUT with their checksums, after a copy', False)
+        'write nothing, but compare all files in OUT with their checksums, e.g. after copying',
+        False)
     cfg_options: dict[str, Any] | None = option(
         'settings that override the config, e.g. train_dataloader.dataset.data_root=/data')
 
     def __post_init__(self) -> None:
         if self.verify == (self.config is not None):
-            raise UsageError('name CONFIG and OUT, or OUT alone with --verify')
+            raise UsageError('pass CONFIG and OUT, or only OUT with --verify')

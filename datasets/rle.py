@@ -1,14 +1,17 @@
-"""Run-length encodings (RLE) of masks, as COCO files have them.
+"""Run-length encodings (RLE) of masks, as in COCO files.
 
-An RLE is a dict with the ``size`` (height, width) and the compressed ``counts`` of runs of pixels
-down the columns. ``counts`` are bytes, or a string in what is written as JSON.
+An RLE is a dict with ``size`` (height, width) and ``counts``, the compressed lengths of runs of
+pixels down the columns. ``counts`` are bytes, or a string in JSON.
 """
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from mmengine.evaluator import BaseMetric
 from pycocotools import mask as coco_mask
+from torch import Tensor
 
 
 def encode_mask(mask: np.ndarray) -> dict[str, Any]:
@@ -17,34 +20,29 @@ def encode_mask(mask: np.ndarray) -> dict[str, Any]:
 
 
 def encode_masks(masks: np.ndarray) -> list[dict[str, Any]]:
-    """Return the same RLEs as mmdet's ``encode_mask_results``, in a third of its time.
-
-    Args:
-        masks: ``(n, H, W)``, bool.
-    """
+    """Return the RLEs of bool masks ``(n, H, W)``: mmdet's ``encode_mask_results``, but faster."""
     size = masks.shape[1], masks.shape[2]
-    codes = []
+    rles = []
     for mask, covered in zip(masks, masks.any(1), strict=True):
         columns = covered.nonzero()[0]
         left, right = (columns[0], columns[-1] + 1) if len(columns) else (0, 0)
         rows = mask[:, left:right].any(1).nonzero()[0]
         top, bottom = (rows[0], rows[-1] + 1) if len(rows) else (0, 0)
-        codes.append(encode_crop(mask[top:bottom, left:right], top, left, size))
-    return codes
+        rles.append(encode_crop(mask[top:bottom, left:right], top, left, size))
+    return rles
 
 
 def encode_crop(crop: np.ndarray, top: int, left: int, size: tuple[int, int]) -> dict[str, Any]:
-    """Return the RLE of a mask that is empty outside of a crop, without creating the whole mask.
+    """Return the RLE of a mask that is empty outside of a crop, without creating the mask.
 
     Args:
-        crop: ``(h, w)``, bool.
-        top: First row of the crop in the mask.
-        left: First column of the crop in the mask.
+        crop: Bool array ``(h, w)``.
+        top, left: First row and column of the crop in the mask.
         size: Height and width of the mask.
     """
     height, width = size
-    # Runs end with the columns of the crop, unless these reach the bottom and go on in the next
-    # column. There, the columns of the crop must be those of the mask.
+    # Runs end with the columns of the crop, unless these reach the bottom and continue in the next
+    # column. In that case, the columns of the crop are extended to those of the mask.
     above, below = (0, 1) if top + len(crop) < height else (top, 0)
     num_rows = above + len(crop) + below
     pixels = np.zeros(num_rows * crop.shape[1] + 2, bool)
@@ -61,8 +59,8 @@ def encode_segmentation(segmentation: Any, size: tuple[int, int]) -> dict[str, A
     """Return the RLE of a segmentation of a COCO file.
 
     Args:
-        segmentation: Polygons ``[[x, y, ...], ...]`` or an RLE, which may be uncompressed. It must
-            have been checked, because pycocotools crashes on malformed ones.
+        segmentation: Polygons ``[[x, y, ...], ...]`` or an RLE, also uncompressed. It must have
+            been validated, because pycocotools crashes on malformed ones.
         size: Height and width of the image.
     """
     if isinstance(segmentation, list):
@@ -72,29 +70,47 @@ def encode_segmentation(segmentation: Any, size: tuple[int, int]) -> dict[str, A
     return segmentation
 
 
-def merge_rles(codes: list[dict[str, Any]]) -> dict[str, Any]:
+def merge_rles(rles: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the RLE of the union of masks."""
-    return coco_mask.merge(codes)
+    return coco_mask.merge(rles)
 
 
-def decode_rle(code: dict[str, Any]) -> np.ndarray:
-    """Return the mask of an RLE: ``(H, W)``, bool."""
-    return coco_mask.decode(code).astype(bool)
+def decode_rle(rle: dict[str, Any]) -> np.ndarray:
+    """Return the bool mask ``(H, W)`` of an RLE."""
+    return coco_mask.decode(rle).astype(bool)
 
 
-def get_box(code: dict[str, Any]) -> tuple[float, float, float, float]:
+def get_box(rle: dict[str, Any]) -> tuple[float, float, float, float]:
     """Return left, top, width and height of the object in pixels; zeros if the mask is empty."""
-    return tuple(coco_mask.toBbox(code).tolist())
+    return tuple(coco_mask.toBbox(rle).tolist())
 
 
-def get_area(code: dict[str, Any]) -> float:
+def get_area(rle: dict[str, Any]) -> float:
     """Return the number of pixels of the object."""
-    return float(coco_mask.area(code))
+    return float(coco_mask.area(rle))
 
 
-def make_json_rle(code: dict[str, Any]) -> dict[str, Any]:
-    """Return an RLE of which ``json`` can write both values."""
-    counts = code['counts']
+def make_json_rle(rle: dict[str, Any]) -> dict[str, Any]:
+    """Return an RLE that ``json`` can write."""
+    counts = rle['counts']
     return dict(
-        size=list(map(int, code['size'])),
+        size=list(map(int, rle['size'])),
         counts=counts.decode() if isinstance(counts, bytes) else counts)
+
+
+def encode_masks_for(metric: BaseMetric) -> None:
+    """Make a COCO metric of mmdet receive encoded masks, which it would encode more slowly."""
+    process: Callable[..., None] = metric.process
+
+    def process_encoded(data_batch: Any, data_samples: Sequence[dict]) -> None:
+        process(data_batch, list(map(_encode_sample, data_samples)))
+
+    metric.process = process_encoded
+
+
+def _encode_sample(sample: dict) -> dict:
+    instances = sample.get('pred_instances', {})
+    if not isinstance(instances.get('masks'), Tensor):
+        return sample
+    masks = encode_masks(instances['masks'].detach().cpu().numpy())
+    return {**sample, 'pred_instances': {**instances, 'masks': masks}}

@@ -1,4 +1,4 @@
-"""A data set of drawn shapes in COCO's and ADE20k's layouts, from the same scenes."""
+"""Dataset of synthetic shapes in the formats of COCO and ADE20k, from the same scenes."""
 from __future__ import annotations
 
 import json
@@ -20,28 +20,28 @@ SPLITS = {  # name -> number in the seed, COCO's folder, ADE20k's folder
     'train': (0, 'train2017', 'training'),
     'val': (1, 'val2017', 'validation'),
 }
-BACKGROUND = 1  # ADE20k-style label; class c is labelled BACKGROUND + 1 + c
-MIN_VISIBLE = 0.4  # share of each shape that later shapes may not cover
+BACKGROUND = 1  # label as in ADE20k; class c has the label BACKGROUND + 1 + c
+MIN_VISIBLE = 0.4  # fraction of each shape that later shapes must not cover
 MIN_AREA = 24  # pixels
 
 
 @dataclass
 class Scene:
-    """One drawn image and what is visible in it."""
+    """A synthetic image and its visible shapes."""
     image: np.ndarray  # (H, W, 3) uint8, BGR
     labels: list[int]  # class of each shape
     masks: list[np.ndarray]  # (H, W) bool, visible pixels of each shape
 
-    def label_map(self) -> np.ndarray:
-        """``(H, W)`` uint8 in ADE20k's numbering."""
+    def draw_label_map(self) -> np.ndarray:
+        """Return the label map ``(H, W)``, uint8, with ADE20k's numbering."""
         label_map = np.full(self.image.shape[:2], BACKGROUND, np.uint8)
         for label, mask in zip(self.labels, self.masks, strict=True):
             label_map[mask] = BACKGROUND + 1 + label
         return label_map
 
 
-def texture(rng: np.random.Generator, size: int, contrast: float) -> np.ndarray:
-    """``(size, size, 3)`` float texture: a random colour under noise of three scales."""
+def draw_texture(rng: np.random.Generator, size: int, contrast: float) -> np.ndarray:
+    """Return a float texture ``(size, size, 3)``: a random color with noise of three scales."""
     image = np.broadcast_to(rng.uniform(40, 215, 3), (size, size, 3)).copy()
     for cells in (3, 9, size // 2):
         noise = rng.normal(0, contrast, (cells, cells, 3)).astype(np.float32)
@@ -50,25 +50,25 @@ def texture(rng: np.random.Generator, size: int, contrast: float) -> np.ndarray:
 
 
 def draw_shape(rng: np.random.Generator, label: int, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """One whole shape at a random place, size and angle.
+    """Return the mask and surface of a shape with random location, size and angle.
 
     Returns:
-        Its ``(size, size)`` bool mask, and a ``(size, size, 3)`` float image of its surface: discs
-        are lit in the middle, squares striped, triangles plain.
+        Bool mask ``(size, size)`` and float image ``(size, size, 3)``: discs are bright in the
+        center, squares striped, triangles uniform.
     """
     radius = size * np.exp(rng.uniform(np.log(0.08), np.log(0.26)))
-    centre = rng.uniform(0.5 * radius, size - 0.5 * radius, 2)
+    center = rng.uniform(0.5 * radius, size - 0.5 * radius, 2)
     angle = rng.uniform(0, 2 * np.pi)
-    mask, surface = np.zeros((size, size), np.uint8), texture(rng, size, 8)
-    x, y = np.meshgrid(np.arange(size) - centre[0], np.arange(size) - centre[1])
+    mask, surface = np.zeros((size, size), np.uint8), draw_texture(rng, size, 8)
+    x, y = np.meshgrid(np.arange(size) - center[0], np.arange(size) - center[1])
     if CLASSES[label] == 'disc':
         axes = radius * rng.uniform(0.75, 1.0, 2)
-        cv2.ellipse(mask, (centre.tolist(), (2 * axes).tolist(), np.degrees(angle)), 1, -1)
+        cv2.ellipse(mask, (center.tolist(), (2 * axes).tolist(), np.degrees(angle)), 1, -1)
         surface += (60 - 90 * np.hypot(x, y) / radius)[..., None]
     else:
         corners = 4 if CLASSES[label] == 'square' else 3
         angles = angle + np.arange(corners) * 2 * np.pi / corners
-        points = centre + radius * np.stack([np.cos(angles), np.sin(angles)], axis=1)
+        points = center + radius * np.stack([np.cos(angles), np.sin(angles)], axis=1)
         cv2.fillPoly(mask, [np.round(points).astype(np.int32)], 1)
         if CLASSES[label] == 'square':
             across = x * np.cos(angle + np.pi / 4) + y * np.sin(angle + np.pi / 4)
@@ -77,27 +77,27 @@ def draw_shape(rng: np.random.Generator, label: int, size: int) -> tuple[np.ndar
 
 
 def draw_scene(rng: np.random.Generator, size: int) -> Scene:
-    """Two to six shapes on a background; each stays visible by ``MIN_VISIBLE`` at least."""
-    scene = Scene(texture(rng, size, 18), [], [])
-    whole: list[int] = []
+    """Return two to six shapes on a background, each at least ``MIN_VISIBLE`` visible."""
+    scene = Scene(draw_texture(rng, size, 18), [], [])
+    areas: list[int] = []
     for _ in range(rng.integers(2, 7)):
         label = int(rng.integers(len(CLASSES)))
         mask, surface = draw_shape(rng, label, size)
-        covered = [below & ~mask for below in scene.masks]
-        least = [max(MIN_AREA, MIN_VISIBLE * area) for area in whole]
-        hidden = any(c.sum() < n for c, n in zip(covered, least, strict=True))
-        if hidden or mask.sum() < MIN_AREA:
+        remaining = [below & ~mask for below in scene.masks]
+        min_areas = [max(MIN_AREA, MIN_VISIBLE * area) for area in areas]
+        hides_shape = any(each.sum() < area
+                          for each, area in zip(remaining, min_areas, strict=True))
+        if hides_shape or mask.sum() < MIN_AREA:
             continue
         scene.image[mask] = surface[mask]
-        scene.masks = [*covered, mask]
+        scene.masks = [*remaining, mask]
         scene.labels.append(label)
-        whole.append(int(mask.sum()))
+        areas.append(int(mask.sum()))
     scene.image = np.clip(scene.image, 0, 255).astype(np.uint8)
     return scene
 
 
-def coco_annotation(label: int, mask: np.ndarray, image_id: int, annotation_id: int) -> dict:
-    """One entry of COCO's ``annotations``, the mask as compressed RLE."""
+def _make_annotation(label: int, mask: np.ndarray, image_id: int, annotation_id: int) -> dict:
     rows, columns = np.flatnonzero(mask.any(1)), np.flatnonzero(mask.any(0))
     top, left = int(rows[0]), int(columns[0])
     return dict(
@@ -111,10 +111,9 @@ def coco_annotation(label: int, mask: np.ndarray, image_id: int, annotation_id: 
         iscrowd=0)
 
 
-def write_split(out: Path, split: str, num_images: int, size: int, seed: int) -> None:
-    """Draw one set and write it in both layouts."""
+def _write_split(out: Path, split: str, num_images: int, size: int, seed: int) -> None:
     number, coco_folder, ade_folder = SPLITS[split]
-    folders = [
+    coco_images, ade_images, label_maps = folders = [
         out / 'coco' / coco_folder, out / 'ade/images' / ade_folder,
         out / 'ade/annotations' / ade_folder
     ]
@@ -125,39 +124,38 @@ def write_split(out: Path, split: str, num_images: int, size: int, seed: int) ->
     for index in range(num_images):
         scene = draw_scene(np.random.default_rng([seed, number, index]), size)
         name = f'{index:06d}'
-        write_image(folders[0] / f'{name}.jpg', scene.image)
-        shutil.copyfile(folders[0] / f'{name}.jpg', folders[1] / f'{name}.jpg')
-        write_image(folders[2] / f'{name}.png', scene.label_map())
+        _write_image(coco_images / f'{name}.jpg', scene.image)
+        shutil.copyfile(coco_images / f'{name}.jpg', ade_images / f'{name}.jpg')
+        _write_image(label_maps / f'{name}.png', scene.draw_label_map())
         images.append(dict(id=index + 1, file_name=f'{name}.jpg', width=size, height=size))
         for label, mask in zip(scene.labels, scene.masks, strict=True):
-            annotations.append(coco_annotation(label, mask, index + 1, len(annotations) + 1))
+            annotations.append(_make_annotation(label, mask, index + 1, len(annotations) + 1))
     categories = [dict(id=i + 1, name=name) for i, name in enumerate(CLASSES)]
     content = dict(images=images, annotations=annotations, categories=categories)
     file = out / f'coco/annotations/instances_{coco_folder}.json'
     file.write_text(json.dumps(content), encoding='utf-8')
 
 
-def write_image(path: Path, image: np.ndarray) -> None:
-    """Write a JPEG (quality 95) or PNG; OSError if that fails."""
+def _write_image(path: Path, image: np.ndarray) -> None:
     if not cv2.imwrite(str(path), image):
         raise FileError(f'cannot write {path}')
 
 
 def make_shapes(out: Path, *, num_train: int, num_val: int, size: int, seed: int) -> None:
-    """Write the whole data set to ``out``, which appears only when it is complete.
+    """Write the dataset to a folder, which appears when it is complete.
 
     Raises:
         ValueError: If a number is too small.
-        UserError: If ``out`` exists.
+        UserError: If the folder exists.
     """
     if size < 32 or min(num_train, num_val) < 1:
-        raise UserError('size must be at least 32 and there must be at least one image in each '
-                        f'set, got size {size}, {num_train} and {num_val} images')
+        raise UserError('size must be at least 32, and each split must have at least one image, '
+                        f'got size {size}, {num_train} and {num_val} images')
     if out.exists():
-        raise UserError(f'{out} exists: name another folder, or remove it first')
+        raise UserError(f'{out} already exists: choose another folder, or remove it')
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=f'.{out.name}-') as scratch:
-        whole = Path(scratch) / 'whole'
-        write_split(whole, 'train', num_train, size, seed)
-        write_split(whole, 'val', num_val, size, seed)
-        os.rename(whole, out)
+        dataset = Path(scratch) / 'dataset'
+        _write_split(dataset, 'train', num_train, size, seed)
+        _write_split(dataset, 'val', num_val, size, seed)
+        os.rename(dataset, out)

@@ -18,7 +18,7 @@ MATRICES = (  # backbone, its matrix, rows of the matrix for each image, middle 
     ('CaiT: tokens by tokens', '1024 × 1024, then 4096 × 4096', (1024, 4096), 140),
     ('ResMLP: tokens of its own grid', '196 × 196 for both images (S24)', (196, 196), 250),
 )  # yapf: disable
-ROWS_PER_UNIT = 25.6  # of every matrix: they are drawn to one scale
+ROWS_PER_UNIT = 25.6  # all matrices are drawn to this scale
 LEFT, BLOCK, STEP, TOP = 60, 28, 52, 40
 
 
@@ -57,7 +57,7 @@ def pyramid_below_backbone() -> Iterator[str]:
 
 
 def pyramid() -> Iterator[str]:
-    """A square for each level, below the tap that it is made from, with a line between them."""
+    """Return a square for each level, below the feature map that it is made from."""
     for index, (tap, (stride, side, layers)) in enumerate(zip(TAPS, LEVELS, strict=True)):
         start = LEFT + (tap - 1) * STEP + BLOCK / 2
         x = 110 + index * 160
@@ -68,7 +68,7 @@ def pyramid() -> Iterator[str]:
 
 
 def mixing() -> Iterator[str]:
-    """The matrix of each backbone that mixes tokens or channels, for a small and a large image."""
+    """Return the mixing matrix of each backbone, for a small and a large image."""
     for name, matrix, sizes, y in MATRICES:
         yield text(20, y - 8, name, 'start')
         yield text(20, y + 10, matrix, 'start')

@@ -13,19 +13,19 @@ from PIL import Image
 from pycocotools import mask as coco_masks
 
 from colonnade.inference import LabelMap, Result, load
-from colonnade.inference.ground_truth import truth_of
+from colonnade.inference.ground_truth import iter_ground_truth
 
 SIDE, GAP = 384, 12  # pixels
 HEADS = {'mask_rcnn': ('coco', 4), 'sem_fpn': ('ade', 4)}  # data set, number of the image
 
 
 def available_methods(head: str, demo: Path) -> list[Image.Image]:
-    """An image of the test set with its annotations, and with what the newest model predicts."""
+    """Return a test image with its annotations, and with predictions of the latest model."""
     layout, number = HEADS[head]
     checkpoint = max(demo.glob(f'*/{head}/iter_*.pth'))
     data = {'test_dataloader.dataset.data_root': str(demo / 'shapes' / layout)}
     model = load(f'{head}/xcit_nano_12_p16_slim_shapes', checkpoint, cfg_options=data)
-    path, truth = list(truth_of(model, number + 1))[number]
+    path, truth = list(iter_ground_truth(model, number + 1))[number]
     with Image.open(path) as image:
         large = image.convert('RGB').resize((SIDE, SIDE), Image.Resampling.BICUBIC)
     options = {'legend': False} if model.kind == 'labels' else {'threshold': 0.5}

@@ -1,4 +1,4 @@
-"""How well ResMLP's features agree between sizes of an image: the table of docs/backbones.md.
+"""Measure the consistency of ResMLP's features between image sizes.
 
     python docs/measure_consistency.py sem_fpn/resmlp_nano_12_slim_shapes iter_500.pth \
         work_dirs/demo/shapes/ade/images/validation --sizes 64 96 192 256 384
@@ -70,7 +70,7 @@ def compute_agreement(backbone: nn.Module, images: Tensor, sizes: list[int]) -> 
             zip(backbone(resize(images, (size, size))), reference, strict=True)) for size in sizes
     ]
     large = resize(images, (2 * native, 2 * native))
-    quarters = [split_quarters(each) for each in backbone(large)]  # of each map
+    quarters = [split_quarters(each) for each in backbone(large)]
     pairs = [
         pair for index, crop in enumerate(split_quarters(large))
         for pair in zip((parts[index] for parts in quarters), backbone(crop), strict=True)

@@ -1,4 +1,4 @@
-"""Errors of cross-covariance attention against float64: the table of docs/speed.md.
+"""Measure errors of cross-covariance attention against float64.
 
     python docs/measure_covariance.py
 
@@ -13,10 +13,10 @@ import torch
 from timm.models.xcit import XCA
 from torch import Tensor, nn
 
-from colonnade.backbones.xcit.cross_covariance import (AttentionWeights, attend_plain,
-                                                       covariance_form)
+from colonnade.backbones.xcit.cross_covariance import (AttentionWeights, attend_by_covariance,
+                                                       attend_plain)
 
-NUM_TOKENS = 4096  # of an image of 1024 pixels with patches of 16
+NUM_TOKENS = 4096  # 1024 x 1024 pixels, patches of 16
 SIZES = {'XCiT-N': (128, 4), 'XCiT-S': (384, 8), 'XCiT-L': (768, 16)}  # width and heads
 MEANS = (0, 10, 1000)  # in standard deviations
 
@@ -35,7 +35,7 @@ def compute_errors(width: int, num_heads: int, mean: float) -> list[float]:
     def compute_error(out: Tensor) -> float:
         return ((out - exact).abs().max() / exact.abs().max()).item()
 
-    forms = (layer(tokens), attend_plain(tokens, weights), covariance_form(tokens, weights))
+    forms = (layer(tokens), attend_plain(tokens, weights), attend_by_covariance(tokens, weights))
     return [compute_error(out) for out in forms]
 
 

@@ -1,4 +1,4 @@
-"""What each backbone costs under each head: the tables of docs/choosing.md.
+"""Measure the cost of each backbone under each head, for docs/guides/choose_model.md.
 
     python docs/measure_models.py rows.json                        # takes an hour on two cores
     python docs/measure_models.py rows.json --heads dino linear    # under some heads
@@ -9,7 +9,7 @@ random weights, one image, on the CPU. A call that was stopped goes on.
 from __future__ import annotations
 
 import argparse
-import itertools
+import csv
 import json
 import sys
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ from timm.models import get_pretrained_cfg
 
 from colonnade.common.atomic_files import write_json
 from colonnade.evaluation.benchmark.model_profile import measure_cost
-from colonnade.models.complexity import build, parts_of, total_of
+from colonnade.models.complexity import build_from_file, iter_parts, sum_parts
 
 DETECTION, SEGMENTATION = (800, 1216), (512, 512)  # height, width
 CONFIGS = Path(__file__).resolve().parent.parent / 'configs'
@@ -39,26 +39,25 @@ WEIGHTS = {  # backbone, as leaves name it -> weights of timm
 
 
 class Head(NamedTuple):
-    """A head, the rest of its leaves' names, and the size of images."""
-    name: str
+    """Suffix of the config names of a head, and image size."""
     recipe: str
     size: tuple[int, int]
 
 
 HEADS = {  # by their folders
-    'faster_rcnn': Head('Faster R-CNN', '3x_coco', DETECTION),
-    'mask_rcnn': Head('Mask R-CNN', '3x_coco', DETECTION),
-    'cascade_mask_rcnn': Head('Cascade Mask R-CNN', '3x_coco', DETECTION),
-    'vitdet': Head('ViTDet', '100ep_coco_lsj', DETECTION),
-    'mask2former': Head('Mask2Former, instances', '50ep_coco_lsj', DETECTION),
-    'dino': Head('DINO', '12ep_coco', DETECTION),
-    'rtmdet_ins': Head('RTMDet-Ins', '300ep_coco', DETECTION),
-    'sem_fpn': Head('Semantic FPN', '80k_ade20k', SEGMENTATION),
-    'upernet': Head('UperNet', '160k_ade20k', SEGMENTATION),
-    'mask2former_semantic': Head('Mask2Former, semantic', '160k_ade20k', SEGMENTATION),
-    'segformer': Head('SegFormer', '160k_ade20k', SEGMENTATION),
-    'segmenter': Head('Segmenter', '160k_ade20k', SEGMENTATION),
-    'linear': Head('linear', '40k_ade20k', SEGMENTATION),
+    'faster_rcnn': Head('3x_coco', DETECTION),
+    'mask_rcnn': Head('3x_coco', DETECTION),
+    'cascade_mask_rcnn': Head('3x_coco', DETECTION),
+    'vitdet': Head('100ep_coco_lsj', DETECTION),
+    'mask2former': Head('50ep_coco_lsj', DETECTION),
+    'dino': Head('12ep_coco', DETECTION),
+    'rtmdet_ins': Head('300ep_coco', DETECTION),
+    'sem_fpn': Head('80k_ade20k', SEGMENTATION),
+    'upernet': Head('160k_ade20k', SEGMENTATION),
+    'mask2former_semantic': Head('160k_ade20k', SEGMENTATION),
+    'segformer': Head('160k_ade20k', SEGMENTATION),
+    'segmenter': Head('160k_ade20k', SEGMENTATION),
+    'linear': Head('40k_ade20k', SEGMENTATION),
 }
 PUBLISHED = {  # by the papers of the backbones
     ('mask_rcnn', 'xcit_small_12_p16'): '45.3 / 40.8',
@@ -69,7 +68,7 @@ PUBLISHED = {  # by the papers of the backbones
 
 
 def parse_args() -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('out', type=Path, help='JSON of all rows; what is in it stays')
     parser.add_argument('--heads', nargs='+', choices=HEADS, default=list(HEADS))
@@ -84,16 +83,16 @@ def leaf(head: str, backbone: str) -> Path:
 
 
 def padded(size: tuple[int, int], divisor: int) -> tuple[int, int]:
-    """As the config pads images, but for squares of jittered ones."""
+    """Return the padded image size of a config, except for squares of large-scale jitter."""
     height, width = (-(-side // divisor) * divisor for side in size)
     return (height, width) if divisor < 1000 else size
 
 
 def measure(head: str, backbone: str, rounds: int) -> dict[str, float]:
     """Parameters and multiply-adds of a config's model, with ``rounds`` seconds and peak MiB."""
-    model, cfg = build(leaf(head, backbone))
+    model, cfg = build_from_file(leaf(head, backbone))
     size = padded(HEADS[head].size, cfg.model.data_preprocessor.get('pad_size_divisor', 1))
-    whole = total_of(list(parts_of(model, *size)))
+    whole = sum_parts(list(iter_parts(model, *size)))
     row: dict[str, float] = dict(
         parameters=whole.parameters, multiply_adds=whole.multiply_adds or 0)
     if rounds:
@@ -102,34 +101,29 @@ def measure(head: str, backbone: str, rounds: int) -> dict[str, float]:
     return row
 
 
-def backbone_table() -> Iterator[str]:
-    """Lines: each backbone by itself, at 512 x 512, and the licence of its weights."""
-    yield '| backbone | parameters, M | multiply-adds, G | weights (`timm://`) | licence |'
-    yield '|---|---|---|---|---|'
+def iter_backbone_rows() -> Iterator[tuple]:
+    """Yield the rows of docs/backbone_costs.csv: each backbone at 512 x 512."""
+    yield 'backbone', 'parameters', 'multiply-adds', 'weights', 'license'
     for backbone, weights in WEIGHTS.items():
         head = next(head for head in reversed(HEADS) if leaf(head, backbone).exists())
-        model, _ = build(leaf(head, backbone))
-        part = next(parts_of(model, 512, 512))
-        yield (f'| `{backbone}` | {part.parameters / 1e6:.1f} | {(part.multiply_adds or 0) / 1e9:.1f} '
-               f'| `{weights}` | {get_pretrained_cfg(weights).license} |')
+        model, _ = build_from_file(leaf(head, backbone))
+        part = next(iter_parts(model, 512, 512))
+        yield (backbone, f'{part.parameters / 1e6:.1f}', f'{(part.multiply_adds or 0) / 1e9:.1f}',
+               weights, get_pretrained_cfg(weights).license)
 
 
-def head_table(head: str, rows: dict[str, dict[str, float]]) -> Iterator[str]:
-    """Lines: all backbones under a head."""
-    name, _, (height, width) = HEADS[head]
-    metric = 'mAP' if height == DETECTION[0] else 'mIoU'
-    yield f'\n### {name}, {height} × {width}\n'
-    yield f'| backbone | parameters, M | multiply-adds, G | time, s | memory, MiB | {metric} |'
-    yield '|---|---|---|---|---|---|'
-    for backbone, row in rows.items():
-        cost = f'{row["seconds"]:.2f} | {row["memory"]:.0f}' if 'seconds' in row else ' | '
-        yield (f'| [{backbone}](../configs/{head}/{leaf(head, backbone).name}) '
-               f'| {row["parameters"] / 1e6:.1f} | {row["multiply_adds"] / 1e9:.0f} '
-               f'| {cost} | {PUBLISHED.get((head, backbone), "–")} |')
+def model_rows(rows: dict[str, dict[str, float]]) -> Iterator[tuple]:
+    """Yield the rows of docs/model_costs.csv: each backbone under each head."""
+    yield 'config', 'parameters', 'multiply-adds', 'time', 'memory', 'published'
+    for key, row in rows.items():
+        head, backbone = key.split('/')
+        cost = (f'{row["seconds"]:.2f}', f'{row["memory"]:.0f}') if 'seconds' in row else ('', '')
+        yield (f'{head}/{leaf(head, backbone).stem}', f'{row["parameters"] / 1e6:.1f}',
+               f'{row["multiply_adds"] / 1e9:.0f}', *cost, PUBLISHED.get((head, backbone), ''))
 
 
 def main() -> None:
-    """Measure what is missing, and print the tables."""
+    """Measure what is missing, and print both tables as CSV."""
     args = parse_args()
     rows = json.loads(args.out.read_text()) if args.out.exists() else {}
     for head in args.heads:
@@ -139,12 +133,10 @@ def main() -> None:
                 rows[key] = measure(head, backbone, args.rounds)
                 write_json(args.out, rows)
                 print(key, rows[key], file=sys.stderr, flush=True)
-    tables = [backbone_table()]
-    for head in args.heads:
-        found = {t: rows[f'{head}/{t}'] for t in args.backbones if f'{head}/{t}' in rows}
-        tables.append(head_table(head, found))
-    for line in itertools.chain(*tables):
-        print(line)
+    keys = (f'{head}/{backbone}' for head in args.heads for backbone in args.backbones)
+    measured = {key: rows[key] for key in keys if key in rows}
+    writer = csv.writer(sys.stdout, lineterminator='\n')
+    writer.writerows([*iter_backbone_rows(), (), *model_rows(measured)])
 
 
 if __name__ == '__main__':

@@ -1,4 +1,4 @@
-"""How long OpenMP's threads should spin: the table of docs/speed.md, on shared machines.
+"""Measure how long OpenMP threads should spin on shared machines.
 
     python docs/measure_spinning.py                       # takes minutes on two cores
     python docs/measure_spinning.py --counts 1000 30000 --neighbours loop
@@ -25,7 +25,7 @@ NEIGHBOURS = ('none', 'loop', 'model')
 
 
 def parse_args() -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
         '--counts',
@@ -70,7 +70,7 @@ def beside(neighbour: str, count: str) -> Iterator[None]:
 
 
 def seconds_of(count: str, neighbour: str, rounds: int) -> list[float]:
-    """The median of each job."""
+    """Return the median of each job."""
     with ExitStack() as stack:
         stack.enter_context(beside(neighbour, count))
         done = subprocess.run(

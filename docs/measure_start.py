@@ -1,4 +1,4 @@
-"""How long training takes to start on large datasets, and how much memory: a table of docs/data.md.
+"""Measure time and memory of the start of training on large datasets.
 
     python docs/measure_start.py                    # 10 thousand, 100 thousand, 1 million images
     python docs/measure_start.py --images 1000 --objects 7
@@ -23,13 +23,13 @@ from typing import Any
 CONFIG = Path(__file__).parents[1] / 'configs/mask_rcnn/xcit_nano_12_p16_slim_shapes.py'
 CLASSES = ('disc', 'square', 'triangle')
 SIDE, NUM_VAL = 64, 100
-LINKS = 10_000  # of one file; file systems have a limit
+LINKS = 10_000  # hard links to one file; file systems have a limit
 GIB = 2**30
 MODES = ('loading', 'first', 'later')
 
 
 def parse_args() -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('--images', nargs='+', type=int, default=[10_000, 100_000, 1_000_000])
     parser.add_argument('--objects', type=int, default=2, help='objects per image (%(default)s)')
@@ -76,7 +76,7 @@ def draw_split(root: Path, split: str, num_images: int, num_objects: int) -> Non
 
 
 def peak_memory() -> float:
-    """The most memory that this process has used, in GiB."""
+    """Return the peak memory of this process in GiB."""
     unit = 1 if sys.platform == 'darwin' else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / GIB
 
@@ -86,7 +86,7 @@ def run_child(mode: str, data: str) -> None:
     from mmengine.hooks import Hook
     from mmengine.registry import DATASETS
 
-    from colonnade.engine.training import TrainOptions, prepared_runner
+    from colonnade.engine.training import TrainOptions, prepare_runner
     from colonnade.settings.reading import LaunchOptions, load_config
 
     class Ready(Exception):
@@ -109,7 +109,7 @@ def run_child(mode: str, data: str) -> None:
     else:
         started = time.perf_counter()
         try:
-            with prepared_runner(TrainOptions(CONFIG, data_root=data, work_dir=work_dir)) as runner:
+            with prepare_runner(TrainOptions(CONFIG, data_root=data, work_dir=work_dir)) as runner:
                 runner.register_hook(EndHere())
                 runner.train()
         except Ready:

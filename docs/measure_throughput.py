@@ -1,13 +1,13 @@
-"""Images per second of our test and predict, beside mmdet's and mmseg's own: docs/speed.md.
+"""Compare test and predict with mmdet's and mmseg's own, in images per second.
 
     python docs/measure_throughput.py mask_rcnn/xcit_small_12_p16_3x_coco ~/data/coco --images 10
     python docs/measure_throughput.py MINE.py DATA --checkpoint run/iter_500.pth --amp
 
-All run in turns in one process, on the CPU. Decoding, test pipeline, model, post-processing, and
-metric or files count; loading the model does not. Theirs are mmengine's runner and the inferencer
-of mmdet or mmseg with the same config: our backbone as it is built. `--amp` is that of our tools, and
-for theirs autocast to bfloat16, with heads that answer in float32: mmdet cannot draw boxes of
-bfloat16. Without a checkpoint, weights are random, and RoI heads find as many objects as they may.
+All candidates run in turns in one process, on the CPU. Decoding, test pipeline, model, post-
+processing, and metric or files count; loading the model does not. The baselines are mmengine's
+runner and the inferencer of mmdet or mmseg with the same config. For them, `--amp` is autocast to
+bfloat16 with float32 heads, since mmdet cannot draw bfloat16 boxes. Without a checkpoint, weights
+are random, and RoI heads predict the maximum number of objects.
 """
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ THEIRS = ('mmengine, test', 'inferencer')
 
 
 def parse_args() -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('config', type=Path, help='of a detector or segmenter')
     parser.add_argument('data', type=Path, help='folder in the layout of COCO or ADE20k')
@@ -51,7 +51,7 @@ class Clock:
             object.__setattr__(owner, method, self.timed(getattr(owner, method)))
 
     def timed(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The same, counted."""
+        """Process an item and count it."""
 
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             started = time.perf_counter()
@@ -64,11 +64,11 @@ class Clock:
 
 
 def tester(args: argparse.Namespace, theirs: bool, folder: Path) -> tuple[Call, Clock]:
-    """The loop of a test, from the first image to the metric, and what of it is the model."""
+    """Time a test loop from the first image to the metric, and the model's share of it."""
     from mmengine.runner import Runner
 
     from colonnade.evaluation.testing import TestOptions, prepared_runner, testing_settings
-    from colonnade.models.half_precision import keep_answers_float32
+    from colonnade.models.half_precision import keep_outputs_float32
     options = TestOptions(
         config=args.config,
         checkpoint=str(args.checkpoint),
@@ -84,13 +84,13 @@ def tester(args: argparse.Namespace, theirs: bool, folder: Path) -> tuple[Call, 
         with prepared_runner(options) as runner:
             pass
     if args.amp and theirs:
-        keep_answers_float32(runner.model)
+        keep_outputs_float32(runner.model)
     runner.test()  # loads the weights, and warms up
     return seconds_of(runner.test_loop.run), Clock(runner.model, 'test_step')
 
 
 def seconds_of(function: Callable[[], object]) -> Call:
-    """A call that tells its seconds."""
+    """Return a function that also returns its seconds."""
 
     def call() -> float:
         started = time.perf_counter()
@@ -106,45 +106,45 @@ def their_predictor(args: argparse.Namespace, images: list[str],
     from mmdet.apis import DetInferencer
     from mmseg.apis import MMSegInferencer
 
-    from colonnade.models.half_precision import keep_answers_float32
+    from colonnade.models.half_precision import keep_outputs_float32
     from colonnade.settings.reading import read_config
     detects = read_config(args.config).default_scope == 'mmdet'
     inferencer = (DetInferencer if detects else MMSegInferencer)(
         str(args.config), str(args.checkpoint), device='cpu', show_progress=False)
     options = dict(no_save_pred=False) if detects else {}
     if args.amp:
-        keep_answers_float32(inferencer.model)
+        keep_outputs_float32(inferencer.model)
     call = seconds_of(lambda: inferencer(images, out_dir=str(folder / 'theirs'), **options))
     return call, Clock(inferencer, 'forward')
 
 
 def our_predictor(args: argparse.Namespace, images: list[str], folder: Path) -> tuple[Call, Clock]:
-    """What tools/predict.py does once the model is loaded."""
+    """Predict as tools/predict.py does once the model is loaded."""
     from colonnade.inference import load, prediction_run
     from colonnade.inference.inputs import find_inputs
     from colonnade.inference.options import PredictOptions
-    from colonnade.inference.resume_log import records_of
+    from colonnade.inference.resume_log import open_resume_log
     model = load(args.config, str(args.checkpoint), device='cpu', fuse=None, amp=args.amp)
 
     def predict() -> None:
         out = Path(tempfile.mkdtemp(dir=folder))
         options = PredictOptions(args.config, str(args.checkpoint), out=out)
-        prediction_run.settle(options, model)
+        prediction_run.set_task_defaults(options, model)
         inputs = find_inputs(images, out)
-        numbering = prediction_run.numbered(options, inputs, model)
-        with records_of(out, {}, resume=False) as records:
+        numbering = prediction_run.assign_ids(options, inputs, model)
+        with open_resume_log(out, {}, resume=False) as records:
             prediction_run.predict_and_list(options, model, inputs, numbering, records)
 
     return seconds_of(predict), Clock(model, 'run')
 
 
 def write_random_weights(config: Path, path: Path) -> Path:
-    """A checkpoint of a config's model as :func:`random_model` fills it."""
+    """Write a checkpoint with weights from :func:`random_model`."""
     import torch
 
-    from colonnade.models.random_weights import random_model
     from colonnade.evaluation.benchmark.model_profile import raise_class_logits
-    model = random_model(config)
+    from colonnade.models.building import build_random_model
+    model = build_random_model(config)
     raise_class_logits(model)
     torch.save(dict(state_dict=model.state_dict(), meta={}), path)
     return path

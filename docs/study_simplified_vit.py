@@ -38,7 +38,7 @@ Curve = list[tuple[int, float]]  # iteration, mIoU
 
 
 def parse_args() -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('out', type=Path, help='folder of all runs')
     parser.add_argument('--shapes', type=Path, help='drawn shapes, as tools/make_shapes.py writes')
@@ -58,26 +58,26 @@ def parse_args() -> argparse.Namespace:
 
 
 def backbone_of(kind: str, patch_size: int) -> dict[str, Any]:
-    """The settings of a kind."""
+    """Return the backbone settings of a kind."""
     return dict(BACKBONES[kind], arch=f'nano_12_p{patch_size}')
 
 
 def config_of(data: str, kind: str, patch_size: int) -> str:
-    """The text of a config."""
+    """Return the text of a config."""
     backbone = backbone_of(kind, patch_size) | dict(_delete_=True)
     return (f'_base_ = {str(LEAVES[data])!r}\n\n'
             f'model = dict(backbone={backbone!r}, neck=dict(stride={patch_size}))\n')
 
 
 def curve_of(work_dir: Path) -> Curve:
-    """What the latest run in a folder has logged."""
+    """Return the logged curve of the latest run in a folder."""
     logs = sorted(work_dir.glob('*/vis_data/scalars.json'))
     rows = [json.loads(line) for line in logs[-1].read_text().splitlines()] if logs else []
     return [(row['step'], row['mIoU']) for row in rows if 'mIoU' in row]
 
 
 def train(args: argparse.Namespace, data: str, kind: str, seed: int) -> Curve:
-    """The curve of a run, after running it if it is not there."""
+    """Return the curve of a run, and train it first if it does not exist."""
     work_dir = args.out / f'{data}_{kind}_p{args.patch_size}_seed{seed}'
     if (curve := curve_of(work_dir)) and curve[-1][0] == args.iterations:
         return curve
@@ -110,7 +110,7 @@ def train(args: argparse.Namespace, data: str, kind: str, seed: int) -> Curve:
 
 
 def rows(curves: dict[str, dict[str, list[Curve]]], patch_size: int) -> Iterator[str]:
-    """A table of the last evaluations: mean, lowest and highest of all seeds."""
+    """Return a table of the last evaluations: mean, minimum and maximum over seeds."""
     from colonnade.backbones import BACKBONES as CLASSES
     yield '| kind | parameters | ' + ' | '.join(f'mIoU, {data}' for data in curves) + ' |'
     yield '|---|---|' + '---|' * len(curves)
@@ -125,11 +125,11 @@ def rows(curves: dict[str, dict[str, list[Curve]]], patch_size: int) -> Iterator
 
 
 def draw(curves: dict[str, dict[str, list[Curve]]], path: Path) -> None:
-    """Curves of each data set: the mean of the seeds, and the range between them."""
+    """Plot a panel for each dataset: the mean over seeds, and their range."""
     from matplotlib.figure import Figure
     figure = Figure((5.5 * len(curves), 4.), layout='constrained')
-    for axes, (data, backbones) in zip(figure.subplots(1, len(curves), squeeze=False)[0],
-                                    curves.items(), strict=True):  # yapf: disable
+    panels = figure.subplots(1, len(curves), squeeze=False)[0]
+    for axes, (data, backbones) in zip(panels, curves.items(), strict=True):
         for kind, runs in backbones.items():
             steps = [step for step, _ in runs[0]]
             values = [[value for _, value in curve] for curve in runs]

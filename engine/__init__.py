@@ -1,4 +1,4 @@
-"""Training: launch, runner, hooks, optimizers, processes, the work dir, estimates of resources.
+"""Training: launch, runner, hooks, optimizers, processes, the work dir and resource estimates.
 
-Importing it takes no torch. ``colonnade.engine.components`` registers what configs name.
+Importing it does not import torch. ``colonnade.engine.components`` registers the types in configs.
 """

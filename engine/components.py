@@ -1,7 +1,7 @@
-"""Registers what configs name: runners, optimizer wrapper, its constructor and file backends.
+"""Registration of the types in configs: runners, optimizer wrapper and constructor, file backends.
 
-``custom_imports`` of a config lists it. Importing it registers backbones and necks too, and makes
-mmengine read checkpoints safely, and datasets on object storage and in shards.
+``custom_imports`` of a config lists this module. Importing it also registers backbones and necks,
+and makes mmengine read checkpoints safely, and datasets on object storage and in shards.
 """
 from colonnade.common.storage import FsspecBackend, ShardsBackend
 from colonnade.models.half_precision import Bfloat16OptimWrapper

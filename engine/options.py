@@ -1,69 +1,110 @@
-"""Options of training; importing them takes no time."""
+"""Options of training; importing them is fast."""
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
 from colonnade.common.errors import UserError
 from colonnade.common.options import Amp, LaunchOptions, amp_option, option
 
-CHECKPOINTS = ('whole', 'sharded')
-ON_BAD_DATA = ('stop', 'skip')
-TRACKERS = ('tensorboard', 'wandb', 'mlflow', 'clearml', 'neptune', 'aim', 'dvclive')
+PROJECT = 'colonnade'  # default; environment variables go before
+
+
+class Tracker(NamedTuple):
+    """An experiment tracker.
+
+    Attributes:
+        get_settings: Function that returns the settings of the backend for a work dir.
+    """
+    backend: str  # class of mmengine
+    packages: tuple[str, ...]  # packages that it needs
+    get_settings: Callable[[Path], dict[str, Any]]
+
+
+TRACKERS = {
+    'tensorboard': Tracker('TensorboardVisBackend', ('tensorboard', ),
+                           lambda run: dict(save_dir=str(run / 'tensorboard'))),
+    'wandb': Tracker('WandbVisBackend', ('wandb', ), lambda run: dict(
+        save_dir=str(run), init_kwargs=dict(
+            project=os.environ.get('WANDB_PROJECT', PROJECT), name=run.name))),
+    'mlflow': Tracker('MLflowVisBackend', ('mlflow', ), lambda run: dict(
+        save_dir=str(run / 'mlflow'), exp_name=os.environ.get('MLFLOW_EXPERIMENT_NAME', PROJECT),
+        run_name=run.name, tracking_uri=os.environ.get('MLFLOW_TRACKING_URI'))),
+    'clearml': Tracker('ClearMLVisBackend', ('clearml', ), lambda run: dict(
+        init_kwargs=dict(project_name=PROJECT, task_name=run.name), artifact_suffix=('.py', ))),
+    'neptune': Tracker('NeptuneVisBackend', ('neptune', ), lambda run: dict(init_kwargs=dict(
+        name=run.name, mode='async' if os.environ.get('NEPTUNE_API_TOKEN') else 'offline'))),
+    'aim': Tracker('AimVisBackend', ('aim', ), lambda run: dict(
+        save_dir=str(run), init_kwargs=dict(repo=str(run), experiment=run.name))),
+    'dvclive': Tracker('DVCLiveVisBackend', ('dvclive', 'pygit2'),
+                       lambda run: dict(save_dir=str(run / 'dvclive'))),
+}  # yapf: disable
 
 
 @dataclass
 class TrainOptions(LaunchOptions):
-    """What a training is told, as ``colonnade train --help`` says it."""
+    """Options of a training, as in ``colonnade train --help``."""
     resume: str | None = option(
-        'go on from this checkpoint, or from the latest in the work dir',
+        'resume from CHECKPOINT (default: the latest checkpoint in the work dir)',
         nargs='?',
         const='auto',
         metavar='CHECKPOINT')
     load_from: str | None = option(
-        'start from this whole model: a file, a URL or a published detector or segmenter; beside '
-        '--resume, as long as there is no checkpoint to go on from',
+        'start from the weights of this full model: a file, a URL or a published detector or '
+        'segmenter; with --resume, only if there is no checkpoint to resume from',
         metavar='CHECKPOINT')
     amp: Amp = amp_option()
-    fsdp: bool = option('share out parameters, gradients and optimizer states over the processes',
-                        False)
-    checkpoints: Literal['whole', 'sharded'] = option(
-        'with --fsdp: what training goes on from is one file (the default), or a folder to which '
-        'each process writes its part', 'whole')
+    fsdp: bool = option(
+        'shard parameters, gradients and optimizer states over the processes (FSDP)', False)
+    checkpoint_format: Literal['full', 'sharded'] = option(
+        'with --fsdp: save checkpoints as one file, or as a folder to which each process writes '
+        'its shard (default: %(default)s)', 'full')
     auto_scale_lr: bool = option(
-        "scale the learning rate by the batch size over the config's", False, exclusive='batch')
-    accumulate: int | None = option(
-        "sum the gradients of N iterations per step, or of as many as make up the config's batch "
-        'size',
+        "scale the learning rate by the batch size relative to the config's",
+        False,
+        exclusive='batch')
+    grad_accum: int | None = option(
+        'accumulate the gradients of N iterations per optimizer step (default for N: as many as '
+        "make up the config's batch size)",
         exclusive='batch',
         nargs='?',
         const=0,
         metavar='N')
-    total_batch: int | None = option(
-        'images of all processes in an iteration, however many processes there are', metavar='N')
+    total_batch_size: int | None = option(
+        'images per iteration over all processes, for any number of processes', metavar='N')
     new_classes: bool = option(
-        'with --load-from: the file is of other classes; layers that depend on them start '
-        'untrained, but for classes that both have by name', False)
+        'with --load-from: the checkpoint has other classes; layers that depend on the classes are '
+        'initialized from scratch, except for classes that both have by name', False)
     patience: int | None = option(
-        'stop after N evaluations in which the metric of the best checkpoint got no better',
+        'stop early after N evaluations without improvement of the best-checkpoint metric',
         metavar='N')
     min_delta: float | None = option(
-        'with --patience: only what exceeds the best by more than D is better (0)', metavar='D')
+        'with --patience: minimum improvement of the metric (default: 0)', metavar='D')
     tracker: Sequence[str] = option(
-        'show the curves of the run in %(choices)s too', (), choices=TRACKERS, metavar='NAME')
-    report: bool = option('write no record of the run and no report.html', True)
-    on_bad_data: Literal['stop', 'skip'] = option(
-        'what to do with a training sample that breaks: stop and name it (the default), or take '
-        'the next one, with a list at the end', 'stop')
-    max_bad_steps: int = option(
-        'stop after N steps in a row that were skipped, as a loss or a gradient was NaN or '
-        'infinite (%(default)s)',
+        'also log the curves of the run to %(choices)s', (),
+        choices=tuple(TRACKERS),
+        metavar='NAME')
+    report: bool = option('write neither a record of the run nor report.html', True)
+    on_bad_sample: Literal['error', 'skip'] = option(
+        'what to do if a training sample fails to load: stop with an error that names it, or skip '
+        'it and list skipped samples at the end (default: %(default)s)', 'error')
+    max_skipped_steps: int = option(
+        'stop after N consecutive optimizer steps were skipped because a loss or a gradient was '
+        'NaN or Inf (default: %(default)s)',
         5,
         metavar='N')
 
     def __post_init__(self) -> None:
-        if self.max_bad_steps < 1:
-            raise UserError(f'--max-bad-steps must be at least 1, got {self.max_bad_steps}')
-        if isinstance(self.tracker, str):  # of a Python call
+        for name, value, choices in (
+            ('checkpoint_format', self.checkpoint_format, ('full', 'sharded')),
+            ('on_bad_sample', self.on_bad_sample, ('error', 'skip')),
+        ):  # yapf: disable
+            if value not in choices:
+                raise UserError(f'{name} must be {" or ".join(choices)}, got {value!r}')
+        if self.max_skipped_steps < 1:
+            raise UserError(f'--max-skipped-steps must be at least 1, got {self.max_skipped_steps}')
+        if isinstance(self.tracker, str):  # from Python
             self.tracker = (self.tracker, )

@@ -1,7 +1,7 @@
-"""What training needs of other packages that has no public name.
+"""Access to features of other packages that have no public name.
 
-Each function says why. ``tests/test_upstream.py`` looks whether the installed versions still have
-what is used here, read in mmengine 0.10 and torch 2.15.
+``tests/test_upstream.py`` checks that the installed versions still have them. They were read in
+mmengine 0.10 and torch 2.15.
 """
 from __future__ import annotations
 
@@ -13,39 +13,41 @@ from mmengine.visualization import BaseVisBackend
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+ENVIRONMENT_LOGGER = Runner._log_env.__name__  # method that logs environment and config
+
 
 def is_resuming(runner: Runner) -> bool:
-    """Return True if a runner goes on from a checkpoint; its config may say otherwise."""
+    """Return True if a runner resumes from a checkpoint; its config may say otherwise."""
     return runner._resume
 
 
 def get_start(runner: Runner) -> str | None:
-    """Return the checkpoint or weights that a runner starts from, None if it has yet to look."""
+    """Return the checkpoint or weights that a runner starts from, or None if not set yet."""
     return runner._load_from
 
 
 def set_start(runner: Runner, path: str) -> None:
-    """Set what a runner starts from: mmengine takes the newest checkpoint, damaged or not."""
+    """Set the start of a runner: mmengine uses the latest checkpoint, damaged or not."""
     runner._load_from = path
 
 
 def get_backends(runner: Runner) -> dict[str, BaseVisBackend]:
-    """Return what a runner's visualizer writes to: backends can only be named in its config."""
+    """Return the backends of a runner's visualizer, which can only be set in its config."""
     return runner.visualizer._vis_backends
 
 
-def end_workers_of(loader: DataLoader) -> None:
-    """Drop the pass of a loader with persistent workers, which nothing public ends."""
+def stop_workers(loader: DataLoader) -> None:
+    """End the workers of a loader with persistent workers, for which torch has no method."""
     loader._iterator = None
 
 
 def get_indices_of_rank(sampler: InfiniteSampler) -> Any:
-    """Return an iterator over a sampler's indices from the start, which it makes only once."""
+    """Return an iterator over a sampler's indices from the start, which it creates only once."""
     return sampler._indices_of_rank()
 
 
 def update_val_interval(loop: EpochBasedTrainLoop | IterBasedTrainLoop) -> None:
-    """Set the interval of evaluations that holds now, as a loop does after each iteration."""
+    """Set the current interval of evaluations, as a loop does after each iteration."""
     loop._decide_current_val_interval()
 
 

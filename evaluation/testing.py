@@ -19,26 +19,26 @@ from mmengine.runner import Runner
 from torch import nn
 
 from colonnade.common.atomic_files import check_writable, write_json
-from colonnade.common.console_logging import without_steps
-from colonnade.common.distributed import do_in_first
+from colonnade.common.console_logging import hide_coco_output
+from colonnade.common.distributed import run_on_first_rank
 from colonnade.common.errors import FileError, MissingFileError, UserError
-from colonnade.common.hashing import sha256_of
+from colonnade.common.hashing import compute_sha256
 from colonnade.configs import find_config
-from colonnade.datasets.path_checks import check_pickles, image_paths, naming_deep_files
+from colonnade.datasets.path_checks import check_pickles, iter_image_paths, report_deep_json
 from colonnade.datasets.training_checks import iter_datasets
-from colonnade.datasets.validation.label_map_files import label_problems
+from colonnade.datasets.validation.label_map_files import find_unknown_labels
 from colonnade.engine.distributed.fsdp import ShardedRunner
 from colonnade.engine.distributed.process_consistency import (check_same_data, check_same_start,
                                                               check_same_weights)
-from colonnade.engine.runner.hooks import drop_averaging
+from colonnade.engine.runner.hooks import remove_ema_hooks
 from colonnade.engine.runner.launch import build_runner
 from colonnade.engine.runner.strict_runner import StrictRunner
-from colonnade.engine.watchdog import watched
-from colonnade.engine.work_dir.metric_values import Metrics, complete
+from colonnade.engine.watchdog import watch_processes
+from colonnade.engine.work_dir.metric_values import Metrics, fill_missing_metrics
 from colonnade.models.fusion import is_fused, maybe_fuse
-from colonnade.models.half_precision import compute_in, half_type, name_of_type
-from colonnade.settings.dataset_paths import evaluators
-from colonnade.settings.reading import reading_config
+from colonnade.models.half_precision import compute_in, get_half_type, get_type_name
+from colonnade.settings.dataset_paths import iter_evaluators
+from colonnade.settings.reading import report_config_errors
 from colonnade.settings.registries import find_class
 from colonnade.settings.settings import Settings
 from colonnade.weights.files import allow_pickle
@@ -72,7 +72,7 @@ def evaluate(config: str | Path, checkpoint: str | Path, **options: Any) -> Metr
     return write_metrics(metrics, runner, settings)
 
 
-@reading_config
+@report_config_errors
 def testing_settings(options: TestOptions) -> Settings:
     """Return the settings of an evaluation, checked as far as possible without a model.
 
@@ -84,13 +84,14 @@ def testing_settings(options: TestOptions) -> Settings:
         raise MissingFileError(f'no checkpoint {options.checkpoint}')
 
     def start(cfg: Config) -> None:
-        drop_averaging(cfg)
+        remove_ema_hooks(cfg)
         cfg.load_from, cfg.resume = options.checkpoint, False
         if cfg.get('runner_type') == ShardedRunner.__name__:  # a config that a run dumped
             cfg.pop('runner_type')  # An evaluation has no states to shard.
         check_pickles(cfg, ('test_dataloader', ), trust=options.trust)
 
-    settings = Settings.load(options, ('test_dataloader', ), change=start, further=[label_problems])
+    settings = Settings.load(
+        options, ('test_dataloader', ), change=start, further=[find_unknown_labels])
     if options.tta:
         augment_tests(settings.config)
     return settings
@@ -104,7 +105,7 @@ def prepared_runner(options: TestOptions) -> Iterator[Runner]:
         OSError: If a file or folder is missing, or cannot be written.
         ValueError: If the config, the options, the data and the weights do not fit together.
     """
-    dtype = half_type(options.amp, get_device())
+    dtype = get_half_type(options.amp, get_device())
     settings = testing_settings(options)
     cfg = settings.config
     check_writable(Path(cfg.work_dir, 'metrics.json'))
@@ -112,7 +113,7 @@ def prepared_runner(options: TestOptions) -> Iterator[Runner]:
         check_writable(Path(options.out))
     with allow_pickle(options.trust), ExitStack() as stack:
         runner = build_runner(cfg)
-        stack.enter_context(watched(runner, options.hang_limit))
+        stack.enter_context(watch_processes(runner, options.hang_timeout))
         settings.log_warnings()
         check_same_start(runner)
         if isinstance(runner, StrictRunner):
@@ -125,20 +126,20 @@ def prepared_runner(options: TestOptions) -> Iterator[Runner]:
         elif options.fuse is None:
             runner.logger.info(f'not fused: the runner is a {type(runner).__name__}')
         check_same_weights(options.checkpoint)
-        if get_world_size() > 1 or not options.allow_outside:
-            check_loaded_data(runner, allow_outside=options.allow_outside)
+        if get_world_size() > 1 or not options.allow_external_files:
+            check_loaded_data(runner, allow_external_files=options.allow_external_files)
         yield runner
 
 
-def check_loaded_data(runner: Runner, *, allow_outside: bool) -> None:
+def check_loaded_data(runner: Runner, *, allow_external_files: bool) -> None:
     """Load the dataset, and check that its files are inside of it and equal in all processes."""
-    with without_steps(), naming_deep_files(runner.cfg, ('test_dataloader', )):
+    with hide_coco_output(), report_deep_json(runner.cfg, ('test_dataloader', )):
         if runner.test_loop is None:
             return
         dataset = runner.test_dataloader.dataset
-    if not allow_outside:
-        do_in_first(
-            lambda: deque(image_paths(iter_datasets(dataset), allow_outside=False), maxlen=0))
+    if not allow_external_files:
+        run_on_first_rank(lambda: deque(
+            iter_image_paths(iter_datasets(dataset), allow_external_files=False), maxlen=0))
     check_same_data(runner.cfg, dict(test_dataloader=dataset))
 
 
@@ -152,7 +153,7 @@ def reads_labels_alone(cfg: Config) -> bool:
                for hook in hooks if hook]  # yapf: disable
     if visualizer := cfg.get('visualizer'):
         classes.append(find_class(visualizer['type'], VISUALIZERS))
-    metrics = evaluators(cfg, ('test_evaluator', ))
+    metrics = iter_evaluators(cfg, ('test_evaluator', ))
     return all(metric.get('type') == 'IoUMetric' for metric in metrics) and all(
         each.__module__.partition('.')[0] in OWNERS for each in classes)
 
@@ -175,16 +176,16 @@ def write_metrics(computed: dict[str, Any], runner: Runner, options: TestOptions
     Raises:
         OSError: If they cannot be written.
     """
-    metrics = complete(computed, runner.test_loop.evaluator.metrics)
+    metrics = fill_missing_metrics(computed, runner.test_loop.evaluator.metrics)
     if is_main_process():
         content = dict(
             config=str(options.config),
             checkpoint=options.checkpoint,
             fused=is_fused(runner.model),
-            amp=name_of_type(half_type(options.amp, get_device())),
+            amp=get_type_name(get_half_type(options.amp, get_device())),
             metrics=metrics)
         if (path := Path(options.checkpoint).expanduser()).is_file():
-            content['checkpoint_sha256'] = sha256_of(path)
+            content['checkpoint_sha256'] = compute_sha256(path)
         try:
             write_json(get_metrics_path(runner, options), content)
         except OSError as error:
@@ -205,7 +206,7 @@ def report_metrics(computed: dict[str, Any], runner: Runner, options: TestOption
     """
     if not is_main_process():
         return
-    for key, value in complete(computed, runner.test_loop.evaluator.metrics).items():
+    for key, value in fill_missing_metrics(computed, runner.test_loop.evaluator.metrics).items():
         text = f'{value:.4g}' if isinstance(value, float) else str(value)
         print(f'{key:24} {"undefined" if value is None else text}')
     if not write_metrics(computed, runner, options):

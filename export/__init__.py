@@ -1,7 +1,4 @@
-"""Trained models out of the framework: ONNX, OpenVINO and archives, verified, with a runtime.
-
-Importing it takes no torch.
-"""
+"""Export of trained models to ONNX, OpenVINO and torch.export, without importing torch."""
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
@@ -12,10 +9,10 @@ from .options import ExportOptions
 
 if TYPE_CHECKING:
     from .exporter import export
-    from .graphs import ExportError, Graph, ImageSizeLimits, to_archive, to_onnx
+    from .graphs import ExportError, Graph, ImageSizeLimits, to_onnx, to_pt2
 
 __all__ = [
-    'ExportError', 'ExportOptions', 'Graph', 'ImageSizeLimits', 'export', 'to_archive', 'to_onnx'
+    'ExportError', 'ExportOptions', 'Graph', 'ImageSizeLimits', 'export', 'to_pt2', 'to_onnx'
 ]
 
 __getattr__ = lazy_exports(
@@ -24,6 +21,6 @@ __getattr__ = lazy_exports(
         'ExportError': '.graphs',
         'Graph': '.graphs',
         'ImageSizeLimits': '.graphs',
-        'to_archive': '.graphs',
+        'to_pt2': '.graphs',
         'to_onnx': '.graphs',
     })

@@ -1,4 +1,4 @@
-"""What the graphs of detectors have in common. They take one image at a time."""
+"""Common parts of detector graphs, which take one image at a time."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
@@ -8,74 +8,62 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim
 
-from .graphs import ExportError, Graph, ImageSizeLimits, Size, images_of
+from .graphs import ExportError, Graph, ImageSizeLimits, Size, make_images
 
-MOVING = Dim.DYNAMIC
-MAP = {2: MOVING, 3: MOVING}  # dynamic height and width
+DYNAMIC = Dim.DYNAMIC
+MAP = {2: DYNAMIC, 3: DYNAMIC}  # dynamic height and width
 
 
-def image_graph(name: str,
-                module: nn.Module,
-                sides: ImageSizeLimits,
-                outputs: Sequence[str],
-                sized: bool = False) -> Graph:
-    """A graph of a normalised image ``(1, 3, H, W)``.
+def build_image_graph(name: str,
+                      module: nn.Module,
+                      limits: ImageSizeLimits,
+                      outputs: Sequence[str],
+                      takes_size: bool = False) -> Graph:
+    """Return a graph that takes a normalized image ``(1, 3, H, W)``.
 
     Args:
-        name: Of the graph.
-        module: That takes it.
-        sides: Which heights and widths it takes.
-        outputs: Names of what it gives.
-        sized: Whether it also takes height and width of what is not padded, ``(2,)``.
+        name: Name of the graph.
+        module: Module that takes the image.
+        limits: Valid image sizes.
+        outputs: Names of the outputs.
+        takes_size: Whether it also takes height and width without padding, ``(2,)``.
     """
 
     def make_inputs(size: Size) -> tuple[Tensor, ...]:
-        images = images_of(size)
-        return (*images, torch.tensor([size[1] - 3, size[2] - 5])) if sized else images
+        images = make_images(size)
+        return (*images, torch.tensor([size[1] - 3, size[2] - 5])) if takes_size else images
 
-    dims = sides.dims()
-    shapes = [{2: dims[2], 3: dims[3]}, *[None] * sized]
-    inputs = ['image', *['size'] * sized]
+    dims = limits.get_dims()
+    shapes = [{2: dims[2], 3: dims[3]}, *[None] * takes_size]
+    inputs = ['image', *['size'] * takes_size]
     return Graph(name, module.eval(), make_inputs, tuple(shapes), tuple(inputs), tuple(outputs),
-                 sizes_of(sides))
+                 limits.list_sizes(batch_sizes=(1, )))
 
 
-def maps_graph(name: str, module: nn.Module, sides: ImageSizeLimits,
-               make_inputs: Callable[[Size], tuple[Tensor, ...]], shapes: Sequence[Any],
-               inputs: Sequence[str], outputs: Sequence[str]) -> Graph:
-    """A graph of the outputs of another; its module takes any number of tensors."""
+def build_maps_graph(name: str, module: nn.Module, limits: ImageSizeLimits,
+                     make_inputs: Callable[[Size], tuple[Tensor, ...]], shapes: Sequence[Any],
+                     inputs: Sequence[str], outputs: Sequence[str]) -> Graph:
+    """Return a graph that takes outputs of another; its module takes any number of tensors."""
     return Graph(name, module.eval(), make_inputs, (tuple(shapes), ), tuple(inputs), tuple(outputs),
-                 sizes_of(sides))
+                 limits.list_sizes(batch_sizes=(1, )))
 
 
-def sizes_of(sides: ImageSizeLimits) -> tuple[Size, ...]:
-    """Those to verify, of one image each."""
-    return tuple(size for size in sides.sizes() if size[0] == 1)
+def require_type(value: Any, *classes: type) -> None:
+    """Raise an ExportError unless the exact type is supported; subclasses may differ."""
+    if type(value) not in classes:
+        names = ', '.join(cls.__name__ for cls in classes)
+        raise ExportError(
+            f'{type(value).__name__} cannot be exported: the runtime supports only {names}')
 
 
-def only(what: Any, *kinds: type) -> None:
-    """Refuse what is none of these classes: methods of subclasses may be others.
-
-    Raises:
-        ExportError: With the names of both.
-    """
-    if type(what) not in kinds:
-        names = ', '.join(kind.__name__ for kind in kinds)
-        raise ExportError(f'{type(what).__name__} cannot be exported: the runtime has {names}')
-
-
-def overlap_of(nms: Mapping[str, Any] | None, owner: str) -> float:
-    """The threshold of a suppression that the runtime has.
-
-    Args:
-        nms: As the config has it.
-        owner: Where, for errors.
+def get_nms_threshold(nms: Mapping[str, Any] | None, section: str) -> float:
+    """Return the IoU threshold of an NMS in a config section.
 
     Raises:
-        ExportError: If it is another.
+        ExportError: If the runtime does not support the NMS.
     """
-    further = {'type', 'iou_threshold', 'split_thr'}  # the last changes the order of work alone
-    if not nms or nms.get('type', 'nms') != 'nms' or set(nms) - further:
-        raise ExportError(f"{owner}.nms cannot be exported: the runtime has dict(type='nms', "
-                          f'iou_threshold=...), got {nms}')
+    supported = {'type', 'iou_threshold', 'split_thr'}  # split_thr changes only the order of work
+    if not nms or nms.get('type', 'nms') != 'nms' or set(nms) - supported:
+        raise ExportError(f'{section}.nms cannot be exported: the runtime supports only '
+                          f"dict(type='nms', iou_threshold=...), got {nms}")
     return float(nms['iou_threshold'])

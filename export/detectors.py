@@ -1,4 +1,4 @@
-"""Whole detectors as graphs, with what the runtime does around them."""
+"""Export of detectors: their graphs, and the steps of the runtime around them."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -10,37 +10,38 @@ from torch import nn
 
 from colonnade.inference import Model
 
-from .exporter import ExportOptions, Plan
-from .features import sides_of
+from .exporter import ExportOptions, ExportPlan
+from .features import get_size_limits
 from .graphs import ExportError, Graph, ImageSizeLimits
-from .points import point_graphs
-from .preprocessing import preprocess_of
-from .queries import box_query_graphs, mask_query_graphs
-from .two_stage import two_stage_graphs
+from .points import build_point_graphs
+from .preprocessing import build_preprocess
+from .queries import build_box_query_graphs, build_mask_query_graphs
+from .two_stage import build_two_stage_graphs
 
-Planner = Callable[[Any, ImageSizeLimits], tuple[list[Graph], dict[str, Any]]]
-#: detector -> its graphs, and what the runtime does between and behind them
-DETECTORS: dict[type[nn.Module], Planner] = {
-    TwoStageDetector: two_stage_graphs,
-    RTMDet: point_graphs,
-    DINO: box_query_graphs,
-    Mask2Former: mask_query_graphs,
+GraphBuilder = Callable[[Any, ImageSizeLimits], tuple[list[Graph], dict[str, Any]]]
+#: detector -> function that returns its graphs and the postprocessing of the runtime
+DETECTORS: dict[type[nn.Module], GraphBuilder] = {
+    TwoStageDetector: build_two_stage_graphs,
+    RTMDet: build_point_graphs,
+    DINO: build_box_query_graphs,
+    Mask2Former: build_mask_query_graphs,
 }
 
 
-def plan(model: Model, cfg: Config, options: ExportOptions) -> Plan:
-    """Which graphs a detector becomes.
+def build_plan(model: Model, cfg: Config, options: ExportOptions) -> ExportPlan:
+    """Return the graphs of a detector.
 
     Raises:
-        ExportError: If it cannot be exported; says why.
+        ExportError: If it cannot be exported.
     """
     module = model.module
-    for kind, planner in DETECTORS.items():
-        if isinstance(module, kind):
-            # the data preprocessor has padded images before
-            sides = ImageSizeLimits(module.data_preprocessor.pad_size_divisor,
-                                    sides_of(module).least)
-            graphs, postprocess = planner(module, sides)
-            return Plan('detection', tuple(graphs), preprocess_of(model, sides), postprocess)
-    names = ', '.join(kind.__name__ for kind in DETECTORS)
-    raise ExportError(f'{type(module).__name__} cannot be exported: there are {names}')
+    for cls, build_graphs in DETECTORS.items():
+        if isinstance(module, cls):
+            # The data preprocessor pads images before the graph.
+            multiple = module.data_preprocessor.pad_size_divisor
+            limits = ImageSizeLimits(multiple, get_size_limits(module).minimum)
+            graphs, postprocess = build_graphs(module, limits)
+            return ExportPlan('detection', tuple(graphs), build_preprocess(model, limits),
+                              postprocess)
+    names = ', '.join(cls.__name__ for cls in DETECTORS)
+    raise ExportError(f'{type(module).__name__} cannot be exported: expected one of {names}')

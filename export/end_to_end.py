@@ -1,7 +1,6 @@
-"""Does the runtime find in whole images what the model finds in them?"""
+"""End-to-end verification: predictions of the runtime, compared with those of the model."""
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,83 +15,81 @@ from colonnade.runtime import load
 from .graphs import ExportError
 
 SIDES = ((192, 144), (112, 192))  # height and width of the images
-DIFFERENT = 0.02  # of objects or pixels may be: scores and logits that are equal to rounding
-REFUSED = dict(objects=0.2, pixels=0.05)  # between the two is a warning
-SCORE, PIXELS = 0.01, 1.  # by which an object is another
+MAX_DIFFERENT = 0.02  # fraction of objects or pixels, since rounding can change close scores
+REFUSED = dict(objects=0.2, pixels=0.05)  # fraction for an error; below is a warning
+MAX_SCORE_DIFFERENCE, MAX_BOX_DIFFERENCE = 0.01, 1.  # of the same object
 
 
 @dataclass(frozen=True)
-class Agreement:
-    """Of results on whole images.
+class PredictionComparison:
+    """Predictions of the runtime, compared with those of the model.
 
     Attributes:
-        what: ``pixels`` or ``objects``.
-        number: Of these, in what the model found.
-        different: How many the runtime has otherwise.
-        warning: What is to be known before it is used; empty if nothing is.
+        unit: ``pixels`` or ``objects``.
+        number: Number of pixels or objects that the model predicted.
+        different: Number of those that the runtime predicted differently.
+        warning: Message to show to the user, or an empty string.
     """
-    what: str
+    unit: str
     number: int
     different: int
     warning: str = ''
 
     def __str__(self) -> str:
-        return (f'{len(SIDES)} whole images by the runtime: {self.different:,} of {self.number:,} '
-                f'{self.what} are other than in torch')
+        return (f'predictions of the runtime for {len(SIDES)} images: {self.different:,} of '
+                f'{self.number:,} {self.unit} differ from torch')
 
 
-def agreement(model: Model, folder: Path) -> Agreement:
-    """Predict images of drawn shapes with a model and with what was exported of it."""
+def compare_predictions(model: Model, folder: Path) -> PredictionComparison:
+    """Compare the predictions of a model and of its export for images of synthetic shapes."""
     exported, different, number = load(folder), 0, 0
-    for image in scenes():
-        expected, found = model.predict(image), exported.predict(image)
+    for image in draw_images():
+        expected, actual = model.predict(image), exported.predict(image)
         if isinstance(expected, LabelMap):
-            different += int((expected.labels != found.labels).sum())
+            different += int((expected.labels != actual.labels).sum())
             number += expected.labels.size
         else:
-            different += num_different(expected, found)
+            different += count_differences(expected, actual)
             number += len(expected)
-    what = 'pixels' if model.kind == 'labels' else 'objects'
-    return Agreement(what, number, different)
+    unit = 'pixels' if model.kind == 'labels' else 'objects'
+    return PredictionComparison(unit, number, different)
 
 
-def require_agreement(model: Model, folder: Path) -> Agreement:
-    """:func:`agreement`, with a warning if more than a few are different.
+def verify_predictions(model: Model, folder: Path) -> PredictionComparison:
+    """Call :func:`compare_predictions`, and warn if more than a few predictions differ.
 
     Raises:
-        ExportError: If many are.
+        ExportError: If many differ.
     """
-    found = agreement(model, folder)
-    if found.different <= DIFFERENT * found.number:
-        return found
-    if found.different > max(1, REFUSED[found.what] *
-                             found.number):  # one of few may be on a threshold
+    result = compare_predictions(model, folder)
+    if result.different <= MAX_DIFFERENT * result.number:
+        return result
+    limit = REFUSED[result.unit]
+    if result.different > max(1, limit * result.number):  # one of few may be close to a threshold
         raise ExportError(
-            f'{found}: more than {REFUSED[found.what]:.0%}, and nothing is written. The graphs '
-            'agree with torch, so the steps around them differ: export the maps with --what '
-            'features')
+            f'{result}: more than {limit:.0%}, so nothing was written. The graphs match torch, so '
+            'pre- or postprocessing differs: export the feature maps with --component features')
     return replace(
-        found,
-        warning=f'{found}. Compare predictions on your own images with those of '
-        'colonnade predict')
+        result,
+        warning=f'{result}. Compare predictions on your own images with those of colonnade predict')
 
 
-def scenes() -> Iterator[np.ndarray]:
-    """Images, RGB of type uint8."""
-    for seed, (height, width) in enumerate(SIDES):
-        yield draw_scene(np.random.default_rng(seed), max(height, width)).image[:height, :width]
+def draw_images() -> list[np.ndarray]:
+    """Return RGB images ``(H, W, 3)``, uint8."""
+    return [
+        draw_scene(np.random.default_rng(seed), max(height, width)).image[:height, :width]
+        for seed, (height, width) in enumerate(SIDES)
+    ]
 
 
-def num_different(expected: Any, found: Any) -> int:
-    """How many objects are in one of two results alone, by class, score and box."""
-    left = list(range(len(found)))
+def count_differences(expected: Any, actual: Any) -> int:
+    """Return the number of objects that are in only one of two results."""
+    unmatched = list(range(len(actual)))
     for label, score, box in zip(expected.labels, expected.scores, expected.boxes, strict=True):
-        same = (
-            index for index in left
-            if found.labels[index] == label and abs(found.scores[index] -
-                                                    score) < SCORE and np.abs(found.boxes[index] -
-                                                                              box).max() < PIXELS)
-        if (index := next(same, None)) is not None:
-            left.remove(index)
-    alike = len(found) - len(left)
-    return max(len(expected), len(found)) - alike
+        for index in unmatched:
+            if actual.labels[index] == label and \
+                    abs(actual.scores[index] - score) < MAX_SCORE_DIFFERENCE and \
+                    np.abs(actual.boxes[index] - box).max() < MAX_BOX_DIFFERENCE:
+                unmatched.remove(index)
+                break
+    return max(len(expected), len(actual)) - (len(actual) - len(unmatched))

@@ -1,4 +1,4 @@
-"""From a loaded model to a folder of graphs, verified before it appears."""
+"""Export of a loaded model to a folder of graphs, which are verified before it is created."""
 from __future__ import annotations
 
 import shutil
@@ -12,39 +12,38 @@ from mmengine.config import Config
 
 from colonnade.common.atomic_files import new_folder, write_json
 from colonnade.common.errors import file_errors
-from colonnade.common.hashing import sha256_of
+from colonnade.common.hashing import compute_sha256
 from colonnade.inference import Model
 
-from .end_to_end import Agreement, agreement, require_agreement
-from .graphs import ExportError, Graph, to_archive, to_onnx
-from .openvino_graphs import to_openvino
+from .end_to_end import PredictionComparison, compare_predictions, verify_predictions
+from .graphs import ExportError, Graph, to_onnx, to_openvino, to_pt2
 from .options import ExportOptions
-from .quantization import calibration_images, quantise
-from .verification import Comparison, compare, files_of, verify
+from .quantization import find_calibration_images, quantize_model
+from .verification import Comparison, compare, list_files, verify
 
-FORMAT = 1  # of model.json; the runtime reads it
+FORMAT = 1  # format version of model.json, which the runtime reads
 ONNX = ('onnx', 'onnxscript', 'onnxruntime')
-#: format -> suffix of its files, and the packages that it needs
+#: format -> suffix of its files, and required packages
 FORMATS: dict[str, tuple[str, tuple[str, ...]]] = {
     'onnx': ('.onnx', ONNX),
     'openvino': ('.xml', (*ONNX[:2], 'openvino')),
-    'archive': ('.pt2', ()),
+    'pt2': ('.pt2', ()),
 }
-RUNTIME = 'colonnade_runtime'  # the runtime's folder in what is exported
-#: what a model answers, or ``features`` -> module with ``plan(model, cfg, options) -> Plan``
+RUNTIME = 'colonnade_runtime'  # folder of the runtime in an export
+#: prediction of a model, or ``features`` -> module with ``build_plan(model, cfg, options)``
 PLANNERS = {'features': 'features', 'labels': 'segmenters', 'boxes': 'detectors',
             'masks': 'detectors'}  # yapf: disable
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What becomes of a model.
+class ExportPlan:
+    """Graphs of a model and the steps of the runtime.
 
     Attributes:
         task: ``features``, ``segmentation`` or ``detection``.
-        graphs: One or more.
-        preprocess: How the runtime makes inputs of images, for ``model.json``.
-        postprocess: What the runtime makes of outputs, for ``model.json``.
+        graphs: One or more graphs.
+        preprocess: Preprocessing of images, for ``model.json``.
+        postprocess: Postprocessing of outputs, for ``model.json``.
     """
     task: str
     graphs: tuple[Graph, ...]
@@ -53,57 +52,53 @@ class Plan:
 
 
 def export(model: Model, cfg: Config, folder: Path,
-           options: ExportOptions) -> list[Comparison | Agreement]:
-    """Write a model as a folder of graphs, verified.
+           options: ExportOptions) -> list[Comparison | PredictionComparison]:
+    """Write a model as a folder of graphs, and verify them.
 
     Args:
-        model: On the CPU, not fused.
-        cfg: Its config.
-        folder: To write; it appears when all is written and verified.
-        options: What to write.
+        model: Model on the CPU, not fused.
+        cfg: Config of the model.
+        folder: Folder to create; it appears when everything is written and verified.
+        options: Options of the export.
 
     Returns:
-        Each graph beside the module that it was made of; of a whole model for the runtime also the
-        results beside the model's.
+        A comparison of each graph with its module and, for a full model, one of the predictions.
 
     Raises:
-        ExportError: If it cannot be exported, or gives other results.
+        ExportError: If it cannot be exported, or its results differ.
         OSError: If the folder exists or cannot be written.
     """
-    require_packages(options.format)
-    images = calibration_images(options.calibrate, options.num_images)
-    kind = 'features' if options.what == 'features' else model.kind
-    plan = import_module(f'{__package__}.{PLANNERS[kind]}').plan(model, cfg, options)
-    suffix, _ = FORMATS[options.format]
-    with new_folder(folder) as scratch:
-        found: list[Comparison | Agreement] = [
-            write_graph(graph, scratch / f'{graph.name}{suffix}', options) for graph in plan.graphs
-        ]
-        if options.format != 'archive':
-            copy_runtime(scratch / RUNTIME)
-        write_json(scratch / 'model.json', description(model, plan, scratch, suffix))
-        exact = options.precision != 'int8'
-        if not exact:
-            quantise(scratch, images)
-            found = [compare(graph, scratch / f'{graph.name}{suffix}') for graph in plan.graphs]
-        if options.format != 'archive' and plan.task != 'features':
-            found.append((require_agreement if exact else agreement)(model, scratch))
-    return found
-
-
-def require_packages(format: str) -> None:
-    """Raise an ExportError if a package is missing that a format needs."""
-    missing = [name for name in FORMATS[format][1] if find_spec(name) is None]
-    if missing:
-        raise ExportError(f'format {format} needs {", ".join(missing)}: pip install '
+    suffix, packages = FORMATS[options.format]
+    if missing := [name for name in packages if find_spec(name) is None]:
+        raise ExportError(f'format {options.format} requires {", ".join(missing)}: pip install '
                           f'{" ".join(missing)}')
+    images = find_calibration_images(options.calibration_images, options.num_images)
+    kind = 'features' if options.component == 'features' else model.kind
+    plan = import_module(f'{__package__}.{PLANNERS[kind]}').build_plan(model, cfg, options)
+    with new_folder(folder) as scratch:
+        comparisons: list[Comparison | PredictionComparison] = [
+            _write_graph(graph, scratch / f'{graph.name}{suffix}', options) for graph in plan.graphs
+        ]
+        if options.format != 'pt2':
+            _copy_runtime(scratch / RUNTIME)
+        write_json(scratch / 'model.json', _describe(model, plan, scratch, suffix))
+        is_quantized = options.precision == 'int8'
+        if is_quantized:
+            quantize_model(scratch, images)
+            comparisons = [
+                compare(graph, scratch / f'{graph.name}{suffix}') for graph in plan.graphs
+            ]
+        if options.format != 'pt2' and plan.task != 'features':
+            check = compare_predictions if is_quantized else verify_predictions
+            comparisons.append(check(model, scratch))
+    return comparisons
 
 
-def write_graph(graph: Graph, path: Path, options: ExportOptions) -> Comparison:
-    """Write a graph and verify it, always in float32."""
+def _write_graph(graph: Graph, path: Path, options: ExportOptions) -> Comparison:
+    """Write a graph in float32, and verify it."""
     examples = graph.make_inputs(graph.sizes[0])
-    if options.format == 'archive':
-        to_archive(graph.module, examples, graph.dynamic_shapes, path)
+    if options.format == 'pt2':
+        to_pt2(graph.module, examples, graph.dynamic_shapes, path)
     else:
         onnx = path.with_suffix('.onnx')
         to_onnx(graph.module, examples, graph.dynamic_shapes, onnx, graph.input_names,
@@ -114,43 +109,37 @@ def write_graph(graph: Graph, path: Path, options: ExportOptions) -> Comparison:
 
 
 @file_errors()
-def copy_runtime(folder: Path) -> None:
-    """Copy the package that runs what is exported; it needs nothing else of ours."""
+def _copy_runtime(folder: Path) -> None:
     spec = find_spec('colonnade.runtime')
     assert spec is not None and spec.submodule_search_locations
     shutil.copytree(spec.submodule_search_locations[0], folder,
                     ignore=shutil.ignore_patterns('__pycache__'))  # yapf: disable
 
 
-def description(model: Model, plan: Plan, folder: Path, suffix: str) -> dict[str, Any]:
-    """What ``model.json`` says."""
+def _describe(model: Model, plan: ExportPlan, folder: Path, suffix: str) -> dict[str, Any]:
+    """Return the content of ``model.json``."""
     graphs = {}
     for graph in plan.graphs:
-        file, *weights = files_of(folder / f'{graph.name}{suffix}')
+        file, *weights = list_files(folder / f'{graph.name}{suffix}')
         graphs[graph.name] = dict(
             file=file.name,
-            sha256=sha256_of(file),
+            sha256=compute_sha256(file),
             inputs=graph.input_names,
             outputs=graph.output_names,
-            weights=[dict(file=each.name, sha256=sha256_of(each)) for each in weights])
-    with_classes = plan.task != 'features'
+            weights=[dict(file=each.name, sha256=compute_sha256(each)) for each in weights])
+    versions = {}
+    for name in ('colonnade', 'torch', 'timm', 'onnx', 'onnxscript', 'onnxruntime'):
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:  # a clone on the path, or not needed
+            continue
+    has_classes = plan.task != 'features'
     return dict(
         format=FORMAT,
         task=plan.task,
         graphs=graphs,
         preprocess=plan.preprocess,
         postprocess=plan.postprocess,
-        classes=model.classes if with_classes else [],
-        palette=model.palette if with_classes else [],
-        versions=versions())
-
-
-def versions() -> dict[str, str]:
-    """Of the packages that made the files."""
-    found = {}
-    for name in ('colonnade', 'torch', 'timm', 'onnx', 'onnxscript', 'onnxruntime'):
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:  # a clone on the path, or not needed
-            continue
-    return found
+        classes=model.classes if has_classes else [],
+        palette=model.palette if has_classes else [],
+        versions=versions)

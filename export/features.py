@@ -1,4 +1,4 @@
-"""A backbone and its pyramid as one graph: from images to maps.
+"""Export of a backbone and its pyramid as one graph: from images to feature maps.
 
 Shapes: ``B`` images, ``H, W`` their height and width.
 """
@@ -8,18 +8,18 @@ import torch
 from mmengine.config import Config
 from torch import Tensor, nn
 
-from colonnade.backbones import ColumnarBackbone
+from colonnade.backbones import ColumnarBackbone, PlainViT
 from colonnade.inference import Model
-from colonnade.models.columnar_parts import parts_of_ours
+from colonnade.models.fusion.full_model import find_columnar_modules
 from colonnade.necks import Pyramid
 
-from .exporter import ExportOptions, Plan
-from .graphs import EXAMPLE, ExportError, Graph, ImageSizeLimits, images_of
-from .preprocessing import preprocess_of
+from .exporter import ExportOptions, ExportPlan
+from .graphs import EXAMPLE_SIDE, ExportError, Graph, ImageSizeLimits, make_images
+from .preprocessing import build_preprocess
 
 
 class Features(nn.Module):
-    """Backbone and neck of a detector or segmenter; without a neck, the backbone alone."""
+    """Backbone and neck of a detector or segmenter, or only the backbone if there is no neck."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -27,53 +27,51 @@ class Features(nn.Module):
         self.neck = getattr(model, 'neck', None)
 
     def forward(self, image: Tensor) -> tuple[Tensor, ...]:
-        """Images ``(B, 3, H, W)`` to maps, from fine to coarse as the heads get them."""
+        """Return the feature maps that heads get for images ``(B, 3, H, W)``, finest first."""
         maps = self.backbone(image)
         return tuple(maps if self.neck is None else self.neck(maps))
 
 
-def plan(model: Model, cfg: Config, options: ExportOptions) -> Plan:
-    """The graph of a model's backbone and pyramid.
+def build_plan(model: Model, cfg: Config, options: ExportOptions) -> ExportPlan:
+    """Return the graph of the backbone and pyramid of a model.
 
     Raises:
-        ExportError: If the model has no backbone of ours, or it gives prefix tokens beside its maps.
+        ExportError: If it has no columnar backbone, or one that returns prefix tokens.
     """
-    module = model.module
-    sides = sides_of(module)
-    if getattr(module.backbone, 'return_prefix_tokens', False):
-        raise ExportError('return_prefix_tokens must be False: pairs of maps and tokens are not '
-                          'exported')
-    features = Features(module).eval()
-    graph = Graph('features', features, images_of, (sides.dims(), ), ('image', ),
-                  names_of_maps(features), sides.sizes())  # yapf: disable
-    return Plan('features', (graph, ), preprocess_of(model, sides))
+    limits = get_size_limits(model.module)
+    backbone = model.module.backbone
+    if isinstance(backbone, PlainViT) and backbone.return_prefix_tokens:
+        raise ExportError('return_prefix_tokens must be False: prefix tokens cannot be exported')
+    features = Features(model.module).eval()
+    graph = Graph('features', features, make_images, (limits.get_dims(), ), ('image', ),
+                  list_map_names(features), limits.list_sizes())  # yapf: disable
+    return ExportPlan('features', (graph, ), build_preprocess(model, limits))
 
 
-def sides_of(module: nn.Module) -> ImageSizeLimits:
-    """Which heights and widths graphs of a detector or segmenter take.
+def get_size_limits(module: nn.Module) -> ImageSizeLimits:
+    """Return the valid image sizes of graphs of a detector or segmenter.
 
-    Backbones pad images to whole patches within the graph. The coarsest level that is resampled needs
-    two rows and columns: graphs are not general for one.
+    Backbones pad images to full patches within the graph. The coarsest level that is resampled
+    needs two rows and columns, since graphs specialize for one.
 
     Raises:
-        ExportError: If the model has no backbone of ours, or its layers are packed.
+        ExportError: If the model has no columnar backbone, or is fused.
     """
     backbone = getattr(module, 'backbone', None)
     if not isinstance(backbone, ColumnarBackbone):
-        raise ExportError(
-            f'{type(module).__name__} has no backbone of colonnade: its backbone is a '
-            f'{type(backbone).__name__}')
-    if fused := [type(part).__name__ for part in parts_of_ours(module) if part.fused]:
+        raise ExportError(f'{type(module).__name__} cannot be exported: expected a backbone of '
+                          f'Colonnade, got {type(backbone).__name__}')
+    if fused := [type(part).__name__ for part in find_columnar_modules(module) if part.fused]:
         raise ExportError(f'{", ".join(fused)} is fused, and packed weights cannot be exported: '
                           'load the model without fuse')
     strides = [part.out_strides for part in module.modules() if isinstance(part, Pyramid)]
     coarsest = max((stride for each in strides for stride in each), default=backbone.patch_size)
     coarsest = max(int(coarsest), backbone.patch_size)
-    return ImageSizeLimits(multiple=1, least=2 * coarsest - backbone.patch_size + 1)
+    return ImageSizeLimits(multiple=1, minimum=2 * coarsest - backbone.patch_size + 1)
 
 
-def names_of_maps(features: Features) -> tuple[str, ...]:
-    """``map1``, ``map2`` ...: as many as one run gives, from fine to coarse."""
+def list_map_names(features: Features) -> tuple[str, ...]:
+    """Return ``map1``, ``map2`` … for the feature maps, finest first."""
     with torch.no_grad():
-        number = len(features(*images_of((1, EXAMPLE, EXAMPLE))))
+        number = len(features(*make_images((1, EXAMPLE_SIDE, EXAMPLE_SIDE))))
     return tuple(f'map{index + 1}' for index in range(number))

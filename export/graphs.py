@@ -1,4 +1,4 @@
-"""From modules to files that need no Python of ours: ONNX graphs and ``torch.export`` archives.
+"""Graphs of modules, written as ONNX, OpenVINO or torch.export files.
 
 Shapes: ``B`` images, ``H, W`` their height and width.
 """
@@ -17,62 +17,62 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim
 
-from colonnade.common.console_logging import errors_alone
+from colonnade.common.console_logging import log_errors_only
 from colonnade.common.errors import UserCodeError, UserError
 
-#: onnxruntime >= 1.23 runs it, and it is the first with GELU as one operator
+#: supported by onnxruntime >= 1.23; the first opset with GELU as one operator
 OPSET = 20
-MOST_BATCH, MOST_PIXELS = 2**16 - 1, 2**15  # of images that a graph takes
+MAX_BATCH, MAX_SIDE = 2**16 - 1, 2**15  # of images that a graph accepts
+EXAMPLE_SIDE = 256  # approximate side in pixels of images for tracing
 
-EXAMPLE = 256  # about the side of images that graphs are traced with
-
-Size = tuple[int, int, int]  # images, height and width
+Size = tuple[int, int, int]  # batch size, height and width
 
 
 class ExportError(UserError):
-    """A model cannot be exported, or what was exported gives other results."""
+    """Model that cannot be exported, or whose export gives other results."""
 
 
 class TraceError(ExportError, UserCodeError):
-    """torch cannot trace or convert a model."""
+    """Model that torch cannot trace or convert."""
 
 
 @dataclass(frozen=True)
 class ImageSizeLimits:
-    """Which heights and widths a graph takes.
+    """Heights and widths that a graph accepts.
 
     Attributes:
-        multiple: Of which they must be multiples.
-        least: The smallest.
+        multiple: Divisor of height and width.
+        minimum: Smallest height and width in pixels.
     """
     multiple: int
-    least: int
+    minimum: int
 
-    def dims(self) -> dict[int, Any]:
-        """Batch, height and width of images ``(B, 3, H, W)`` as dynamic dimensions."""
-        sides = [self._side(name) for name in ('height', 'width')]
-        return {0: Dim('batch', min=1, max=MOST_BATCH), 2: sides[0], 3: sides[1]}
+    def get_dims(self) -> dict[int, Any]:
+        """Return the dynamic dimensions of images ``(B, 3, H, W)``."""
+        dims: dict[int, Any] = {0: Dim('batch', min=1, max=MAX_BATCH)}
+        for axis, name in ((2, 'height'), (3, 'width')):
+            if self.multiple == 1:
+                dims[axis] = Dim(name, min=self.minimum, max=MAX_SIDE)
+            else:
+                smallest, largest = -(-self.minimum // self.multiple), MAX_SIDE // self.multiple
+                dim = Dim(f'{name}_{self.multiple}', min=smallest, max=largest)
+                dims[axis] = self.multiple * dim
+        return dims
 
-    def _side(self, name: str) -> Any:
-        if self.multiple == 1:
-            return Dim(name, min=self.least, max=MOST_PIXELS)
-        least, most = -(-self.least // self.multiple), MOST_PIXELS // self.multiple
-        return self.multiple * Dim(f'{name}_{self.multiple}', min=least, max=most)
+    def round_up(self, length: int) -> int:
+        """Return the smallest valid side that is at least ``length``."""
+        return -(-max(length, self.minimum) // self.multiple) * self.multiple
 
-    def fitting(self, length: int) -> int:
-        """The next side that is at least ``length``."""
-        return -(-max(length, self.least) // self.multiple) * self.multiple
-
-    def sizes(self) -> tuple[Size, ...]:
-        """Batch, height and width to verify: three sizes, each alone and in a batch."""
-        large, middle = self.fitting(EXAMPLE + 41), self.fitting(EXAMPLE - 45)
-        small = self.fitting(self.least)
+    def list_sizes(self, batch_sizes: tuple[int, ...] = (2, 1)) -> tuple[Size, ...]:
+        """Return sizes to verify: three image sizes, for each batch size."""
+        large, middle = self.round_up(EXAMPLE_SIDE + 41), self.round_up(EXAMPLE_SIDE - 45)
+        small = self.round_up(self.minimum)
         pairs = ((middle, large), (large, small), (small, small))
-        return tuple((batch, *pair) for batch in (2, 1) for pair in pairs)
+        return tuple((batch, *pair) for batch in batch_sizes for pair in pairs)
 
 
-def images_of(size: Size) -> tuple[Tensor, ...]:
-    """Random normalised images ``(B, 3, H, W)``, the same every time."""
+def make_images(size: Size) -> tuple[Tensor, ...]:
+    """Return random normalized images ``(B, 3, H, W)``, the same every time."""
     batch, height, width = size
     generator = torch.Generator().manual_seed(height * width + batch)
     return (torch.randn(batch, 3, height, width, generator=generator), )
@@ -80,16 +80,16 @@ def images_of(size: Size) -> tuple[Tensor, ...]:
 
 @dataclass(frozen=True)
 class Graph:
-    """A part of a model that becomes one file.
+    """Module that becomes one file.
 
     Attributes:
-        name: Of its file, without suffix.
-        module: In evaluation mode, from tensors to a tensor or a tuple of tensors.
-        make_inputs: From batch, height and width of images to what the module takes of such.
-        dynamic_shapes: For each input, which dimensions are dynamic, as torch.export takes them.
-        input_names: Of its inputs.
-        output_names: Of its outputs.
-        sizes: Batch, height and width to verify; the first is the example to export.
+        name: File name without suffix.
+        module: Module in evaluation mode that returns a tensor or a tuple of tensors.
+        make_inputs: Function that returns inputs for a batch size, height and width of images.
+        dynamic_shapes: Dynamic dimensions of each input, see :func:`torch.export.export`.
+        input_names: Names of the inputs.
+        output_names: Names of the outputs.
+        sizes: Sizes to verify; the first one is the example for tracing.
     """
     name: str
     module: nn.Module
@@ -102,22 +102,22 @@ class Graph:
 
 def to_onnx(module: nn.Module, example_inputs: tuple[Tensor, ...], dynamic_shapes: tuple[Any, ...],
             path: Path, input_names: Sequence[str], output_names: Sequence[str]) -> None:
-    """Write a module as an ONNX graph; weights of more than 2 GB go to a file beside it.
+    """Write a module as an ONNX graph; weights above 2 GB go to a second file.
 
     Args:
-        module: In evaluation mode.
-        example_inputs: What it takes, two or more of whatever is dynamic.
-        dynamic_shapes: As torch.export takes them, for each input.
-        path: Ends in ``.onnx``.
-        input_names: For each input.
-        output_names: For each output.
+        module: Module in evaluation mode.
+        example_inputs: Inputs whose dynamic dimensions are at least 2.
+        dynamic_shapes: Dynamic dimensions of each input, see :func:`torch.export.export`.
+        path: ``.onnx`` file to write.
+        input_names: Names of the inputs.
+        output_names: Names of the outputs.
 
     Raises:
-        ExportError: If it cannot be exported; says which operator or module.
+        ExportError: If it cannot be exported; the operator or module is named.
     """
-    with reported(path.stem), torch.no_grad():
+    with convert_export_errors(path.stem), torch.no_grad():
         program = torch.onnx.export(
-            traced(module, example_inputs, dynamic_shapes),
+            trace(module, example_inputs, dynamic_shapes),
             input_names=list(input_names),
             output_names=list(output_names),
             opset_version=OPSET,
@@ -126,23 +126,39 @@ def to_onnx(module: nn.Module, example_inputs: tuple[Tensor, ...], dynamic_shape
         program.save(path)
 
 
-def to_archive(module: nn.Module, example_inputs: tuple[Tensor, ...],
-               dynamic_shapes: tuple[Any, ...], path: Path) -> None:
-    """Write a module as an archive of ``torch.export``; arguments as for :func:`to_onnx`.
+def to_openvino(path: Path, target: Path) -> None:
+    """Convert an ONNX graph to OpenVINO: an ``.xml`` file, and a ``.bin`` file with its weights.
+
+    Args:
+        path: ONNX graph, which is removed.
+        target: ``.xml`` file to write.
 
     Raises:
-        ExportError: If it cannot be exported; says which operator or module.
+        ExportError: If OpenVINO cannot convert it; the operator is named.
     """
-    with reported(path.stem), torch.no_grad():
-        torch.export.save(traced(module, example_inputs, dynamic_shapes), path)
+    import openvino  # optional
+    try:
+        model = openvino.convert_model(str(path))
+    except Exception as error:  # OpenVINO raises errors of many types
+        raise ExportError(f'{path.stem} cannot be exported for OpenVINO: {error}') from error
+    openvino.save_model(model, str(target), compress_to_fp16=False)
+    for file in (path, path.with_name(f'{path.name}.data')):
+        file.unlink(missing_ok=True)
 
 
-def traced(module: nn.Module, example_inputs: tuple[Tensor, ...],
-           dynamic_shapes: tuple[Any, ...]) -> torch.export.ExportedProgram:
-    """What torch.export makes of a module, without its conditions on sizes.
+def to_pt2(module: nn.Module, example_inputs: tuple[Tensor, ...], dynamic_shapes: tuple[Any, ...],
+           path: Path) -> None:
+    """Write a module as a ``torch.export`` archive; see :func:`to_onnx` for the arguments."""
+    with convert_export_errors(path.stem), torch.no_grad():
+        torch.export.save(trace(module, example_inputs, dynamic_shapes), path)
+
+
+def trace(module: nn.Module, example_inputs: tuple[Tensor, ...],
+          dynamic_shapes: tuple[Any, ...]) -> torch.export.ExportedProgram:
+    """Return the exported program of a module, without its assertions on sizes.
 
     Many of these cannot be proven before a size is known, such as that a level has more than one
-    row. What they might hide is found by :mod:`.verification`, on several sizes and batches.
+    row. :mod:`.verification` finds real errors on several sizes and batch sizes.
     """
     program = torch.export.export(
         module,
@@ -160,19 +176,16 @@ def traced(module: nn.Module, example_inputs: tuple[Tensor, ...],
 
 
 @contextmanager
-def reported(name: str) -> Iterator[None]:
-    """Context manager that turns what torch raises while it exports into an ExportError.
-
-    torch's remarks are dropped.
-    """
+def convert_export_errors(name: str) -> Iterator[None]:
+    """Context manager that turns errors of torch into an ExportError, and hides its warnings."""
     with ExitStack() as stack:
         for logger in ('torch.onnx', 'torch.export', 'onnxscript'):
-            stack.enter_context(errors_alone(logging.getLogger(logger)))
+            stack.enter_context(log_errors_only(logging.getLogger(logger)))
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter('ignore')
-        printed = io.StringIO()
-        stack.enter_context(redirect_stdout(printed))
-        stack.enter_context(redirect_stderr(printed))
+        output = io.StringIO()
+        stack.enter_context(redirect_stdout(output))
+        stack.enter_context(redirect_stderr(output))
         try:
             yield
         except (RuntimeError, ValueError, TypeError, AssertionError) as error:

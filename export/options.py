@@ -1,4 +1,4 @@
-"""Options of exports; importing them takes no time."""
+"""Options of exports, without slow imports."""
 from __future__ import annotations
 
 import math
@@ -9,39 +9,42 @@ from typing import Literal
 from colonnade.common.errors import UserError
 from colonnade.common.options import option
 
-FORMATS = ('onnx', 'openvino', 'archive')
-WHAT = ('model', 'features')
-PRECISIONS = ('float32', 'int8')
+CHOICES = dict(
+    format=('onnx', 'openvino', 'pt2'),
+    component=('model', 'features'),
+    precision=('float32', 'int8'))
 
 
 @dataclass
 class ExportOptions:
-    """What to write, as ``colonnade export --help`` says it."""
-    format: Literal['onnx', 'openvino', 'archive'] = option(
-        'onnx, for onnxruntime and others (default), openvino, or an archive for torch', 'onnx')
-    what: Literal['model', 'features'] = option(
-        'the whole model (default), or the maps of its backbone and pyramid', 'model')
-    precision: Literal['float32',
-                       'int8'] = option('float32 (default), or int8: smaller, calibrated on images',
-                                        'float32')
-    calibrate: Path | str | None = option('folder of images, for --precision int8', metavar='DIR')
-    num_images: int = option('of DIR to calibrate on (%(default)s)', 100, metavar='N')
+    """Options of ``colonnade export``."""
+    format: Literal['onnx', 'openvino', 'pt2'] = option(
+        'file format: ONNX, OpenVINO or torch.export archive (default: %(default)s)', 'onnx')
+    component: Literal['model', 'features'] = option(
+        'export the full model, or the feature maps of its backbone and pyramid (default: '
+        '%(default)s)', 'model')
+    precision: Literal['float32', 'int8'] = option(
+        'number format; int8 is smaller and is calibrated on images (default: %(default)s)',
+        'float32')
+    calibration_images: Path | str | None = option(
+        'folder of images for --precision int8', metavar='DIR')
+    num_images: int = option(
+        'maximum number of calibration images (default: %(default)s)', 100, metavar='N')
     tolerance: float = option(
-        'by how many times more than torch the graphs may deviate from float64 (%(default)g); up '
-        'to 10 times that is a warning, more an error',
+        'maximum deviation of the graphs from float64, relative to that of torch (default: '
+        '%(default)g); up to 10 times the tolerance is a warning, more an error',
         10.,
         metavar='FACTOR')
 
     def __post_init__(self) -> None:
-        for key, legal in (('format', FORMATS), ('what', WHAT), ('precision', PRECISIONS)):
-            if getattr(self, key) not in legal:
-                raise UserError(f'{key} must be {" or ".join(legal)}, got {getattr(self, key)!r}')
+        for key, choices in CHOICES.items():
+            if (value := vars(self)[key]) not in choices:
+                raise UserError(f'{key} must be {" or ".join(choices)}, got {value!r}')
         if not 1 <= self.tolerance < math.inf:
-            raise UserError('--tolerance must be at least 1, since it is by how many times more '
-                            f'than torch the graph may deviate, got {self.tolerance:g}')
-        if self.precision == 'int8' and self.calibrate is None:
-            raise UserError('--precision int8 needs --calibrate: images of your own')
-        if self.precision != 'int8' and self.calibrate is not None:
-            raise UserError('--calibrate is for --precision int8')
+            raise UserError(f'--tolerance must be at least 1, got {self.tolerance:g}')
+        if self.precision == 'int8' and self.calibration_images is None:
+            raise UserError('--precision int8 requires --calibration-images')
+        if self.precision != 'int8' and self.calibration_images is not None:
+            raise UserError('--calibration-images requires --precision int8')
         if self.precision == 'int8' and self.format != 'onnx':
-            raise UserError(f'precision=int8 is for format=onnx, got {self.format!r}')
+            raise UserError(f'--precision int8 requires --format onnx, got {self.format!r}')

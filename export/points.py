@@ -1,4 +1,4 @@
-"""RTMDet-Ins as two graphs with suppression between them: scores of points, and dynamic masks.
+"""Graphs of RTMDet-Ins: predictions at points, and dynamic masks after NMS.
 
 Shapes: ``K`` classes, ``P`` parameters of a dynamic mask head, ``n`` objects.
 """
@@ -14,21 +14,22 @@ from mmdet.models.task_modules.prior_generators import MlvlPointGenerator
 from torch import Tensor, nn
 from torch.export import Dim
 
-from .detector_graphs import MAP, image_graph, maps_graph, only, overlap_of
+from .detector_graphs import (MAP, build_image_graph, build_maps_graph, get_nms_threshold,
+                              require_type)
 from .graphs import ExportError, Graph, ImageSizeLimits, Size
 
 
 class Points(nn.Module):
-    """From an image to what RTMDet-Ins says of each point of each level."""
+    """Predictions of RTMDet-Ins at each point of each level."""
 
     def __init__(self, model: RTMDet) -> None:
         super().__init__()
         self.model = model
 
     def forward(self, image: Tensor) -> tuple[Tensor, ...]:
-        """For each level ``(1, channels, h, w)``, then prototypes of masks.
+        """Return scores, distances and mask parameters of each level, then mask prototypes.
 
-        Channels are scores of ``K`` classes, then 4 distances, then ``P`` parameters.
+        They have ``K``, 4 and ``P`` channels, ``(1, channels, h, w)``.
         """
         logits, distances, kernels, prototypes = self.model.bbox_head(
             self.model.extract_feat(image))
@@ -36,7 +37,7 @@ class Points(nn.Module):
 
 
 class DynamicMasks(nn.Module):
-    """Masks by a small network for each object, whose parameters the point has predicted."""
+    """Masks from a small network per object, whose parameters were predicted at its point."""
 
     def __init__(self, head: RTMDetInsHead) -> None:
         super().__init__()
@@ -45,38 +46,40 @@ class DynamicMasks(nn.Module):
         self.weights, self.biases = list(head.weight_nums), list(head.bias_nums)
 
     def forward(self, *tensors: Tensor) -> Tensor:
-        """Prototypes ``(1, C, h, w)``, parameters ``(n, P)`` and points: logits ``(n, h, w)``.
+        """Return mask logits ``(n, h, w)`` for prototypes, parameters and points.
 
-        Points are x, y and the stride of their level, ``(n, 3)``.
+        Args:
+            *tensors: Prototypes ``(1, C, h, w)``, parameters ``(n, P)``, and points ``(n, 3)``: x,
+                y and the stride of their level.
         """
         prototypes, kernels, points = tensors
         height, width = prototypes.shape[2:]
         x = (torch.arange(width) + self.offset) * self.stride[0]
         y = (torch.arange(height) + self.offset) * self.stride[1]
         grid = torch.stack((x.expand(height, -1), y[:, None].expand(-1, width))).flatten(1)
-        near = (points[:, :2, None] - grid) / (points[:, 2:, None] * 8)  # (n, 2, h * w)
-        values = torch.cat((near, prototypes.flatten(2).expand(points.shape[0], -1, -1)), 1)
+        offsets = (points[:, :2, None] - grid) / (points[:, 2:, None] * 8)  # (n, 2, h * w)
+        values = torch.cat((offsets, prototypes.flatten(2).expand(points.shape[0], -1, -1)), 1)
         parameters = kernels.split(self.weights + self.biases, 1)
-        num = len(self.weights)
-        for layer, (weight,
-                    bias) in enumerate(zip(parameters[:num], parameters[num:], strict=True)):
-            weight = weight.unflatten(1, (self.biases[layer], -1))
-            values = torch.baddbmm(bias[..., None], weight, values)
-            if layer < num - 1:
+        num_layers = len(self.weights)
+        for layer in range(num_layers):
+            weight = parameters[layer].unflatten(1, (self.biases[layer], -1))
+            values = torch.baddbmm(parameters[num_layers + layer][..., None], weight, values)
+            if layer < num_layers - 1:
                 values = values.relu()
         return values.unflatten(2, (height, width))[:, 0]
 
 
-def point_graphs(model: RTMDet, sides: ImageSizeLimits) -> tuple[list[Graph], dict[str, Any]]:
-    """The graphs of RTMDet-Ins, and what the runtime does between and behind them.
+def build_point_graphs(model: RTMDet,
+                       limits: ImageSizeLimits) -> tuple[list[Graph], dict[str, Any]]:
+    """Return the graphs of RTMDet-Ins, and the postprocessing of the runtime.
 
     Raises:
-        ExportError: If it has a part that does what the runtime does not.
+        ExportError: If the runtime does not support a component.
     """
     head = model.bbox_head
-    only(head, RTMDetInsHead, RTMDetInsSepBNHead)
-    only(head.prior_generator, MlvlPointGenerator)
-    only(head.bbox_coder, DistancePointBBoxCoder)
+    require_type(head, RTMDetInsHead, RTMDetInsSepBNHead)
+    require_type(head.prior_generator, MlvlPointGenerator)
+    require_type(head.bbox_coder, DistancePointBBoxCoder)
     if not head.use_sigmoid_cls:
         raise ExportError('RTMDet-Ins with softmax cannot be exported')
     strides, test_cfg = head.prior_generator.strides, head.test_cfg
@@ -91,16 +94,15 @@ def point_graphs(model: RTMDet, sides: ImageSizeLimits) -> tuple[list[Graph], di
         least_score=float(test_cfg.get('score_thr', 0)),
         min_size=float(test_cfg.get('min_bbox_size', -1)),
         max_per_image=int(test_cfg.max_per_img),
-        overlap=overlap_of(test_cfg.nms, 'model.test_cfg'),
+        overlap=get_nms_threshold(test_cfg.nms, 'model.test_cfg'),
         threshold=float(test_cfg.mask_thr_binary))
     return [
-        image_graph('points', Points(model), sides, [*outputs, 'prototypes']),
-        masks_graph(head, sides)
+        build_image_graph('points', Points(model), limits, [*outputs, 'prototypes']),
+        _build_masks_graph(head, limits)
     ], postprocess
 
 
-def masks_graph(head: RTMDetInsHead, sides: ImageSizeLimits) -> Graph:
-    """The graph of :class:`DynamicMasks`."""
+def _build_masks_graph(head: RTMDetInsHead, limits: ImageSizeLimits) -> Graph:
     stride, objects = head.prior_generator.strides[0], {0: Dim('objects', min=1)}
 
     def make_inputs(size: Size) -> tuple[Tensor, ...]:
@@ -109,5 +111,5 @@ def masks_graph(head: RTMDetInsHead, sides: ImageSizeLimits) -> Graph:
         points = torch.tensor([[3., 5., 1.]]) * torch.arange(1, 6)[:, None] * stride[0]
         return prototypes, torch.randn(len(points), head.num_gen_params), points
 
-    return maps_graph('masks', DynamicMasks(head), sides, make_inputs, [MAP, objects, objects],
-                      ['prototypes', 'kernels', 'points'], ['masks'])
+    return build_maps_graph('masks', DynamicMasks(head), limits, make_inputs,
+                            [MAP, objects, objects], ['prototypes', 'kernels', 'points'], ['masks'])

@@ -1,4 +1,4 @@
-"""How the runtime is to prepare images, from a config's test pipeline and data preprocessor."""
+"""Preprocessing of the runtime, from the test pipeline and data preprocessor of a config."""
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -8,109 +8,98 @@ from mmdet.models import DetDataPreprocessor
 from torch import nn
 
 from colonnade.inference import Model
-from colonnade.inference.test_pipeline import steps_for_arrays
-from colonnade.settings.pipeline_steps import kind_of_step, loads_annotations
+from colonnade.inference.test_pipeline import get_array_steps
+from colonnade.settings.pipeline_steps import get_step_type, is_loading_annotations
 
 from .graphs import ExportError, ImageSizeLimits
 
 Values = dict[str, Any]
 
 
-def preprocess_of(model: Model, sides: ImageSizeLimits) -> Values:
-    """What ``model.json`` says of preparing images; the runtime's ``Preprocess`` reads it.
+def build_preprocess(model: Model, limits: ImageSizeLimits) -> Values:
+    """Return ``preprocess`` of ``model.json``, which the runtime's ``Preprocess`` reads.
 
     Args:
-        model: With its config.
-        sides: Heights and widths that the graphs take.
+        model: Model with its config.
+        limits: Valid image sizes of the graphs.
 
     Raises:
-        ExportError: If the pipeline or the data preprocessor does what the runtime does not.
+        ExportError: If the runtime does not support the pipeline or the data preprocessor.
     """
-    given = model.module.data_preprocessor
-    three = dict(mean=[0., 0., 0.], std=[1., 1., 1.])
-    if given._enable_normalize:
-        three = {key: getattr(given, key).flatten().tolist() for key in three}
-    for key, values in three.items():
+    preprocessor = model.module.data_preprocessor
+    stats = dict(mean=[0., 0., 0.], std=[1., 1., 1.])
+    if preprocessor._enable_normalize:
+        stats = dict(mean=preprocessor.mean.flatten().tolist(),
+                     std=preprocessor.std.flatten().tolist())  # yapf: disable
+    for key, values in stats.items():
         if len(values) != 3:
             raise ExportError(f'data_preprocessor.{key} must have three values, got {values}')
     return dict(
-        steps=[step for given in steps_for_arrays(model.cfg) for step in exported_step(given)],
-        channels='RGB' if given._channel_conversion else 'BGR',
-        **three,
-        pad=padding_of(given),
-        multiple=sides.multiple,
-        least=sides.least)
+        steps=[each for step in get_array_steps(model.cfg) for each in convert_step(step)],
+        channels='RGB' if preprocessor._channel_conversion else 'BGR',
+        **stats,
+        pad=_get_padding(preprocessor),
+        multiple=limits.multiple,
+        least=limits.minimum)
 
 
-def padding_of(given: nn.Module) -> Values | None:
-    """How a data preprocessor pads normalised images.
-
-    Raises:
-        ExportError: If it is neither mmdet's nor mmseg's.
-    """
-    if isinstance(given, DetDataPreprocessor):
-        return dict(multiple=given.pad_size_divisor, value=float(given.pad_value))
-    if type(given).__name__ != 'SegDataPreProcessor':  # whose class brings mmseg
-        raise ExportError(f'data_preprocessor {type(given).__name__} cannot be exported: there are '
-                          'DetDataPreprocessor and SegDataPreProcessor')
-    test_cfg = given.test_cfg
+def _get_padding(preprocessor: nn.Module) -> Values | None:
+    """Return how a data preprocessor pads normalized images."""
+    if isinstance(preprocessor, DetDataPreprocessor):
+        return dict(multiple=preprocessor.pad_size_divisor, value=float(preprocessor.pad_value))
+    name = type(preprocessor).__name__
+    if name != 'SegDataPreProcessor':  # by name, since its class would import mmseg
+        raise ExportError(f'data_preprocessor {name} cannot be exported: expected '
+                          'DetDataPreprocessor or SegDataPreProcessor')
+    test_cfg = preprocessor.test_cfg
     if not test_cfg:
         return None
     size = test_cfg.get('size')
     return dict(
         size=list(size) if size else None,
         multiple=test_cfg.get('size_divisor') or 1,
-        value=float(given.pad_val))
+        value=float(preprocessor.pad_val))
 
 
-def exported_step(step: Mapping[str, Any]) -> list[Values]:
-    """A step of a test pipeline as the runtime has it; none of a step that changes no image.
+def convert_step(step: Mapping[str, Any]) -> list[Values]:
+    """Return a step of a test pipeline for the runtime, or nothing if it changes no image.
 
     Raises:
-        ExportError: If the runtime has no such step.
+        ExportError: If the runtime does not support the step.
     """
-    kind = kind_of_step(dict(step))
+    kind = get_step_type(dict(step))
     if kind == 'LoadImageFromNDArray':
-        expect(step, to_float32=False)
+        _require(step, to_float32=False)
         return []
-    if loads_annotations(dict(step)) or kind in ('PackDetInputs', 'PackSegInputs'):
+    if is_loading_annotations(dict(step)) or kind in ('PackDetInputs', 'PackSegInputs'):
         return []
     if kind == 'Resize':
-        return [resize_step(step)]
+        _require(step, interpolation='bilinear', backend='cv2')
+        resize: Values = dict(type='resize', keep_ratio=bool(step.get('keep_ratio', False)))
+        for name, key in (('scale', 'scale'), ('scale_factor', 'factor')):
+            if value := step.get(name):  # width and height
+                resize[key] = [value] * 2 if isinstance(value, (int, float)) else list(value)
+        return [resize]
     if kind == 'Pad':
-        return [pad_step(step)]
-    raise ExportError(f'{kind} of the test pipeline cannot be exported: the runtime has Resize and '
-                      'Pad')
+        _require(step, padding_mode='constant')
+        value = step.get('pad_val', 0)
+        value = value.get('img', 0) if isinstance(value, Mapping) else value
+        size = step.get('size')  # width and height
+        pad = dict(
+            type='pad',
+            size=list(size)[::-1] if size else None,
+            multiple=step.get('size_divisor') or 1,
+            square=bool(step.get('pad_to_square', False)),
+            value=[value] * 3 if isinstance(value, (int, float)) else list(value)[::-1])
+        return [pad]
+    raise ExportError(f'{kind} of the test pipeline cannot be exported: the runtime supports only '
+                      'Resize and Pad')
 
 
-def expect(step: Mapping[str, Any], **settings: Any) -> None:
-    """Raise an ExportError where a step has another setting, which the runtime does not have."""
+def _require(step: Mapping[str, Any], **settings: Any) -> None:
+    """Raise an ExportError if a step has a setting that the runtime does not support."""
     for key, value in settings.items():
         if step.get(key, value) != value:
-            raise ExportError(f'{kind_of_step(dict(step))} of the test pipeline cannot be exported '
-                              f'with {key}={step[key]!r}: the runtime has {value!r}')
-
-
-def resize_step(step: Mapping[str, Any]) -> Values:
-    """``Resize``; its scales are width and height."""
-    expect(step, interpolation='bilinear', backend='cv2')
-    found: Values = dict(type='resize', keep_ratio=bool(step.get('keep_ratio', False)))
-    for name, key in (('scale', 'scale'), ('scale_factor', 'factor')):
-        value = step.get(name)
-        if value:
-            found[key] = [value] * 2 if isinstance(value, (int, float)) else list(value)
-    return found
-
-
-def pad_step(step: Mapping[str, Any]) -> Values:
-    """``Pad``, whose size is width and height, and whose colour is blue, green and red."""
-    expect(step, padding_mode='constant')
-    value = step.get('pad_val', 0)
-    value = value.get('img', 0) if isinstance(value, Mapping) else value
-    size = step.get('size')
-    return dict(
-        type='pad',
-        size=list(size)[::-1] if size else None,
-        multiple=step.get('size_divisor') or 1,
-        square=bool(step.get('pad_to_square', False)),
-        value=[value] * 3 if isinstance(value, (int, float)) else list(value)[::-1])
+            raise ExportError(
+                f'{get_step_type(dict(step))} of the test pipeline cannot be exported '
+                f'with {key}={step[key]!r}: the runtime supports only {value!r}')

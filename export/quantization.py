@@ -1,8 +1,8 @@
-"""Graphs of 8-bit whole numbers, by onnxruntime's own static quantisation.
+"""Graphs with 8-bit integers, by static quantization of onnxruntime.
 
-Convolutions and linear layers are quantised. Their weights take 7 of 8 bits for each channel:
-sums do not overflow then, on any processor. Ranges of what goes in and out are those of the user's
-images. All else stays float32: products of attention, norms, softmax, activations, resizing.
+Convolutions and linear layers are quantized per channel. Weights use 7 of 8 bits, so that sums do
+not overflow on any processor. Activation ranges are calibrated on images. Everything else stays in
+float32: matmuls of attention, norms, softmax, activations, resizing.
 """
 from __future__ import annotations
 
@@ -16,50 +16,50 @@ from typing import Any
 import numpy as np
 
 from colonnade.common.atomic_files import write_json
-from colonnade.common.console_logging import errors_alone
+from colonnade.common.console_logging import log_errors_only
 from colonnade.common.errors import file_errors
-from colonnade.common.hashing import sha256_of
+from colonnade.common.hashing import compute_sha256
 from colonnade.runtime import ImageError, Model, load
-from colonnade.runtime.description import NAME
 from colonnade.runtime.images import SUFFIXES
+from colonnade.runtime.metadata import METADATA_FILE
 
 from .graphs import ExportError
 
-OPERATORS = ['Conv', 'Gemm', 'MatMul']  # of MatMul, those by a weight
+OPERATORS = ['Conv', 'Gemm', 'MatMul']  # MatMul only with weights
 
 
 @file_errors()
-def calibration_images(place: str | Path | None, num_images: int) -> list[Path]:
-    """The images that ranges are taken of: evenly from a folder and those below it.
+def find_calibration_images(path: str | Path | None, num_images: int) -> list[Path]:
+    """Return images for calibration, evenly spaced in a folder and its subfolders.
 
     Args:
-        place: The folder, or one image; None for no images.
-        num_images: At most.
+        path: Folder or image; None for no images.
+        num_images: Maximum number of images.
 
     Raises:
-        ExportError: If there are none in it.
+        ExportError: If there are no images.
     """
-    if place is None:
+    if path is None:
         return []
     if num_images < 1:
         raise ExportError(f'--num-images must be at least 1, got {num_images}')
-    place = Path(place)
-    if not place.exists():
-        raise ExportError(f'--calibrate: no folder {place}')
-    found = [place] if place.is_file() else sorted(
-        path for path in place.rglob('*') if path.suffix.lower() in SUFFIXES)
-    if not found:
-        raise ExportError(f'--calibrate: no images in {place}')
-    chosen = np.linspace(0, len(found) - 1, min(num_images, len(found))).round().astype(int)
-    return [found[index] for index in chosen]
+    path = Path(path)
+    if not path.exists():
+        raise ExportError(f'--calibration-images: no such file or folder: {path}')
+    images = [path] if path.is_file() else sorted(
+        each for each in path.rglob('*') if each.suffix.lower() in SUFFIXES)
+    if not images:
+        raise ExportError(f'--calibration-images: no images in {path}')
+    indices = np.linspace(0, len(images) - 1, min(num_images, len(images))).round().astype(int)
+    return [images[index] for index in indices]
 
 
-def quantise(folder: Path, images: list[Path]) -> None:
-    """Replace the graphs of an exported folder by those of whole numbers.
+def quantize_model(folder: Path, images: list[Path]) -> None:
+    """Replace the graphs of an exported folder by quantized ones.
 
     Args:
-        folder: With graphs of ONNX in float32, and a ``model.json``.
-        images: That ranges are taken of. The runtime prepares them.
+        folder: Folder with ONNX graphs in float32, and a ``model.json``.
+        images: Images for calibration, which the runtime preprocesses.
 
     Raises:
         ExportError: If an image cannot be read, or a graph gets no input from any of them.
@@ -68,31 +68,22 @@ def quantise(folder: Path, images: list[Path]) -> None:
     model = load(folder)
     with tempfile.TemporaryDirectory(dir=folder, prefix='.int8-') as scratch:
         for name, graph in model.graphs.items():
-            quantise_graph(graph.path, Path(scratch, graph.path.name), Inputs(model, name, images))
-        for path in sorted(Path(scratch).iterdir()):  # all are made
+            target = Path(scratch, graph.path.name)
+            _quantize_graph(graph.path, target, CalibrationReader(model, name, images))
+        for path in sorted(Path(scratch).iterdir()):
             path.replace(folder / path.name)
-    about = json.loads((folder / NAME).read_text(encoding='utf-8'))
-    for each in about['graphs'].values():
-        each.update(sha256=sha256_of(folder / each['file']), weights=[])
-    write_json(folder / NAME, {**about, 'precision': 'int8'})
+    metadata = json.loads((folder / METADATA_FILE).read_text(encoding='utf-8'))
+    for each in metadata['graphs'].values():
+        each.update(sha256=compute_sha256(folder / each['file']), weights=[])
+    write_json(folder / METADATA_FILE, {**metadata, 'precision': 'int8'})
 
 
-def quantise_graph(source: Path, target: Path, inputs: Inputs) -> None:
-    """Write a graph of whole numbers.
-
-    Args:
-        source: The graph in float32.
-        target: File to write.
-        inputs: What it takes for some images.
-
-    Raises:
-        ExportError: If onnxruntime cannot quantise it.
-    """
-    from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
+def _quantize_graph(source: Path, target: Path, inputs: CalibrationReader) -> None:
+    from onnxruntime.quantization import QuantFormat, QuantType, quantize_static  # optional
     from onnxruntime.quantization.shape_inference import quant_pre_process
-    with errors_alone(logging.getLogger()):  # to which onnxruntime's tool logs its remarks
+    with log_errors_only(logging.getLogger()):  # onnxruntime logs to the root logger
         prepared = target.with_name(f'prepared-{target.name}')
-        # its own inference of symbolic shapes fails on sizes that are computed
+        # onnxruntime's symbolic shape inference fails on computed sizes.
         quant_pre_process(str(source), str(prepared), skip_symbolic_shape=True)
         quantize_static(
             str(prepared),
@@ -108,45 +99,45 @@ def quantise_graph(source: Path, target: Path, inputs: Inputs) -> None:
         prepared.unlink()
 
 
-class Inputs:
-    """What a graph of a model takes for each image; onnxruntime's ``CalibrationDataReader``.
+class CalibrationReader:
+    """Inputs of a graph for each image, as onnxruntime's ``CalibrationDataReader``.
 
-    Graphs behind others see what these give, as when the model predicts.
+    Graphs after others get the outputs of these, as in prediction.
 
     Args:
-        model: The exported model.
-        name: Of the graph.
-        images: Paths.
+        model: Exported model.
+        name: Name of the graph.
+        images: Paths of the images.
     """
 
     def __init__(self, model: Model, name: str, images: list[Path]) -> None:
         self._model, self._name, self._images = model, name, images
-        self._waiting = self._each()
+        self._iterator = self._iter_inputs()
 
     def get_next(self) -> dict[str, np.ndarray] | None:
-        """The next inputs by their names; None at the end."""
-        return next(self._waiting, None)
+        """Return the next inputs by name, or None at the end."""
+        return next(self._iterator, None)
 
-    def _each(self) -> Iterator[dict[str, np.ndarray]]:
-        seen = 0
+    def _iter_inputs(self) -> Iterator[dict[str, np.ndarray]]:
+        num_inputs = 0
         for path in self._images:
             try:
-                taken = fed(self._model, self._name, path)
+                inputs = self._record_inputs(path)
             except ImageError as error:
-                raise ExportError(f'--calibrate: {error}') from error
-            seen += len(taken)
-            yield from taken
-        if not seen:
-            raise ExportError(f'--calibrate: none of {len(self._images)} images gives the graph '
-                              f'{self._name} an input: take images with objects')
+                raise ExportError(f'--calibration-images: {error}') from error
+            num_inputs += len(inputs)
+            yield from inputs
+        if not num_inputs:
+            raise ExportError(f'--calibration-images: none of {len(self._images)} images gives the '
+                              f'graph {self._name} an input: use images with objects')
 
-
-def fed(model: Model, name: str, image: Path) -> list[dict[str, np.ndarray]]:
-    """What a graph takes while a model predicts an image."""
-    found: list[dict[str, Any]] = []
-    model.observe = lambda graph, feeds: found.append(feeds) if graph == name else None
-    try:
-        model.predict(image)
-    finally:
-        model.observe = None
-    return found
+    def _record_inputs(self, image: Path) -> list[dict[str, np.ndarray]]:
+        """Return the inputs of the graph while the model predicts an image."""
+        recorded: list[dict[str, Any]] = []
+        self._model.observe = \
+            lambda graph, feeds: recorded.append(feeds) if graph == self._name else None
+        try:
+            self._model.predict(image)
+        finally:
+            self._model.observe = None
+        return recorded

@@ -1,6 +1,6 @@
-"""Whole segmenters as one graph each: from a normalised image to logits of the head's size.
+"""Export of segmenters: one graph from normalized images to logits at the resolution of the head.
 
-The runtime enlarges logits as mmseg does. Auxiliary heads are of training, and left out.
+The runtime upsamples logits as mmseg does. Auxiliary heads are omitted.
 
 Shapes: ``B`` images, ``K`` classes, ``Q`` queries, ``h, w`` the head's map.
 """
@@ -17,27 +17,26 @@ from mmseg.models.utils import Upsample, resize
 from torch import Tensor, nn
 
 from colonnade.inference import Model
-from colonnade.models.fusion.label_maps import is_replaced, is_whole
+from colonnade.models.fusion.label_maps import is_replaced, is_segmented_at_once
 from colonnade.models.replacement import copy_with_subclasses
 
-from .exporter import ExportOptions, Plan
-from .features import sides_of
-from .graphs import ExportError, Graph, images_of
-from .preprocessing import preprocess_of
+from .exporter import ExportOptions, ExportPlan
+from .features import get_size_limits
+from .graphs import ExportError, Graph, make_images
+from .preprocessing import build_preprocess
 
 
 class Segmenter(nn.Module):
-    """From images to what the head says of them."""
+    """Segmenter without upsampling of the logits."""
 
     def __init__(self, model: EncoderDecoder) -> None:
         super().__init__()
-        self.model = for_any_size(model)
+        self.model = make_sizes_dynamic(model)
 
     def forward(self, image: Tensor) -> Tensor | tuple[Tensor, Tensor]:
-        """Images ``(B, 3, H, W)`` to logits ``(B, K, h, w)``.
+        """Return logits ``(B, K, h, w)`` of images.
 
-        Of Mask2Former, and of one image: scores of classes ``(1, Q, K + 1)``, and logits of masks
-        ``(1, Q, h, w)``.
+        Mask2Former returns class scores ``(1, Q, K + 1)`` and mask logits ``(1, Q, h, w)``.
         """
         maps = self.model.extract_feat(image)
         if isinstance(self.model.decode_head, Mask2FormerHead):
@@ -46,30 +45,31 @@ class Segmenter(nn.Module):
         return self.model.decode_head(maps)
 
 
-class PoolOfAnySize(nn.AdaptiveAvgPool2d):
-    """torch's, whose regions follow sizes that a graph does not know yet."""
+class DynamicPool(nn.AdaptiveAvgPool2d):
+    """Adaptive average pooling for sizes that are unknown when the graph is traced."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """``(B, C, h, w)`` to ``(B, C, *output_size)``, by one product for each side."""
+        """Pool ``(B, C, h, w)`` to ``(B, C, *output_size)``, with one matmul per axis."""
         size = self.output_size
         height, width = (size, size) if isinstance(size, int) else size
-        rows, columns = means(height, x.shape[2]), means(width, x.shape[3])
+        rows, columns = (build_pooling_matrix(number, length)
+                         for number, length in zip((height, width), x.shape[2:], strict=True))
         return rows.to(x.dtype) @ x @ columns.to(x.dtype).mT
 
 
-def means(number: int, length: int) -> Tensor:
-    """The mean of each of some regions of a line, ``(number, length)``; see ``AdaptiveAvgPool``."""
+def build_pooling_matrix(number: int, length: int) -> Tensor:
+    """Return the matrix ``(number, length)`` of adaptive average pooling along one axis."""
     index = torch.arange(number)[:, None]
     start, end = index * length // number, ((index + 1) * length + number - 1) // number
-    place = torch.arange(length)
-    return ((place >= start) & (place < end)) / (end - start)
+    position = torch.arange(length)
+    return ((position >= start) & (position < end)) / (end - start)
 
 
-class UpsampleOfAnySize(Upsample):
-    """mmseg's, which by a whole factor does not round sizes."""
+class DynamicUpsample(Upsample):
+    """mmseg's Upsample, without rounding of sizes for integer factors."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """``(B, C, h, w)`` to ``(B, C, factor * h, factor * w)``."""
+        """Upsample ``(B, C, h, w)`` to ``(B, C, factor * h, factor * w)``."""
         if self.size or not float(self.scale_factor).is_integer():
             return super().forward(x)
         factor = int(self.scale_factor)
@@ -77,40 +77,41 @@ class UpsampleOfAnySize(Upsample):
         return resize(x, size, None, self.mode, self.align_corners, warning=False)
 
 
-def for_any_size(model: EncoderDecoder) -> nn.Module:
-    """Return a copy of a model, with the same tensors, in whose graph all sizes are symbolic."""
+def make_sizes_dynamic(model: EncoderDecoder) -> nn.Module:
+    """Return a copy of a model, with shared tensors, whose graph has only symbolic sizes."""
     if isinstance(model.decode_head, Mask2FormerHead):
-        from .deformable import with_sizes_as_numbers  # brings mmcv's operators
-        return with_sizes_as_numbers(model)
+        from .deformable import use_integer_sizes  # imports mmcv's operators
+        return use_integer_sizes(model)
     return copy_with_subclasses(model, {
-        nn.AdaptiveAvgPool2d: PoolOfAnySize,
-        Upsample: UpsampleOfAnySize
+        nn.AdaptiveAvgPool2d: DynamicPool,
+        Upsample: DynamicUpsample
     })
 
 
-def plan(model: Model, cfg: Config, options: ExportOptions) -> Plan:
-    """The graph of a segmenter.
+def build_plan(model: Model, cfg: Config, options: ExportOptions) -> ExportPlan:
+    """Return the graph of a segmenter.
 
     Raises:
-        ExportError: If it cannot be exported; says why.
+        ExportError: If it cannot be exported.
     """
     module = model.module
-    require_plain(module)
-    sides = sides_of(module)
-    dims, sizes = sides.dims(), sides.sizes()
+    check_exportable(module)
+    limits = get_size_limits(module)
+    dims, sizes = limits.get_dims(), limits.list_sizes()
     outputs: tuple[str, ...] = ('logits', )
-    if isinstance(module.decode_head, Mask2FormerHead):  # whose masked attention fixes the batch
+    if isinstance(module.decode_head, Mask2FormerHead):  # its masked attention fixes the batch size
         del dims[0]
-        sizes, outputs = tuple(size for size in sizes if size[0] == 1), ('scores', 'masks')
+        sizes, outputs = limits.list_sizes(batch_sizes=(1, )), ('scores', 'masks')
     graph = Graph('model',
-                  Segmenter(module).eval(), images_of, (dims, ), ('image', ), outputs, sizes)
-    return Plan('segmentation', (graph, ), preprocess_of(model, sides), postprocess_of(module))
+                  Segmenter(module).eval(), make_images, (dims, ), ('image', ), outputs, sizes)
+    return ExportPlan('segmentation', (graph, ), build_preprocess(model, limits),
+                      build_postprocess(module))
 
 
-def postprocess_of(module: EncoderDecoder) -> dict[str, Any]:
-    """What ``model.json`` says of making labels; the runtime's ``Segmentation`` reads it."""
+def build_postprocess(module: EncoderDecoder) -> dict[str, Any]:
+    """Return ``postprocess`` of ``model.json``, which the runtime's ``Segmentation`` reads."""
     head, windows = module.decode_head, None
-    if not is_whole(module):
+    if not is_segmented_at_once(module):
         windows = dict(size=list(module.test_cfg.crop_size), stride=list(module.test_cfg.stride))
     return dict(
         kind='queries' if isinstance(head, Mask2FormerHead) else 'logits',
@@ -119,18 +120,18 @@ def postprocess_of(module: EncoderDecoder) -> dict[str, Any]:
         windows=windows)
 
 
-def require_plain(module: nn.Module) -> None:
-    """Raise an ExportError for a segmenter or head that does what the runtime does not."""
+def check_exportable(module: nn.Module) -> None:
+    """Raise an ExportError if the runtime does not support a segmenter or its head."""
     if type(module) is not EncoderDecoder:
-        raise ExportError(f'{type(module).__name__} cannot be exported: the runtime has '
+        raise ExportError(f'{type(module).__name__} cannot be exported: the runtime supports only '
                           'EncoderDecoder')
     head = module.decode_head
     if isinstance(head, Mask2FormerHead):
         return
     if not isinstance(head, BaseDecodeHead):
-        raise ExportError(f'decode_head {type(head).__name__} cannot be exported: it is no '
-                          "BaseDecodeHead of mmseg's")
+        raise ExportError(f'decode_head {type(head).__name__} cannot be exported: expected '
+                          "a subclass of mmseg's BaseDecodeHead")
     for name in ('predict', 'predict_by_feat'):
         if is_replaced(head, BaseDecodeHead, name):
-            raise ExportError(f'decode_head {type(head).__name__} cannot be exported: it has a '
-                              f'{name} of its own, which the runtime does not have')
+            raise ExportError(f'decode_head {type(head).__name__} cannot be exported: the runtime '
+                              f'does not support its own {name}')

@@ -1,8 +1,7 @@
-"""Does an exported graph give what the model gives, on several sizes and batches, and how fast?
+"""Comparison of a graph with its PyTorch module: deviation and speed at several sizes.
 
-Rounding alone makes two programs differ, in some models by far more than in others. So graph and
-model are both compared with the model in float64, and the graph may deviate by a multiple of what
-the model does.
+Rounding errors differ much between models. Therefore graph and module are both compared with the
+module in float64, and the graph may deviate by a multiple of the deviation of the module.
 """
 from __future__ import annotations
 
@@ -18,17 +17,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from colonnade.runtime.sessions import OPENVINO, session_of
+from colonnade.runtime.sessions import OPENVINO, load_session
 
 from .graphs import ExportError, Graph, Size
 
-ROUNDS = 5  # of timing, in turns
-#: of the largest value of an output; smaller rounding errors of torch count as this much
-LEAST_ERROR = 1e-6
-#: as that, where a module cannot compute in float64 and the error of torch is unknown
+ROUNDS = 5  # of timing
+#: minimum rounding error of torch, as a fraction of the largest value of an output
+MIN_ERROR = 1e-6
+#: the same if a module does not support float64, so that the error of torch is unknown
 ASSUMED_ERROR = 1e-5
-#: graphs that deviate by so many tolerances are refused, and below that written with a warning
-REFUSED = 10
+REFUSED = 10  # tolerances from which a deviation is an error instead of a warning
 
 Arrays = list[np.ndarray]
 Run = Callable[[tuple[Tensor, ...]], Arrays]
@@ -36,19 +34,19 @@ Run = Callable[[tuple[Tensor, ...]], Arrays]
 
 @dataclass(frozen=True)
 class Comparison:
-    """A graph beside the module that it was made of.
+    """Comparison of a graph with its module.
 
     Attributes:
-        name: Of the graph.
-        num_sizes: How many sizes and batches were compared.
-        absolute: The largest deviation of a value from torch.
-        relative: The largest deviation of a value from torch, by the largest value of its output.
-        factor: The largest deviation of an output from float64, by that of torch.
-        output: The name of that output.
-        num_bytes: Of the graph's files.
-        seconds: Of the module and of the graph, for ``size``: the median of some runs in turns.
-        size: Batch, height and width.
-        warning: What is to be known before the graph is used; empty if nothing is.
+        name: Name of the graph.
+        num_sizes: Number of compared sizes.
+        absolute: Largest absolute deviation from torch.
+        relative: Largest deviation from torch, relative to the largest value of the output.
+        factor: Largest deviation of an output from float64, relative to that of torch.
+        output: Name of that output.
+        num_bytes: Size of the files of the graph.
+        seconds: Median time of module and graph for ``size``.
+        size: Batch size, height and width.
+        warning: Message to show to the user, or an empty string.
     """
     name: str
     num_sizes: int
@@ -64,151 +62,144 @@ class Comparison:
     def __str__(self) -> str:
         module, graph = (1000 * seconds for seconds in self.seconds)
         batch, height, width = self.size
-        return (f'{self.name}: {self.num_bytes / 1e6:.1f} MB; {self.num_sizes} sizes and batches '
-                f'deviate by at most {self.absolute:.1e}, {self.relative:.1e} of the largest '
-                f'value; {batch} x 3 x {height} x {width} takes {graph:.1f} ms, torch '
-                f'{module:.1f} ms')
+        return (f'{self.name}: {self.num_bytes / 1e6:.1f} MB; maximum deviation '
+                f'{self.absolute:.1e}, {self.relative:.1e} of the largest value, for '
+                f'{self.num_sizes} sizes; {batch} x 3 x {height} x {width} takes {graph:.1f} ms, '
+                f'torch {module:.1f} ms')
 
 
 def compare(graph: Graph, path: Path) -> Comparison:
     """Run a graph and its module on the same inputs of all its sizes.
 
-    Args:
-        graph: What was exported.
-        path: Its file.
-
     Raises:
-        ExportError: If the file does not run, or gives outputs of other number, shape or type.
+        ExportError: If the file does not run, or its outputs have another shape or type.
     """
-    run_module, run_file = module_runner(graph.module), file_runner(graph, path)
-    run_exact = module_runner(copy.deepcopy(graph.module).double())
+    run_module, run_file = build_module_runner(graph.module), build_file_runner(graph, path)
+    run_exact = build_module_runner(copy.deepcopy(graph.module).double())
     absolute = relative = 0.
     factor, output = 0., graph.output_names[0]
     for size in graph.sizes:
         inputs = graph.make_inputs(size)
         expected = run_module(inputs)
         try:
-            found = run_file(inputs)
-        except Exception as error:  # onnxruntime's own, of several kinds
-            raise ExportError(f'{graph.name} does not run for {shown(size)}: {error}') from error
-        for deviation, largest in deviations(graph, size, found, expected):
+            actual = run_file(inputs)
+        except Exception as error:  # onnxruntime raises errors of many types
+            raise ExportError(
+                f'{graph.name} does not run for {format_size(size)}: {error}') from error
+        for deviation, largest in iter_deviations(graph, size, actual, expected):
             absolute = max(absolute, deviation)
             relative = max(relative, deviation / largest if largest else deviation)
-        exact = exact_outputs(run_exact, inputs, expected)
-        least = ASSUMED_ERROR if exact is None else LEAST_ERROR
+        exact = run_in_float64(run_exact, inputs, expected)
+        min_error = ASSUMED_ERROR if exact is None else MIN_ERROR
         for name, *arrays in zip(
-                graph.output_names, found, expected, exact or expected, strict=True):
-            factor, output = max((factor, output), (error_factor(*arrays, least=least), name))
+                graph.output_names, actual, expected, exact or expected, strict=True):
+            error_factor = compute_error_factor(*arrays, min_error=min_error)
+            factor, output = max((factor, output), (error_factor, name))
     size = max(graph.sizes, key=lambda size: size[1] * size[2] / size[0])
-    seconds = timed(graph.make_inputs(size), run_module, run_file)
-    num_bytes = sum(file.stat().st_size for file in files_of(path))
+    seconds = measure_time(graph.make_inputs(size), run_module, run_file)
+    num_bytes = sum(file.stat().st_size for file in list_files(path))
     return Comparison(graph.name, len(graph.sizes), absolute, relative, factor, output, num_bytes,
                       seconds, size)
 
 
 def verify(graph: Graph, path: Path, tolerance: float) -> Comparison:
-    """:func:`compare`, with a warning if the deviation is above a tolerance.
+    """Call :func:`compare`, and warn if the deviation exceeds a tolerance.
 
     Args:
-        graph: What was exported.
-        path: Its file.
-        tolerance: Of the graph's deviations from float64, by those of torch.
+        graph: Exported graph.
+        path: File of the graph.
+        tolerance: Maximum deviation from float64, relative to that of torch.
 
     Raises:
-        ExportError: As :func:`compare`, or if the deviation is far above the tolerance.
+        ExportError: See :func:`compare`; also if the deviation far exceeds the tolerance.
     """
-    found = compare(graph, path)
-    if found.factor <= tolerance:
-        return found
+    result = compare(graph, path)
+    if result.factor <= tolerance:
+        return result
     deviation = (
-        f'{found.name}: the output {found.output} deviates from float64 by {found.factor:.3g} '
+        f'{result.name}: the output {result.output} deviates from float64 by {result.factor:.3g} '
         f'times the rounding error of torch, and --tolerance is {tolerance:g}')
-    if found.factor > REFUSED * tolerance:
+    if result.factor > REFUSED * tolerance:
         raise ExportError(
-            f'{deviation}: more than {REFUSED} tolerances are no rounding, and nothing is written. '
-            f'To write it nevertheless, pass --tolerance {math.ceil(found.factor)}, and compare '
-            'its predictions on your own images with those of colonnade predict')
+            f'{deviation}: more than {REFUSED} tolerances are not rounding errors, so nothing was '
+            f'written. To write it anyway, pass --tolerance {math.ceil(result.factor)}, and '
+            'compare its predictions on your own images with those of colonnade predict')
     return replace(
-        found,
+        result,
         warning=f'{deviation}. Compare predictions on your own images with those of '
         'colonnade predict')
 
 
-def exact_outputs(run: Run, inputs: tuple[Tensor, ...], expected: Arrays) -> Arrays | None:
-    """Return the outputs of a module in float64; None where it cannot compute so.
-
-    Args:
-        run: Of the module in float64.
-        inputs: In float32.
-        expected: The outputs in float32.
-    """
+def run_in_float64(run: Run, inputs: tuple[Tensor, ...], expected: Arrays) -> Arrays | None:
+    """Return the outputs of a module in float64, or None if it does not support that."""
     doubled = tuple(each.double() if each.is_floating_point() else each for each in inputs)
     try:
-        found = run(doubled)
-    except (RuntimeError, TypeError):  # an operator of the module has no float64
+        outputs = run(doubled)
+    except (RuntimeError, TypeError):  # an operator does not support float64
         return None
-    same = len(found) == len(expected) and all(
-        ours.shape == theirs.shape for ours, theirs in zip(found, expected, strict=True))
-    return found if same else None
+    is_same = [each.shape for each in outputs] == [each.shape for each in expected]
+    return outputs if is_same else None
 
 
-def error_factor(found: np.ndarray,
-                 expected: np.ndarray,
-                 exact: np.ndarray,
-                 *,
-                 least: float = LEAST_ERROR) -> float:
-    """Return by how much more an output deviates from float64 than that of torch.
+def compute_error_factor(actual: np.ndarray,
+                         expected: np.ndarray,
+                         exact: np.ndarray,
+                         *,
+                         min_error: float = MIN_ERROR) -> float:
+    """Return the deviation of an output from float64, relative to that of torch.
 
     Args:
-        found: Of the graph.
-        expected: Of torch, in float32.
-        exact: Of torch, in float64.
-        least: Smallest error of torch to compare with, as a fraction of the largest value.
+        actual: Output of the graph.
+        expected: Output of torch in float32.
+        exact: Output of torch in float64.
+        min_error: Minimum error of torch, as a fraction of the largest value.
     """
-    finite = np.isfinite(found) & np.isfinite(expected) & np.isfinite(exact)
+    finite = np.isfinite(actual) & np.isfinite(expected) & np.isfinite(exact)
     if not finite.any():
         return 0.
-    found, expected, exact = (each[finite].astype(np.float64) for each in (found, expected, exact))
-    smallest = least * (np.abs(exact).max() or 1.)
-    return float(np.abs(found - exact).max() / max(np.abs(expected - exact).max(), smallest))
+    actual, expected, exact = (
+        each[finite].astype(np.float64) for each in (actual, expected, exact))
+    smallest = min_error * (np.abs(exact).max() or 1.)
+    return float(np.abs(actual - exact).max() / max(np.abs(expected - exact).max(), smallest))
 
 
-def deviations(graph: Graph, size: Size, found: Arrays,
-               expected: Arrays) -> Iterator[tuple[float, float]]:
-    """The largest deviation and the largest value of each output.
+def iter_deviations(graph: Graph, size: Size, outputs: Arrays,
+                    expected_outputs: Arrays) -> Iterator[tuple[float, float]]:
+    """Yield the largest deviation and the largest value of each output.
 
     Raises:
-        ExportError: If outputs are not comparable.
+        ExportError: If outputs cannot be compared.
     """
-    for name, ours, theirs in zip(graph.output_names, found, expected, strict=True):
-        if (ours.shape, ours.dtype) != (theirs.shape, theirs.dtype):
-            raise ExportError(f'{graph.name} for {shown(size)}: {name} is {ours.dtype} '
-                              f'{ours.shape}, and torch gives {theirs.dtype} {theirs.shape}')
-        if not (np.isfinite(ours) == np.isfinite(theirs)).all():
-            raise ExportError(f'{graph.name} for {shown(size)}: other values of {name} are '
+    for name, actual, expected in zip(graph.output_names, outputs, expected_outputs, strict=True):
+        if (actual.shape, actual.dtype) != (expected.shape, expected.dtype):
+            raise ExportError(f'{graph.name} for {format_size(size)}: {name} is {actual.dtype} '
+                              f'{actual.shape}, and torch gives {expected.dtype} {expected.shape}')
+        finite = np.isfinite(expected)
+        if not (np.isfinite(actual) == finite).all():
+            raise ExportError(f'{graph.name} for {format_size(size)}: other values of {name} are '
                               'infinite or NaN than in torch')
-        finite = np.isfinite(theirs)
-        ours, theirs = (values[finite].astype(np.float64) for values in (ours, theirs))
-        if theirs.size:
-            yield float(np.abs(ours - theirs).max()), float(np.abs(theirs).max())
+        actual, expected = (values[finite].astype(np.float64) for values in (actual, expected))
+        if expected.size:
+            yield float(np.abs(actual - expected).max()), float(np.abs(expected).max())
 
 
-def module_runner(module: nn.Module) -> Run:
-    """Return what runs a module, or an archive, on copies of its inputs."""
+def build_module_runner(module: nn.Module) -> Run:
+    """Return a function that runs a module on copies of its inputs."""
 
     @torch.no_grad()
     def run(inputs: tuple[Tensor, ...]) -> Arrays:
-        found = module(*(tensor.clone() for tensor in inputs))
-        return [tensor.numpy() for tensor in (found if isinstance(found, tuple) else (found, ))]
+        outputs = module(*(tensor.clone() for tensor in inputs))
+        outputs = outputs if isinstance(outputs, tuple) else (outputs, )
+        return [tensor.numpy() for tensor in outputs]
 
     return run
 
 
-def file_runner(graph: Graph, path: Path) -> Run:
-    """Runs a graph as the runtime does, or an archive by torch, on as many threads as torch."""
+def build_file_runner(graph: Graph, path: Path) -> Run:
+    """Return a function that runs a file with the runtime or torch, on the threads of torch."""
     if path.suffix == '.pt2':
-        return module_runner(torch.export.load(path).module())
-    session = session_of(path, None, torch.get_num_threads())
+        return build_module_runner(torch.export.load(path).module())
+    session = load_session(path, None, torch.get_num_threads())
 
     def run_graph(inputs: tuple[Tensor, ...]) -> Arrays:
         arrays = (tensor.numpy() for tensor in inputs)
@@ -218,24 +209,24 @@ def file_runner(graph: Graph, path: Path) -> Run:
     return run_graph
 
 
-def timed(inputs: tuple[Tensor, ...], *runs: Run) -> tuple[float, float]:
-    """Seconds of each of two, which take turns; the median."""
+def measure_time(inputs: tuple[Tensor, ...], *runs: Run) -> tuple[float, float]:
+    """Return the median seconds of two functions, which alternate."""
     seconds: list[list[float]] = [[] for _ in runs]
     for _ in range(ROUNDS):
-        for run, taken in zip(runs, seconds, strict=True):
-            started = time.perf_counter()
+        for run, times in zip(runs, seconds, strict=True):
+            start = time.perf_counter()
             run(inputs)
-            taken.append(time.perf_counter() - started)
+            times.append(time.perf_counter() - start)
     module, file = map(median, seconds)
     return module, file
 
 
-def files_of(path: Path) -> list[Path]:
-    """A graph's file, and that of its weights if they lie beside it."""
-    beside = path.with_suffix('.bin') if path.suffix == OPENVINO else path.with_name(
+def list_files(path: Path) -> list[Path]:
+    """Return the file of a graph, and that of its weights if it exists."""
+    weights = path.with_suffix('.bin') if path.suffix == OPENVINO else path.with_name(
         f'{path.name}.data')
-    return [path, beside] if beside.is_file() else [path]
+    return [path, weights] if weights.is_file() else [path]
 
 
-def shown(size: Size) -> str:
+def format_size(size: Size) -> str:
     return '{} x 3 x {} x {}'.format(*size)

@@ -1,4 +1,4 @@
-"""Heads that mmdet and mmseg lack. Importing it imports mmseg."""
+"""Heads that mmdet and mmseg lack; importing this package imports mmseg."""
 from .linear_head import LinearHead
 
 __all__ = ['LinearHead']

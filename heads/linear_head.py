@@ -1,4 +1,4 @@
-"""A linear classifier of each token: what frozen features are worth."""
+"""Linear classifier of each token, which evaluates frozen features."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -12,16 +12,16 @@ from torch import Tensor
 
 @MODELS.register_module()
 class LinearHead(BaseDecodeHead):
-    """Batch normalisation and a 1 × 1 convolution, as DINOv2's linear evaluation of segmentation.
+    """Batch norm and a 1 × 1 convolution, as in DINOv2's linear evaluation of segmentation.
 
     See DINOv2 (arXiv 2304.07193), section 7.4. There is no activation and no dropout. Several maps
     are concatenated with ``input_transform='resize_concat'``.
 
     Args:
         in_channels: Width of the map, or of each map.
-        norm_cfg: The norm; ``None`` is ``type='BN'``.
-        **kwargs: Others of mmseg's ``BaseDecodeHead``, such as ``num_classes``. ``channels`` follow
-            from ``in_channels``.
+        norm_cfg: Norm. Defaults to ``type='BN'``.
+        **kwargs: Arguments of mmseg's ``BaseDecodeHead``, such as ``num_classes``. ``channels``
+            follow from ``in_channels``.
     """
 
     def __init__(self,
@@ -35,5 +35,5 @@ class LinearHead(BaseDecodeHead):
         self.norm = build_norm_layer(norm_cfg, width)[1]
 
     def forward(self, inputs: Sequence[Tensor]) -> Tensor:
-        """Those maps ``(B, C, h, w)`` that ``in_index`` names, to logits ``(B, K, h, w)``."""
+        """Map feature maps ``(B, C, h, w)`` of ``in_index`` to logits ``(B, K, h, w)``."""
         return self.cls_seg(self.norm(self._transform_inputs(inputs)))

@@ -1,6 +1,6 @@
-"""Inference: from a config and weights to predictions, to a server, and to packages to share.
+"""Inference: prediction, an HTTP server, and packages of trained models to share.
 
-Importing it takes no torch.
+Importing it does not import torch.
 """
 from __future__ import annotations
 
@@ -12,19 +12,16 @@ if TYPE_CHECKING:
     from colonnade.runtime.images import ImageError, read_image
 
     from .loading import load
-    from .model import Answer, Model
+    from .model import Model, Prediction
     from .results import Instances, LabelMap, Result
 
-__all__ = ['Answer', 'ImageError', 'Instances', 'LabelMap', 'Model', 'Result', 'load', 'read_image']
+__all__ = [
+    'ImageError', 'Instances', 'LabelMap', 'Model', 'Prediction', 'Result', 'load', 'read_image'
+]
 
+RUNTIME = 'colonnade.runtime.images'
 __getattr__ = lazy_exports(
-    __name__, {
-        'Answer': '.model',
-        'ImageError': 'colonnade.runtime.images',
-        'Instances': '.results',
-        'LabelMap': '.results',
-        'Model': '.model',
-        'Result': '.results',
-        'load': '.loading',
-        'read_image': 'colonnade.runtime.images',
-    })
+    __name__,
+    dict.fromkeys(('ImageError', 'read_image'), RUNTIME)
+    | dict.fromkeys(('Instances', 'LabelMap', 'Result'), '.results')
+    | dict.fromkeys(('Model', 'Prediction'), '.model') | dict(load='.loading'))

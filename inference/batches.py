@@ -1,50 +1,46 @@
-"""Many images through a model: decoded beside computing, in batches that change no answer."""
+"""Batches of images of equal shape, which leave each prediction as it is for a single image."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
-A = TypeVar('A')
-WINDOW = 4  # batches of images may come between an image and others of its shape
+Item = TypeVar('Item')
+WINDOW = 4  # most batches of later images that an image waits for others of its shape
 
 
-def in_batches(run: Callable[[list[Any]], list[Any]], items: Iterable[A], *,
-               shape_of: Callable[[A], Any | None], batch_size: int) -> Iterator[tuple[A, Any]]:
-    """Each item with its answer, in order; only items of one shape share a batch.
+def run_in_batches(run: Callable[[list[Any]], list[Any]], items: Iterable[Item], *,
+                   get_shape: Callable[[Item],
+                                       Any | None], batch_size: int) -> Iterator[tuple[Item, Any]]:
+    """Yield each item with its result, in order; only items of one shape share a batch.
 
-    Images of a batch are padded to one size, and these backbones see the padding: with other images
-    beside it, an image would get another answer. So an image waits for others of its shape, while
-    at most ``WINDOW`` batches of images come after it.
+    Images of a batch are padded to one size, and columnar backbones see the padding. In a batch
+    with larger images, the prediction for an image would differ.
 
-    Args:
-        run: Answers of a batch.
-        items: What to run.
-        shape_of: Of an item; None for one that is not to be run, whose answer is None.
-        batch_size: Items at a time.
+    Items whose shape is None are not run, and their result is None.
     """
-    waiting: dict[int, A] = {}  # by their numbers, in order
-    done: dict[int, tuple[A, Any]] = {}
-    due = 0
+    waiting: dict[int, Item] = {}  # position -> item, in order
+    done: dict[int, tuple[Item, Any]] = {}
+    next_position = 0
 
-    def run_like(number: int) -> None:
-        shape = shape_of(waiting[number])
-        chosen = [n for n, item in waiting.items() if shape_of(item) == shape][:batch_size]
-        batch = [waiting.pop(n) for n in chosen]
-        done.update(zip(chosen, zip(batch, run(batch), strict=True), strict=True))
+    def run_similar(position: int) -> None:
+        shape = get_shape(waiting[position])
+        similar = [i for i, item in waiting.items() if get_shape(item) == shape][:batch_size]
+        batch = [waiting.pop(i) for i in similar]
+        done.update(zip(similar, zip(batch, run(batch), strict=True), strict=True))
 
-    for number, item in enumerate(items):
-        if shape_of(item) is None:
-            done[number] = item, None
+    for position, item in enumerate(items):
+        shape = get_shape(item)
+        if shape is None:
+            done[position] = item, None
         else:
-            waiting[number] = item
-            alike = sum(shape_of(other) == shape_of(item) for other in waiting.values())
-            if alike == batch_size:
-                run_like(number)
-        if due in waiting and number - due >= WINDOW * batch_size:
-            run_like(due)
-        while due in done:
-            yield done.pop(due)
-            due += 1
+            waiting[position] = item
+            if sum(get_shape(other) == shape for other in waiting.values()) == batch_size:
+                run_similar(position)
+        if next_position in waiting and position - next_position >= WINDOW * batch_size:
+            run_similar(next_position)
+        while next_position in done:
+            yield done.pop(next_position)
+            next_position += 1
     while waiting:
-        run_like(next(iter(waiting)))
-    yield from (done[number] for number in sorted(done))
+        run_similar(next(iter(waiting)))
+    yield from (done[position] for position in sorted(done))

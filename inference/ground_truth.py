@@ -1,4 +1,4 @@
-"""What the annotations of a data set say of its images, in the form of answers."""
+"""Annotations of a dataset as results, as if a model had predicted them."""
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -7,7 +7,6 @@ from io import StringIO
 from typing import Any, Protocol
 
 import numpy as np
-from mmengine.config import Config
 from mmengine.registry import DATASETS, DefaultScope
 from PIL import Image
 
@@ -15,15 +14,15 @@ from colonnade.common.errors import UserError
 from colonnade.common.storage import content
 from colonnade.datasets.rle import encode_segmentation, make_json_rle
 
-from .drawing import Colour
+from .drawing import Color
 from .model import Model
 from .results import Instances, LabelMap, Result
 
-UNLABELLED = 255
+IGNORED_LABEL = 255
 
 
-class Known(Protocol):
-    """What is known of annotations: their kind as of a :class:`Model`, and the classes."""
+class TaskInfo(Protocol):
+    """Task and classes, as of a :class:`Model`."""
 
     @property
     def kind(self) -> str:
@@ -31,50 +30,34 @@ class Known(Protocol):
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Their names."""
+        """Class names."""
 
     @property
-    def palette(self) -> tuple[Colour, ...]:
-        """A colour of each."""
+    def palette(self) -> tuple[Color, ...]:
+        """Color of each class."""
 
 
-def truth_of(model: Model, limit: int) -> Iterator[tuple[str, Result]]:
-    """The first images of the data set that a model is tested on, each with its annotations.
+def iter_ground_truth(model: Model, limit: int) -> Iterator[tuple[str, Result]]:
+    """Yield path and annotations of the first ``limit`` images of a model's test dataset.
 
-    Args:
-        model: Its config names the data set.
-        limit: Images at most.
-
-    Yields:
-        The path of an image, and instances of score 1 or a label map. Unlabelled pixels are in the
-        label map as a class of their own, the last.
-
-    Raises:
-        OSError: If a file of the data set is missing.
-        ValueError: If the config has no data set to test on.
+    Instances have score 1. Unlabeled pixels of label maps have a class of their own, the last.
     """
-    dataset = test_set(model.cfg)
-    for index in range(min(limit, len(dataset))):
-        found = dataset.get_data_info(index)
-        path = found['img_path']
-        yield path, (
-            label_map(model, found, path) if model.kind == 'labels' else instances(
-                model, found, path))
-
-
-def test_set(cfg: Config) -> Any:
-    """The data set of a config's ``test_dataloader``."""
-    settings = (cfg.get('test_dataloader') or {}).get('dataset')
+    settings = (model.cfg.get('test_dataloader') or {}).get('dataset')
     if settings is None:
         raise UserError('the config has no test_dataloader')
-    with DefaultScope.overwrite_default_scope(cfg.default_scope), redirect_stdout(StringIO()):
-        return DATASETS.build(settings)  # pycocotools prints its progress
+    with DefaultScope.overwrite_default_scope(model.cfg.default_scope):
+        with redirect_stdout(StringIO()):  # pycocotools prints its progress.
+            dataset = DATASETS.build(settings)
+    build = build_label_map if model.kind == 'labels' else build_instances
+    for index in range(min(limit, len(dataset))):
+        info = dataset.get_data_info(index)
+        yield info['img_path'], build(model, info, info['img_path'])
 
 
-def instances(model: Known, found: dict[str, Any], path: str) -> Instances:
-    """The annotated objects of an image, without crowds and those to ignore."""
-    size = found['height'], found['width']
-    objects = [item for item in found['instances'] if not item.get('ignore_flag')]
+def build_instances(model: TaskInfo, info: dict[str, Any], path: str) -> Instances:
+    """Return the annotated objects of an image, except crowds and ignored ones."""
+    size = info['height'], info['width']
+    objects = [item for item in info['instances'] if not item.get('ignore_flag')]
     masks = None
     if model.kind == 'masks' and all('mask' in item for item in objects):
         masks = tuple(make_json_rle(encode_segmentation(item['mask'], size)) for item in objects)
@@ -89,19 +72,19 @@ def instances(model: Known, found: dict[str, Any], path: str) -> Instances:
         source=path)
 
 
-def label_map(model: Known, found: dict[str, Any], path: str) -> LabelMap:
-    """The annotated label map of an image, numbered as the model's classes."""
-    with Image.open(content(found['seg_map_path'])) as image:
+def build_label_map(model: TaskInfo, info: dict[str, Any], path: str) -> LabelMap:
+    """Return the annotated label map of an image, with the labels of the model."""
+    with Image.open(content(info['seg_map_path'])) as image:
         labels = np.array(image).astype(np.int64)
-    if found.get('reduce_zero_label'):
-        labels = np.where((labels == 0) | (labels == UNLABELLED), UNLABELLED, labels - 1)
-    given = labels.copy()
-    for old, new in (found.get('label_map') or {}).items():
-        labels[given == old] = new
-    none = len(model.classes)
+    if info.get('reduce_zero_label'):
+        labels = np.where((labels == 0) | (labels == IGNORED_LABEL), IGNORED_LABEL, labels - 1)
+    stored = labels.copy()
+    for old, new in (info.get('label_map') or {}).items():
+        labels[stored == old] = new
+    unlabeled = len(model.classes)
     return LabelMap(
         size=labels.shape,
-        classes=(*model.classes, 'unlabelled'),
+        classes=(*model.classes, 'unlabeled'),
         palette=(*model.palette, (0, 0, 0)),
-        labels=np.where(labels < none, labels, none).astype(np.uint16 if none > 254 else np.uint8),
+        labels=np.minimum(labels, unlabeled).astype(np.uint16 if unlabeled > 254 else np.uint8),
         source=path)

@@ -18,188 +18,184 @@ from PIL import Image
 from torch import nn
 
 from colonnade.common.errors import UserCodeError, UserError
-from colonnade.common.prefetching import prefetched
+from colonnade.common.prefetching import prefetch_map
+from colonnade.datasets.rle import encode_masks, make_json_rle
 from colonnade.models.complexity import count_parameters
-from colonnade.runtime.images import MAX_PIXELS, ImageError, Source, name_of, read_image
-from colonnade.settings.registries import runs_user_code
+from colonnade.runtime.images import MAX_PIXELS, ImageError, Source, get_image_name, read_image
+from colonnade.settings.registries import is_from_user_code
 
-from .arrays import CHANNELS, Channels, as_rgb, is_array
-from .batches import in_batches
-from .data_samples import kind_of, to_instances
-from .drawing import Colour
-from .results import LabelMap, Result
-from .test_pipeline import pipeline_for_arrays
-from .tiling import View, merge, tiles_of
+from .arrays import CHANNELS, Channels, convert_to_rgb, is_array
+from .batches import run_in_batches
+from .drawing import Color
+from .results import Instances, LabelMap, Result
+from .test_pipeline import build_array_pipeline
+from .tiling import View, compute_tiles, merge_results
 
-WORKERS = 2  # threads that decode
-OVERLAP = 0.25
-MAX_TILED_PIXELS = 2**30  # of an image that is predicted in tiles, as OpenCV decodes for training
-SINGLE = (str, Path, Image.Image, bytes, IOBase)  # what one image may be, beside arrays
-IMAGE = "an image is a path, an image of Pillow's, an array, a tensor or the content of a file"
+NUM_WORKERS = 2  # threads that decode images
+TILE_OVERLAP = 0.25
+MAX_TILED_PIXELS = 2**30  # OpenCV's limit, which holds for images of training
+IMAGE_TYPES = (str, Path, Image.Image, bytes, IOBase)  # types of one image, apart from arrays
+EXPECTED_IMAGE = 'expected a path, a Pillow image, an array, a tensor or the content of a file'
 
 
 @runtime_checkable
 class BinaryFile(Protocol):
-    """An open file, or what is read as one."""
+    """An open file, or an object that can be read as one."""
 
     def read(self, size: int = -1, /) -> bytes:
         """Return the next bytes, all of them by default."""
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What became of one image.
-
-    Attributes:
-        source: The image as it was given.
-        image: Its RGB values, ``(H, W, 3)``; None if it could not be read.
-        result: None if it could not be read.
-        error: Why it could not be read.
-    """
-    source: Any
-    image: np.ndarray | None = None
-    result: Result | None = None
-    error: ImageError | None = None
+class Prediction:
+    """Prediction for one image, or the error that prevented it."""
+    source: Any  # the image as it was passed
+    image: np.ndarray | None = None  # RGB values, (H, W, 3); None after an error
+    result: Result | None = None  # None after an error
+    error: ImageError | None = None  # error of reading or preparing the image
 
 
 @dataclass(frozen=True)
-class Prepared:
-    """An image that was decoded and sent through the test pipeline, or why it could not be."""
-    answer: Answer
+class PreparedImage:
+    """An image after the test pipeline; ``data`` is None if it could not be prepared."""
+    prediction: Prediction
     data: dict[str, Any] | None = None
 
     @property
     def shape(self) -> tuple[int, ...] | None:
+        """Shape of the network's input."""
         return None if self.data is None else tuple(self.data['inputs'].shape)
 
 
-def loaded(source: Source) -> Source:
-    """An image, of Pillow's decoded: several threads must not decode the same."""
+class UserCodeImageError(ImageError, UserCodeError):
+    """An image on which a user's own transform or model fails."""
+
+
+def build_image_error(message: str, cause: Exception) -> ImageError:
+    """Return an error for an image on which pipeline or model raised ``cause``."""
+    is_user_code = isinstance(cause, UserCodeError) or is_from_user_code(cause)
+    return (UserCodeImageError if is_user_code else ImageError)(message)
+
+
+def is_single_image(images: Any) -> bool:
+    """Return True for one image, False for several, such as an array of four dimensions."""
+    return images.ndim < 4 if is_array(images) else isinstance(images, IMAGE_TYPES)
+
+
+def load_pillow_image(source: Source) -> Source:
+    """Return an image, decoded if it is a Pillow image, which no two threads may decode."""
     if isinstance(source, Image.Image):
-        with suppress(Exception):  # of a file that is damaged, which reading it will say
+        with suppress(Exception):  # Reading it will report that it is damaged.
             source.load()
     return source
 
 
-def is_single(images: Any) -> bool:
-    """Return True for one image, and False for several; an array of four dimensions is several."""
-    return images.ndim < 4 if is_array(images) else isinstance(images, SINGLE)
-
-
-def decoded(source: Source, channels: Channels, max_pixels: int = MAX_PIXELS) -> Answer:
-    """An image and its values, or why it could not be read.
-
-    Args:
-        source: The image.
-        channels: Order of the channels of an array or a tensor.
-        max_pixels: See :func:`~colonnade.runtime.images.read_image`.
-    """
+def decode_image(source: Source, channels: Channels, max_pixels: int = MAX_PIXELS) -> Prediction:
+    """Return an image with its RGB values, or with the error of reading it."""
     try:
         if is_array(source):
-            return Answer(source, as_rgb(source, channels))
-        if not isinstance(source, (*SINGLE, BinaryFile)):
-            raise ImageError(f'{IMAGE}, got {type(source).__name__}')
-        return Answer(source, read_image(source, max_pixels=max_pixels))
+            return Prediction(source, convert_to_rgb(source, channels))
+        if not isinstance(source, (*IMAGE_TYPES, BinaryFile)):
+            raise ImageError(f'{EXPECTED_IMAGE}, got {type(source).__name__}')
+        return Prediction(source, read_image(source, max_pixels=max_pixels))
     except ImageError as error:
-        return Answer(source, error=error)
+        return Prediction(source, error=error)
 
 
-class RefusedImageError(ImageError, UserCodeError):
-    """An image at which somebody's own transform or model fails."""
+def keep_image(prediction: Prediction) -> Prediction:
+    """Return a prediction whose result holds the image, unless it has the path of a file."""
+    if prediction.result is None or prediction.result.source is not None:
+        return prediction
+    return replace(prediction, result=replace(prediction.result, image=prediction.image))
 
 
-def image_error(text: str, cause: Exception) -> ImageError:
-    """Return the error of an image that pipeline or model do not take.
-
-    Args:
-        text: What it says.
-        cause: Error that they raised.
-    """
-    is_of_user = isinstance(cause, UserCodeError) or runs_user_code(cause)
-    return (RefusedImageError if is_of_user else ImageError)(text)
-
-
-def with_image(answer: Answer) -> Answer:
-    """Return an answer whose result has the image, unless it can be read again."""
-    if answer.result is None or answer.result.source is not None:
-        return answer
-    return replace(answer, result=replace(answer.result, image=answer.image))
+def get_model_kind(module: nn.Module) -> str:
+    """Return what a model predicts: ``'masks'``, ``'boxes'`` or ``'labels'``."""
+    parts = dict(module.named_children())
+    if 'decode_head' in parts:
+        return 'labels'
+    if 'panoptic_fusion_head' in parts:
+        if not parts['panoptic_fusion_head'].test_cfg.get('instance_on', False):
+            raise UserError('panoptic models are not supported: set instance_on=True in test_cfg '
+                            'to predict instances')
+        return 'masks'
+    names = [*parts]
+    for name in ('roi_head', 'bbox_head'):
+        names += [key for key, _ in parts[name].named_children()] if name in parts else []
+    return 'masks' if any('mask_head' in name for name in names) else 'boxes'
 
 
 class Model:
-    """A detector or segmenter that predicts; :func:`load` makes it.
+    """A detector or segmenter that predicts; built by :func:`load`.
 
     Attributes:
-        module: mmdet's or mmseg's model, in evaluation mode.
-        cfg: Its config.
-        classes: The names of its classes.
-        palette: A colour of each, ``(red, green, blue)``.
-        kind: ``'masks'`` (instances with masks), ``'boxes'`` (instances without) or ``'labels'``.
-        source: Where its weights are from.
-        num_parameters: How many it has before it is fused.
-        progress: ``epoch`` and ``iter`` that the weights were trained for, if their file says so.
+        module: Model of mmdet or mmseg, in evaluation mode.
+        cfg: Config of the model.
+        classes: Class names.
+        palette: Color of each class, ``(red, green, blue)``.
+        kind: ``'masks'`` (instances with masks), ``'boxes'`` (instances without masks) or
+            ``'labels'`` (label maps).
+        source: Path or URL of the weights.
+        num_parameters: Number of parameters before layers are fused.
+        progress: ``epoch`` and ``iter`` of the checkpoint, if it has them.
     """
 
     def __init__(self,
                  module: nn.Module,
                  cfg: Config,
                  classes: tuple[str, ...],
-                 palette: tuple[Colour, ...],
+                 palette: tuple[Color, ...],
                  source: str,
                  progress: dict[str, int] | None = None) -> None:
         self.module, self.cfg, self.source = module, cfg, source
         self.classes, self.palette = classes, palette
-        self.kind, self.num_parameters = kind_of(module), count_parameters(module)
-        self.pipeline = pipeline_for_arrays(cfg)
+        self.kind, self.num_parameters = get_model_kind(module), count_parameters(module)
+        self.pipeline = build_array_pipeline(cfg)
         self.progress = progress or {}
 
     def __repr__(self) -> str:
         name = type(self.module).__name__
-        return (f'{name} on {self.backbone_name}, {len(self.classes)} classes, answers '
+        return (f'{name} on {self.backbone_name}, {len(self.classes)} classes, predicts '
                 f'{self.kind}, weights from {self.source}, on {self.device}')
 
     @property
     def backbone_name(self) -> str:
-        """Name of the backbone's class."""
+        """Class name of the backbone."""
         return type(dict(self.module.named_children()).get('backbone')).__name__
 
     @property
     def device(self) -> torch.device:
-        """Where the weights lie."""
+        """Device of the weights."""
         return next(self.module.parameters()).device
 
     @property
     def default_batch_size(self) -> int:
-        """Images that are computed at a time: 1 on a CPU, which gains nothing by more."""
+        """8 on a GPU, 1 on a CPU, where larger batches are not faster."""
         return 1 if self.device.type == 'cpu' else 8
 
     def prepare(self, image: np.ndarray, name: str = 'the image') -> dict[str, Any]:
-        """What the test pipeline of the config makes of an image.
-
-        Args:
-            image: RGB values, ``(H, W, 3)``, uint8.
-            name: What errors call it.
+        """Run the test pipeline on RGB values ``(H, W, 3)``, uint8.
 
         Returns:
             ``inputs``, ``(3, h, w)``, and ``data_samples``.
 
         Raises:
-            ImageError: If the pipeline cannot take it.
+            ImageError: If the pipeline fails; the message contains ``name``.
         """
         try:
             return self.pipeline(dict(img=np.ascontiguousarray(image[..., ::-1]), img_id=0))
         except (ValueError, TypeError, AssertionError, ZeroDivisionError, cv2.error) as error:
             height, width = image.shape[:2]
             reason = ' '.join(str(error).split())
-            raise image_error(
-                f'{name} of {height} x {width} pixels does not pass the test pipeline of the '
-                f'config: {reason}', error) from error
+            raise build_image_error(
+                f'the test pipeline of the config fails on {name} of {height} x {width} pixels: '
+                f'{reason}', error) from error
 
     def run(self, batch: Sequence[dict[str, Any]]) -> list[BaseDataElement]:
-        """The samples of mmdet or mmseg for images that :meth:`prepare` prepared.
+        """Return the data samples of mmdet or mmseg for outputs of :meth:`prepare`.
 
         Raises:
-            ImageError: If it is one image, and the model does not take it.
+            ImageError: If the model fails on a batch of one image.
         """
         data = {key: [item[key] for item in batch] for key in ('inputs', 'data_samples')}
         try:
@@ -210,140 +206,144 @@ class Model:
         except (ValueError, AssertionError, RuntimeError) as error:
             if len(batch) > 1:
                 raise
-            raise image_error(f'the model does not take it: {error}', error) from error
+            raise build_image_error(f'the model fails on it: {error}', error) from error
 
-    def answers(self,
-                images: Iterable[Source],
-                *,
-                channels: Channels = 'rgb',
-                batch_size: int | None = None,
-                tile: int | None = None,
-                overlap: float | None = None) -> Iterator[Answer]:
-        """What became of each image, in order; images that cannot be read do not end it.
+    def build_result(self, sample: BaseDataElement, source: Any = None) -> Result:
+        """Convert a data sample of mmdet or mmseg; ``source`` is kept if it is a path."""
+        path = str(source) if isinstance(source, (str, Path)) else None
+        shared: dict[str, Any] = dict(classes=self.classes, palette=self.palette, source=path)
+        if self.kind == 'labels':
+            labels = sample.pred_sem_seg.data[0].cpu().numpy()
+            dtype = np.uint8 if len(self.classes) <= 256 else np.uint16
+            return LabelMap(size=labels.shape, labels=labels.astype(dtype), **shared)
+        instances, masks = sample.pred_instances, None
+        if self.kind == 'masks':
+            rles = instances.masks
+            if isinstance(rles, torch.Tensor):
+                rles = encode_masks(rles.cpu().numpy())
+            masks = tuple(map(make_json_rle, rles))
+        return Instances(
+            size=tuple(sample.ori_shape[:2]),
+            boxes=instances.bboxes.float().cpu().numpy().reshape(-1, 4),
+            scores=instances.scores.float().cpu().numpy(),
+            labels=instances.labels.cpu().numpy().astype(np.int64),
+            masks=masks,
+            **shared).sorted()
 
-        Images are decoded in threads beside the computation. Those whose prepared sizes are equal
-        share a batch, so that answers are as for one at a time, to rounding.
+    def iter_predictions(self,
+                         images: Iterable[Source],
+                         *,
+                         channels: Channels = 'rgb',
+                         batch_size: int | None = None,
+                         tile: int | None = None,
+                         overlap: float | None = None) -> Iterator[Prediction]:
+        """Return an iterator over predictions, in order, which reports unreadable images.
+
+        Threads decode the next images during the computation. Images of equal prepared size share a
+        batch, so predictions equal those of single images up to rounding error.
 
         Args:
-            images: Paths, images of Pillow's, arrays or tensors, see :meth:`predict`; may be
-                endless.
-            channels: Order of the channels of arrays and tensors: ``'rgb'``, or ``'bgr'`` for those
-                of OpenCV.
-            batch_size: Images at a time; see :attr:`default_batch_size`.
-            tile: Images with a longer side are predicted in tiles of at most this height and width;
-                detectors see them as a whole too. See :mod:`.tiling`.
-            overlap: Share of a tile that it has in common with the next (0.25).
+            images: Images as in :meth:`predict`; may be endless.
+            channels: Channel order of arrays and tensors: ``'rgb'``, or ``'bgr'`` from OpenCV.
+            batch_size: Images per batch. Defaults to :attr:`default_batch_size`.
+            tile: Largest height and width in pixels that is predicted at once. Larger images are
+                predicted in tiles, and by detectors also as a whole, see :mod:`.tiling`.
+            overlap: Fraction of a tile that overlaps the next one. Defaults to 0.25.
 
         Raises:
-            ValueError: If the tiles, the size of batches or the channels are impossible.
+            ValueError: If an option is out of range.
         """
         if channels not in CHANNELS:
             raise UserError(f'channels must be {" or ".join(CHANNELS)}, got {channels!r}')
-        images = map(loaded, images)
         size = self.default_batch_size if batch_size is None else batch_size
         if size < 1:
-            raise UserError(f'a batch has at least one image, got {size}')
+            raise UserError(f'batch_size must be at least 1, got {size}')
+        images = map(load_pillow_image, images)
         if tile is None:
             if overlap is not None:
-                raise UserError('overlap is of tiles, and tile is not given')
-            read = prefetched(
-                partial(self._read, channels=channels), images, workers=WORKERS, ahead=2 * size + 2)
-            return map(with_image, self._run(read, size))
-        overlap = OVERLAP if overlap is None else overlap
-        tiles_of((1, 1), tile, overlap)
-        decode = partial(decoded, channels=channels, max_pixels=MAX_TILED_PIXELS)
-        whole = prefetched(decode, images, workers=1, ahead=1)
-        return map(with_image, self._in_tiles(whole, size, tile, overlap))
+                raise UserError('overlap has no effect without tile')
+            prepared = prefetch_map(
+                lambda source: self._prepare(decode_image(source, channels)),
+                images,
+                workers=NUM_WORKERS,
+                ahead=2 * size + 2)
+            return map(keep_image, self._predict_batches(prepared, size))
+        overlap = TILE_OVERLAP if overlap is None else overlap
+        compute_tiles((1, 1), tile, overlap)  # raises if tile or overlap is out of range
+        decode = partial(decode_image, channels=channels, max_pixels=MAX_TILED_PIXELS)
+        decoded = prefetch_map(decode, images, workers=1, ahead=1)
+        return map(keep_image, self._predict_tiles(decoded, size, tile, overlap))
 
-    def _in_tiles(self, answers: Iterable[Answer], batch_size: int, tile: int,
-                  overlap: float) -> Iterator[Answer]:
-        for answer in answers:
-            if answer.image is None:
-                yield answer
+    def _predict_tiles(self, decoded: Iterable[Prediction], batch_size: int, tile: int,
+                       overlap: float) -> Iterator[Prediction]:
+        for prediction in decoded:
+            if prediction.image is None:
+                yield prediction
                 continue
-            size = answer.image.shape[:2]
-            views = tiles_of(size, tile, overlap)
+            size = prediction.image.shape[:2]
+            views = compute_tiles(size, tile, overlap)
             if len(views) > 1 and self.kind != 'labels':
                 views.append(View(0, 0, *size))
-            crops = (replace(answer, image=answer.image[view.slices]) for view in views)
-            read = prefetched(self._prepared, crops, workers=WORKERS, ahead=2 * batch_size + 2)
-            found = [(part.result, part.error) for part in self._run(read, batch_size)]
-            if error := next((error for _, error in found if error), None):
-                yield replace(answer, image=None, error=error)
+            crops = (replace(prediction, image=prediction.image[view.slices]) for view in views)
+            prepared = prefetch_map(
+                self._prepare, crops, workers=NUM_WORKERS, ahead=2 * batch_size + 2)
+            parts = list(self._predict_batches(prepared, batch_size))
+            if error := next((part.error for part in parts if part.error), None):
+                yield replace(prediction, image=None, error=error)
             else:
-                results = [result for result, _ in found if result is not None]
-                yield replace(answer, result=merge(results, views, size))
+                results = [part.result for part in parts if part.result is not None]
+                yield replace(prediction, result=merge_results(results, views, size))
 
-    def _read(self, source: Source, channels: Channels) -> Prepared:
-        return self._prepared(decoded(source, channels))
-
-    def _prepared(self, answer: Answer) -> Prepared:
-        """An image that was decoded, for the network."""
-        if answer.image is None:
-            return Prepared(answer)
+    def _prepare(self, prediction: Prediction) -> PreparedImage:
+        if prediction.image is None:
+            return PreparedImage(prediction)
         try:
-            return Prepared(answer, self.prepare(answer.image, name_of(answer.source)))
+            data = self.prepare(prediction.image, get_image_name(prediction.source))
         except ImageError as error:
-            return Prepared(replace(answer, image=None, error=error))
+            return PreparedImage(replace(prediction, image=None, error=error))
+        return PreparedImage(prediction, data)
 
-    def _run(self, items: Iterable[Prepared], batch_size: int) -> Iterator[Answer]:
-        for item, found in in_batches(
-                self._results, items, shape_of=lambda item: item.shape, batch_size=batch_size):
-            if isinstance(found, ImageError):
-                yield replace(item.answer, image=None, error=found)
+    def _predict_batches(self, items: Iterable[PreparedImage],
+                         batch_size: int) -> Iterator[Prediction]:
+        for item, output in run_in_batches(
+                self._predict_batch, items, get_shape=lambda item: item.shape,
+                batch_size=batch_size):
+            if isinstance(output, ImageError):
+                yield replace(item.prediction, image=None, error=output)
             else:
-                yield replace(item.answer, result=found)
+                yield replace(item.prediction, result=output)
 
-    def _results(self, batch: list[Prepared]) -> list[Result | ImageError]:
-        """Results of a batch, or of each image alone if the model does not take all of them."""
+    def _predict_batch(self, batch: list[PreparedImage]) -> list[Result | ImageError]:
+        """Return the results of a batch; image by image if the model fails on the batch."""
         try:
             samples = self.run([item.data for item in batch if item.data is not None])
             return [
-                self.result(sample, item.answer.source)
+                self.build_result(sample, item.prediction.source)
                 for item, sample in zip(batch, samples, strict=True)
             ]
         except torch.OutOfMemoryError:
             raise
         except (ValueError, AssertionError, RuntimeError) as error:
             if len(batch) > 1:
-                return [found for item in batch for found in self._results([item])]
-            found = image_error(f'{name_of(batch[0].answer.source)}: {error}', error)
-            found.__cause__ = error.__cause__ or error
-            return [found]
-
-    def result(self, sample: BaseDataElement, source: Any = None) -> Result:
-        """An answer of mmdet's or mmseg's as ours.
-
-        Args:
-            sample: With ``pred_instances`` or ``pred_sem_seg``.
-            source: The image; kept if it is a path.
-        """
-        path = str(source) if isinstance(source, (str, Path)) else None
-        shared: dict[str, Any] = dict(classes=self.classes, palette=self.palette, source=path)
-        if self.kind == 'labels':
-            labels = sample.pred_sem_seg.data[0].cpu().numpy()
-            kind = np.uint8 if len(self.classes) <= 256 else np.uint16
-            return LabelMap(size=labels.shape, labels=labels.astype(kind), **shared)
-        return to_instances(sample, with_masks=self.kind == 'masks', **shared)
+                return [output for item in batch for output in self._predict_batch([item])]
+            name = get_image_name(batch[0].prediction.source)
+            image_error = build_image_error(f'{name}: {error}', error)
+            image_error.__cause__ = error.__cause__ or error
+            return [image_error]
 
     def predict_stream(self, images: Iterable[Source], **options: Any) -> Iterator[Result]:
-        """The results of many images, one after the other.
-
-        Args:
-            images: May be endless.
-            **options: As of :meth:`answers`.
+        """Yield the result of each image, with the options of :meth:`iter_predictions`.
 
         Raises:
             ImageError: If an image cannot be read.
-            ValueError: As :meth:`answers`.
         """
-        if is_single(images):
-            raise TypeError('predict_stream takes several images: predict takes one')
-        for answer in self.answers(images, **options):
-            if answer.error is not None:
-                raise answer.error
-            assert answer.result is not None  # of what was read
-            yield answer.result
+        if is_single_image(images):
+            raise TypeError('predict_stream expects several images: use predict for one image')
+        for prediction in self.iter_predictions(images, **options):
+            if prediction.error is not None:
+                raise prediction.error
+            assert prediction.result is not None  # see Prediction
+            yield prediction.result
 
     @overload
     def predict(self,
@@ -366,25 +366,24 @@ class Model:
                 *,
                 channels: Channels = 'rgb',
                 **options: Any) -> Result | list[Result]:
-        """What the model finds in an image, or in each of several.
+        """Predict one image or several.
 
         Args:
-            images: A path, an image of Pillow's, an array or a tensor, or several of these. Arrays
-                are ``(H, W, 3)`` or ``(H, W)``, tensors also ``(3, H, W)``; they hold uint8, or
-                floats from 0 to 1. One of four dimensions is several images.
-            channels: Order of the channels of arrays and tensors: ``'rgb'``, or ``'bgr'`` for those
-                of OpenCV. Files and images of Pillow's say it themselves.
-            **options: ``batch_size``, ``tile`` and ``overlap``, as of :meth:`answers`.
+            images: A path, a Pillow image, the content of a file, an array or a tensor, or several
+                of these. Arrays are ``(H, W, 3)`` or ``(H, W)``, tensors also ``(3, H, W)``, with
+                uint8 values or floats from 0 to 1. Arrays of four dimensions are several images.
+            channels: Channel order of arrays and tensors: ``'rgb'``, or ``'bgr'`` from OpenCV.
+            **options: ``batch_size``, ``tile`` and ``overlap`` of :meth:`iter_predictions`.
 
         Returns:
-            An :class:`Instances` or :class:`LabelMap` of an image, a list of them of several.
+            An :class:`Instances` or :class:`LabelMap`; for several images, a list.
 
         Raises:
             ImageError: If an image cannot be read.
-            ValueError: As :meth:`answers`.
+            ValueError: If an option is out of range.
         """
-        if is_single(images):
+        if is_single_image(images):
             return next(self.predict_stream([images], channels=channels, **options))
         if not isinstance(images, Iterable):
-            raise TypeError(f'{IMAGE}, got {type(images).__name__}')
+            raise TypeError(f'{EXPECTED_IMAGE}, got {type(images).__name__}')
         return list(self.predict_stream(images, channels=channels, **options))

@@ -1,7 +1,8 @@
-"""What is written of each image: a picture, the entries of a list of results, a label map."""
+"""Files of ``colonnade predict``: visualizations, results, label maps, and their COCO IDs."""
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,78 +10,134 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from colonnade.common.atomic_files import replacing
+from colonnade.common.atomic_files import atomic_write, write_json
+from colonnade.common.errors import UserError, file_errors
 
 from .inputs import Input
-from .model import Answer
+from .model import Prediction
 from .results import Instances, LabelMap, Result
 
-LARGEST_JPEG = 65500  # pixels of a side
+MAX_JPEG_SIDE = 65500  # pixels
 
 
 @dataclass(frozen=True)
-class Outputs:
-    """Where and how predictions are written; several threads may write.
+class CocoIds:
+    """COCO IDs of inputs and classes."""
+    images: dict[str, int]
+    categories: tuple[int, ...]
 
-    Attributes:
-        folder: Of predictions.
-        kinds: Some of ``KINDS``.
-        categories: The id of each class in results and label maps.
-        threshold: Instances of lower scores are left out of pictures.
-        opacity: Of masks and label maps in pictures, from 0 to 1.
+
+def count_ids(inputs: Sequence[Input], classes: Sequence[str], first: int = 1) -> CocoIds:
+    """Number the inputs from 1, and the classes from ``first``."""
+    images = {item.name: number for number, item in enumerate(inputs, 1)}
+    return CocoIds(images, tuple(range(first, first + len(classes))))
+
+
+@file_errors()
+def find_ids(annotations: Path, inputs: Sequence[Input], classes: Sequence[str]) -> CocoIds:
+    """Return the IDs that a COCO file assigns to inputs and classes.
+
+    The path of each input must end with the ``file_name`` of an image. Each class must be the name
+    of a category.
     """
+    try:
+        content: Any = json.loads(annotations.read_bytes())
+        images = {image['file_name']: image['id'] for image in content['images']}
+        categories = {category['name']: category['id'] for category in content['categories']}
+    except (ValueError, RecursionError) as error:
+        raise UserError(f'{annotations} is not a JSON file: {error}') from error
+    except (KeyError, TypeError) as error:
+        raise UserError(f'{annotations} is not a COCO file: expected images with id and file_name, '
+                        'and categories with id and name') from error
+    missing = [name for name in classes if name not in categories]
+    if missing:
+        raise UserError(f'{annotations} has no category for the class {missing[0]!r} of the model; '
+                        f'its categories are {", ".join(map(repr, categories))}')
+    owners: dict[int, str] = {}
+    for item in inputs:
+        parts = item.path.as_posix().split('/')
+        ends = ('/'.join(parts[start:]) for start in range(1, len(parts)))  # the longest first
+        image_id = next((images[end] for end in ends if end in images), None)
+        if image_id is None:
+            raise UserError(f'{annotations} has no image {item.name}')
+        if (other := owners.setdefault(image_id, item.name)) != item.name:
+            raise UserError(f'{other} and {item.name} both match image {image_id} of '
+                            f'{annotations}: remove one from the inputs')
+    ids = {name: image_id for image_id, name in owners.items()}
+    return CocoIds(ids, tuple(categories[name] for name in classes))
+
+
+@dataclass(frozen=True)
+class OutputWriter:
+    """Writer of the outputs of each image; safe to use from several threads."""
     folder: Path
-    kinds: Sequence[str]
+    outputs: Sequence[str]
     categories: Sequence[int]
     threshold: float
     opacity: float
 
-    def write(self, item: Input, answer: Answer) -> dict[str, Any] | None:
-        """Write the files of an image.
-
-        Returns:
-            Its record; None if it could not be read.
-
-        Raises:
-            OSError: If a file cannot be written.
-        """
-        result = answer.result
+    def write(self, item: Input, prediction: Prediction) -> dict[str, Any] | None:
+        """Write the files of an image; return its record, or None if it could not be predicted."""
+        result = prediction.result
         if result is None:
             return None
-        if 'pictures' in self.kinds:
-            assert answer.image is not None  # where there is a result
-            self.write_picture(self.draw(result, answer.image), item.stem)
-        if 'labels' in self.kinds and isinstance(result, LabelMap):
+        if 'visualizations' in self.outputs:
+            assert prediction.image is not None  # because there is a result
+            drawing = self.draw(result, prediction.image)
+            suffix = 'jpg' if max(drawing.size) <= MAX_JPEG_SIDE else 'png'
+            path = self.folder / 'visualizations' / f'{item.stem}.{suffix}'
+            with atomic_write(path) as scratch:
+                drawing.save(scratch, quality=90)
+        if 'labels' in self.outputs and isinstance(result, LabelMap):
             self.write_labels(result, item.stem)
         record = dict(name=item.name, size=list(result.size))
-        return {**record, 'entries': self.entries(result)} if 'results' in self.kinds else record
+        if 'results' in self.outputs:
+            record['entries'] = self.build_entries(result)
+        return record
 
-    def entries(self, result: Result) -> list[dict[str, Any]]:
-        """A result as entries of JSON: one for each instance, or the shares of classes."""
+    def build_entries(self, result: Result) -> list[dict[str, Any]]:
+        """Return JSON entries: one per instance, or one with the fractions of all classes."""
         if isinstance(result, LabelMap):
-            return [dict(shares=result.shares())]
+            return [dict(shares=result.class_fractions())]
         entries = result.to_coco(0, self.categories)
         return [{key: entry[key] for key in entry if key != 'image_id'} for entry in entries]
 
     def draw(self, result: Result, image: np.ndarray, *, legend: bool = True) -> Image.Image:
-        """A result over its image.
-
-        Args:
-            result: What was found.
-            image: RGB values, ``(H, W, 3)``.
-            legend: Whether to list the classes of a label map beneath the image.
-        """
+        """Draw a result; ``legend`` lists the classes of a label map below the image."""
         if isinstance(result, Instances):
             return result.draw(image, threshold=self.threshold, opacity=self.opacity)
         return result.draw(image, opacity=self.opacity, legend=legend)
 
-    def write_picture(self, picture: Image.Image, stem: str) -> None:
-        """Write a JPEG, or a PNG where the picture is too large for one."""
-        suffix = 'jpg' if max(picture.size) <= LARGEST_JPEG else 'png'
-        with replacing(self.folder / 'pictures' / f'{stem}.{suffix}') as scratch:
-            picture.save(scratch, quality=90)
-
     def write_labels(self, result: LabelMap, stem: str) -> None:
         """Write a label map as a PNG."""
-        with replacing(self.folder / 'labels' / f'{stem}.png') as scratch:
-            result.as_image(self.categories[0]).save(scratch)
+        with atomic_write(self.folder / 'labels' / f'{stem}.png') as scratch:
+            result.to_image(self.categories[0]).save(scratch)
+
+
+def write_images_json(path: Path, records: Iterable[dict[str, Any]], ids: CocoIds,
+                      categories: list[dict[str, Any]]) -> None:
+    """Write IDs, names and sizes of finished inputs as in a COCO file."""
+    images, videos = [], []
+    for record in (record for record in records if record['name'] in ids.images):
+        height, width = record['size']
+        image_id = ids.images[record['name']]
+        entry = dict(id=image_id, file_name=record['name'], width=width, height=height)
+        if 'video' in record:
+            videos.append({**entry, **record['video']})
+        else:
+            images.append(entry)
+    for entries in (images, videos):
+        entries.sort(key=lambda entry: entry['id'])
+    write_json(path, dict(images=images, videos=videos, categories=categories))
+
+
+def write_results_json(path: Path, records: Iterable[dict[str, Any]], ids: CocoIds) -> None:
+    """Write a list of the entries of all finished inputs, each with the ID of its image."""
+    with atomic_write(path) as scratch, scratch.open('w', encoding='utf-8') as file:
+        separator = '['
+        for record in (record for record in records if record['name'] in ids.images):
+            for entry in record['entries']:
+                line = json.dumps(dict(image_id=ids.images[record['name']], **entry))
+                file.write(f'{separator}\n{line}')
+                separator = ','
+        file.write(f'{separator if separator == "[" else ""}\n]\n')

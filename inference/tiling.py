@@ -1,9 +1,9 @@
-"""Images that are too large for one pass: tiles that overlap, and one answer made of theirs.
+"""Prediction of large images in overlapping tiles, whose results are merged.
 
-A pixel of a label map is that of the tile in which it lies farther from the border. Instances of
-several tiles are one if they agree where the tiles overlap, however little each tile shows of it.
-Slicing an image for a detector, and looking at it as a whole too, is known from SAHI (Akyon et al.
-2022, arXiv 2202.06934). It merges by overlap of whole boxes, which parts of an object hardly have.
+Each pixel of a label map has the class from the tile in which it is farther from the edge.
+Instances of several tiles are merged if they agree in the overlap of the tiles, even if each tile
+shows only a small part. SAHI (Akyon et al. 2022, arXiv 2202.06934) also slices images and predicts
+the full image. It merges by IoU of full boxes, which is low for parts of an object.
 """
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from colonnade.datasets.rle import decode_rle, encode_crop, make_json_rle
 
 from .results import Instances, LabelMap, Result
 
-SAME = 0.5  # intersection over union, within what two views share, from which two instances are one
-MARGIN = 3  # pixels: an instance as near as that to a view's border may be cut
+MIN_IOU = 0.5  # within the overlap of two views, from which two instances are the same
+MARGIN = 3  # pixels; an instance this close to the edge of a view can be cut off
 
 
 class View(NamedTuple):
-    """A part of an image, in its pixels; ``bottom`` and ``right`` lie behind the last."""
+    """Part of an image in pixels; ``bottom`` and ``right`` are exclusive."""
     top: int
     left: int
     bottom: int
@@ -33,182 +33,156 @@ class View(NamedTuple):
 
     @property
     def slices(self) -> tuple[slice, slice]:
+        """Slices of rows and columns."""
         return slice(self.top, self.bottom), slice(self.left, self.right)
-
-    def intersection(self, other: View) -> View:
-        """What two share; empty if ``bottom <= top`` or ``right <= left``."""
-        return View(*map(max, self[:2], other[:2]), *map(min, self[2:], other[2:]))
 
     @property
     def area(self) -> int:
+        """Area in pixels; 0 if an intersection is empty."""
         return max(0, self.bottom - self.top) * max(0, self.right - self.left)
 
+    def intersect(self, other: View) -> View:
+        """Return the intersection; empty if ``bottom <= top`` or ``right <= left``."""
+        return View(*map(max, self[:2], other[:2]), *map(min, self[2:], other[2:]))
 
-def spans(length: int, tile: int, overlap: float) -> list[tuple[int, int]]:
-    """Where tiles begin and end along a side, spread evenly; one if they are as long as the side.
+    def shift(self, top: int, left: int) -> View:
+        """Return the view, moved down by ``top`` and right by ``left``."""
+        return View(self.top + top, self.left + left, self.bottom + top, self.right + left)
 
-    Args:
-        length: Of the side.
-        tile: Length of a tile.
-        overlap: Share of a tile that it has in common with the next, at least.
-    """
+
+def compute_spans(length: int, tile: int, overlap: float) -> list[tuple[int, int]]:
+    """Return start and end of evenly spread tiles along one side of an image."""
     if length <= tile:
         return [(0, length)]
     shared = math.ceil(tile * overlap)
-    number = math.ceil((length - shared) / (tile - shared))
-    starts = [round(i * (length - tile) / (number - 1)) for i in range(number)]
+    num_tiles = math.ceil((length - shared) / (tile - shared))
+    starts = [round(i * (length - tile) / (num_tiles - 1)) for i in range(num_tiles)]
     return [(start, start + tile) for start in starts]
 
 
-def tiles_of(size: tuple[int, int], tile: int, overlap: float) -> list[View]:
-    """Tiles that cover an image of height and width ``size``, row by row.
+def compute_tiles(size: tuple[int, int], tile: int, overlap: float) -> list[View]:
+    """Return tiles that cover an image of height and width ``size``, row by row.
 
-    Raises:
-        ValueError: If ``tile`` is no positive length, or ``overlap`` not from 0 to below 1.
+    Each tile overlaps the next one by at least the fraction ``overlap`` of its size.
     """
     if tile < 1 or not 0 <= overlap < 1 or math.ceil(tile * overlap) >= tile:
-        raise UserError(f'a tile has at least one pixel and overlaps the next by 0 to under 1 of '
-                        f'it, got {tile} and {overlap}')
-    rows, columns = (spans(length, tile, overlap) for length in size)
+        raise UserError('tiles must have at least one pixel and an overlap from 0 to below 1, got '
+                        f'{tile} and {overlap}')
+    rows, columns = (compute_spans(length, tile, overlap) for length in size)
     return [View(top, left, bottom, right) for top, bottom in rows for left, right in columns]
 
 
-def merge(results: Sequence[Result], views: Sequence[View], size: tuple[int, int]) -> Result:
-    """One answer for an image from those for its views.
-
-    Args:
-        results: Of the views.
-        views: Tiles as :func:`tiles_of` has them; for instances, also the whole image.
-        size: Height and width of the image.
-    """
+def merge_results(results: Sequence[Result], views: Sequence[View], size: tuple[int,
+                                                                                int]) -> Result:
+    """Merge the results of all views of an image."""
     first = results[0]
     if isinstance(first, LabelMap):
-        labels = merged_labels([r.labels for r in results if isinstance(r, LabelMap)], views, size)
-        return first.changed(size=size, labels=labels)
-    return merged_instances([r for r in results if isinstance(r, Instances)], views, size)
+        maps = [result.labels for result in results if isinstance(result, LabelMap)]
+        return first.replace(size=size, labels=merge_label_maps(maps, views, size))
+    return merge_instances([each for each in results if isinstance(each, Instances)], views, size)
 
 
-def merged_labels(maps: Sequence[np.ndarray], views: Sequence[View],
-                  size: tuple[int, int]) -> np.ndarray:
-    """A label map of the tiles': neighbours meet in the middle of what they share.
-
-    Args:
-        maps: ``(h, w)`` each.
-        views: Where they lie.
-        size: Height and width of the whole.
-    """
-    rows = borders(sorted({(view.top, view.bottom) for view in views}))
-    columns = borders(sorted({(view.left, view.right) for view in views}))
-    whole = np.empty(size, dtype=maps[0].dtype)
+def merge_label_maps(maps: Sequence[np.ndarray], views: Sequence[View],
+                     size: tuple[int, int]) -> np.ndarray:
+    """Merge label maps ``(h, w)``; neighbors meet in the middle of their overlap."""
+    rows = cut_overlaps(sorted({(view.top, view.bottom) for view in views}))
+    columns = cut_overlaps(sorted({(view.left, view.right) for view in views}))
+    merged = np.empty(size, dtype=maps[0].dtype)
     for labels, view in zip(maps, views, strict=True):
         top, bottom = rows[view.top, view.bottom]
         left, right = columns[view.left, view.right]
-        whole[top:bottom, left:right] = labels[top - view.top:bottom - view.top,
-                                               left - view.left:right - view.left]
-    return whole
+        part = View(top, left, bottom, right)
+        merged[part.slices] = labels[part.shift(-view.top, -view.left).slices]
+    return merged
 
 
-def borders(ranges: Sequence[tuple[int, int]]) -> dict[tuple[int, int], tuple[int, int]]:
-    """What each of some ranges that overlap covers, if neighbours meet in the middle."""
-    inner = [(end + start) // 2
-             for (_, end), (start, _) in zip(ranges, ranges[1:], strict=False)]  # yapf: disable
-    cuts = [ranges[0][0], *inner, ranges[-1][1]]
-    return {span: (cuts[i], cuts[i + 1]) for i, span in enumerate(ranges)}
+def cut_overlaps(spans: Sequence[tuple[int, int]]) -> dict[tuple[int, int], tuple[int, int]]:
+    """Return the part of each span that remains if neighbors meet in the middle of overlaps."""
+    middles = [(end + start) // 2
+               for (_, end), (start, _) in zip(spans, spans[1:], strict=False)]  # yapf: disable
+    edges = [spans[0][0], *middles, spans[-1][1]]
+    return {span: (edges[i], edges[i + 1]) for i, span in enumerate(spans)}
 
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """An instance as one view shows it, in pixels of the whole image.
-
-    Attributes:
-        view: The number of the view.
-        box: Left, top, right, bottom.
-        place: Where ``mask`` lies.
-        mask: Of the pixels of ``place``, bool; without masks, None: then the box is the mask.
-        cut: Whether the view may end within the instance.
-        fine: Whether the view is a tile, and not the whole image.
-    """
-    view: int
+    """An instance as predicted in one view, in pixels of the full image."""
+    view: int  # index
     label: int
     score: float
-    box: tuple[float, float, float, float]
-    place: View
-    mask: np.ndarray | None
-    cut: bool
-    fine: bool
+    box: tuple[float, float, float, float]  # left, top, right, bottom
+    place: View  # bounding box of the mask in whole pixels
+    mask: np.ndarray | None  # pixels of the place, bool
+    is_cut: bool  # True if the edge of the view can cut off the instance
+    is_tile: bool  # False for the full image
 
-    def within(self, view: View) -> np.ndarray | int:
-        """The mask within a view; without one, the area of the box."""
-        shared = self.place.intersection(view)
-        if self.mask is None:
-            return shared.area
-        if not shared.area:
+    def crop_mask(self, view: View) -> np.ndarray:
+        """Return the mask within a view."""
+        shared = self.place.intersect(view)
+        if self.mask is None or not shared.area:
             return np.zeros((0, 0), dtype=bool)
-        return self.mask[shared.top - self.place.top:shared.bottom - self.place.top,
-                         shared.left - self.place.left:shared.right - self.place.left]
+        return self.mask[shared.shift(-self.place.top, -self.place.left).slices]
+
+    def compute_area(self, view: View) -> int:
+        """Return the area of the mask within a view; without a mask, of the box."""
+        if self.mask is None:
+            return self.place.intersect(view).area
+        return int(np.count_nonzero(self.crop_mask(view)))
 
 
-def parts_of(found: Instances, number: int, view: View, size: tuple[int, int]) -> Iterator[Part]:
-    """The instances of a view."""
-    fine = (view.bottom - view.top, view.right - view.left) != tuple(size)
-    for index, box in enumerate(found.boxes.astype(float)):
-        left, top, right, bottom = box
-        cut = ((left <= MARGIN and view.left > 0) or (top <= MARGIN and view.top > 0)
-               or (right >= found.size[1] - MARGIN and view.right < size[1])
-               or (bottom >= found.size[0] - MARGIN and view.bottom < size[0]))
-        place = View(
-            max(0, math.floor(top)), max(0, math.floor(left)), min(found.size[0],
-                                                                   math.ceil(bottom)),
-            min(found.size[1], math.ceil(right)))
-        mask = None
-        if found.masks is not None:
-            mask = decode_rle(found.masks[index])
+def iter_parts(instances: Instances, index: int, view: View, size: tuple[int,
+                                                                         int]) -> Iterator[Part]:
+    """Yield the instances of a view."""
+    height, width = instances.size
+    is_tile = (view.bottom - view.top, view.right - view.left) != tuple(size)
+    for i, (left, top, right, bottom) in enumerate(instances.boxes.astype(float)):
+        is_cut = ((left <= MARGIN and view.left > 0) or (top <= MARGIN and view.top > 0)
+                  or (right >= width - MARGIN and view.right < size[1])
+                  or (bottom >= height - MARGIN and view.bottom < size[0]))
+        place, mask = View(
+            max(0, math.floor(top)), max(0, math.floor(left)), min(height, math.ceil(bottom)),
+            min(width, math.ceil(right))), None
+        if instances.masks is not None:
+            mask = decode_rle(instances.masks[i])
             ys, xs = np.flatnonzero(mask.any(1)), np.flatnonzero(mask.any(0))
             place = View(ys[0], xs[0], ys[-1] + 1, xs[-1] + 1) if len(ys) else View(0, 0, 0, 0)
             mask = mask[place.slices]
-        moved = View(place.top + view.top, place.left + view.left, place.bottom + view.top,
-                     place.right + view.left)
-        yield Part(number, int(found.labels[index]), float(found.scores[index]),
-                   (left + view.left, top + view.top, right + view.left, bottom + view.top), moved,
-                   mask, cut, fine)
+        box = left + view.left, top + view.top, right + view.left, bottom + view.top
+        yield Part(index, int(instances.labels[i]), float(instances.scores[i]), box,
+                   place.shift(view.top, view.left), mask, is_cut, is_tile)
 
 
-def candidates(parts: Sequence[Part]) -> list[tuple[int, int]]:
-    """Return pairs of parts of one label and of two views whose places overlap."""
+def find_overlapping_pairs(parts: Sequence[Part]) -> list[tuple[int, int]]:
+    """Return indices of parts with the same label, in different views, whose places overlap."""
     top, left, bottom, right = np.array([part.place for part in parts]).reshape(-1, 4).T
     labels = np.array([part.label for part in parts])
     views = np.array([part.view for part in parts])
     boxes = shapely.box(left, top, right, bottom)
-    one, other = shapely.STRtree(boxes).query(boxes)  # also those that only touch
-    chosen = ((one < other) & (labels[one] == labels[other]) & (views[one] != views[other])
-              & (top[one] < bottom[other]) & (top[other] < bottom[one])
-              & (left[one] < right[other]) & (left[other] < right[one]))
-    return list(zip(one[chosen].tolist(), other[chosen].tolist(), strict=True))
+    i, j = shapely.STRtree(boxes).query(boxes)  # also pairs that only touch
+    is_pair = ((i < j) & (labels[i] == labels[j]) & (views[i] != views[j])
+               & (top[i] < bottom[j]) & (top[j] < bottom[i])
+               & (left[i] < right[j]) & (left[j] < right[i]))
+    return list(zip(i[is_pair].tolist(), j[is_pair].tolist(), strict=True))
 
 
-def agreement(one: Part, other: Part, views: Sequence[View]) -> float:
-    """Intersection over union of two instances within what their views share."""
-    shared = views[one.view].intersection(views[other.view])
-    both = one.place.intersection(other.place).intersection(shared)
-    if not both.area:
+def compute_iou(one: Part, other: Part, views: Sequence[View]) -> float:
+    """Return the intersection over union of two instances within the overlap of their views."""
+    shared = views[one.view].intersect(views[other.view])
+    common = one.place.intersect(other.place).intersect(shared)
+    if not common.area:
         return 0.
-    common = one.within(both)
-    if isinstance(common, np.ndarray):
-        intersection = int(np.count_nonzero(common & other.within(both)))
+    if one.mask is None:
+        intersection = common.area
     else:
-        intersection = common
-    union = area(one.within(shared)) + area(other.within(shared)) - intersection
+        intersection = int(np.count_nonzero(one.crop_mask(common) & other.crop_mask(common)))
+    union = one.compute_area(shared) + other.compute_area(shared) - intersection
     return intersection / union if union else 0.
 
 
-def area(found: np.ndarray | int) -> int:
-    return int(np.count_nonzero(found)) if isinstance(found, np.ndarray) else found
-
-
-def groups(parts: Sequence[Part], views: Sequence[View]) -> list[list[Part]]:
-    """Parts that are one instance: those that agree most first, one of each view at most."""
-    pairs = [(found, i, j) for i, j in candidates(parts)
-             if (found := agreement(parts[i], parts[j], views)) >= SAME]
+def group_parts(parts: Sequence[Part], views: Sequence[View]) -> list[list[Part]]:
+    """Group parts of the same instance by descending IoU, with at most one part per view."""
+    pairs = [(iou, i, j) for i, j in find_overlapping_pairs(parts)
+             if (iou := compute_iou(parts[i], parts[j], views)) >= MIN_IOU]
     group_of = {i: [i] for i in range(len(parts))}
     for _, i, j in sorted(pairs, key=lambda pair: (-pair[0], *pair[1:])):
         one, other = group_of[i], group_of[j]
@@ -220,49 +194,44 @@ def groups(parts: Sequence[Part], views: Sequence[View]) -> list[list[Part]]:
     return [[parts[i] for i in group] for group in unique.values()]
 
 
-def merged_instances(results: Sequence[Instances], views: Sequence[View],
-                     size: tuple[int, int]) -> Instances:
-    """The instances of an image from those of its views, the most certain first.
+def merge_instances(results: Sequence[Instances], views: Sequence[View],
+                    size: tuple[int, int]) -> Instances:
+    """Merge the instances of all views, by descending score.
 
-    One that a view shows in whole has the shape that the finest such view shows. Else it is the
-    union of its parts. Its score is the highest of theirs.
-
-    Args:
-        results: Of the views.
-        views: Where they lie.
-        size: Height and width of the image.
+    An instance that some views show completely is taken from a tile, or else from the full image.
+    Other instances are the union of their parts. The score is the highest of all parts.
     """
     parts = [
-        part for number, (found, view) in enumerate(zip(results, views, strict=True))
-        for part in parts_of(found, number, view, size)
+        part for index, (instances, view) in enumerate(zip(results, views, strict=True))
+        for part in iter_parts(instances, index, view, size)
     ]
-    merged = sorted((united(group, size) for group in groups(parts, views)), key=lambda m: -m[0])
+    merged = [merge_parts(group, size) for group in group_parts(parts, views)]
+    merged.sort(key=lambda instance: -instance[0])
     first = results[0]
-    return first.changed(
+    return first.replace(
         size=size,
-        scores=np.array([m[0] for m in merged], dtype=np.float32),
-        labels=np.array([m[1] for m in merged], dtype=np.int64),
-        boxes=np.array([m[2] for m in merged], dtype=np.float32).reshape(-1, 4),
-        masks=None if first.masks is None else tuple(m[3] for m in merged))
+        scores=np.array([instance[0] for instance in merged], dtype=np.float32),
+        labels=np.array([instance[1] for instance in merged], dtype=np.int64),
+        boxes=np.array([instance[2] for instance in merged], dtype=np.float32).reshape(-1, 4),
+        masks=None if first.masks is None else tuple(instance[3] for instance in merged))
 
 
-def united(group: Sequence[Part], size: tuple[int, int]) -> tuple[float, int, np.ndarray, Any]:
-    """Score, label, box and mask of an instance that several views show."""
+def merge_parts(group: Sequence[Part],
+                size: tuple[int, int]) -> tuple[float, int, np.ndarray, dict[str, Any] | None]:
+    """Return score, label, box and RLE of an instance that several views show."""
     score = max(part.score for part in group)
-    whole = [part for part in group if not part.cut]
-    if whole:
-        group = [max(whole, key=lambda part: (part.fine, part.score))]
+    complete = [part for part in group if not part.is_cut]
+    if complete:
+        group = [max(complete, key=lambda part: (part.is_tile, part.score))]
     boxes = np.array([part.box for part in group])
     box = np.concatenate([boxes[:, :2].min(0), boxes[:, 2:].max(0)])
     if group[0].mask is None:
         return score, group[0].label, box, None
-    shown = [part for part in group if part.place.area] or [group[0]]
-    corners = np.array([part.place for part in shown])
+    visible = [part for part in group if part.place.area] or [group[0]]
+    corners = np.array([part.place for part in visible])
     top, left = corners[:, :2].min(0)
     bottom, right = corners[:, 2:].max(0)
     mask = np.zeros((bottom - top, right - left), dtype=bool)
-    for part in shown:
-        y, x = part.place.top - top, part.place.left - left
-        mask[y:y + part.place.bottom - part.place.top,
-             x:x + part.place.right - part.place.left] |= part.mask
+    for part in visible:
+        mask[part.place.shift(-top, -left).slices] |= part.mask
     return score, group[0].label, box, make_json_rle(encode_crop(mask, int(top), int(left), size))

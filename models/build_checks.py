@@ -1,4 +1,4 @@
-"""What only building tells: of models without memory, of a light one's step, of weights here."""
+"""Checks that build the model: its parameters, a training step, and local weights files."""
 from __future__ import annotations
 
 import logging
@@ -13,66 +13,56 @@ from mmengine.registry import DefaultScope
 from torch import nn
 
 from colonnade.common.errors import UserCodeError
-from colonnade.settings.backbone_config import backbone_of
+from colonnade.settings.backbone_config import get_backbone_class
 from colonnade.settings.checks.pretrained_weights import PLACE
 from colonnade.settings.findings import Finding
-from colonnade.settings.pipeline_steps import name_of
-from colonnade.settings.reading import errors_of_others
+from colonnade.settings.pipeline_steps import get_type_name
+from colonnade.settings.reading import report_third_party_errors
 from colonnade.weights.downloads import fetch
 from colonnade.weights.loading import plan_loading
-from colonnade.weights.pretrained import pretrained_of
+from colonnade.weights.pretrained import get_pretrained
 from colonnade.weights.state_dicts import WeightsError
 
-from .meta_device import build_on_meta
-from .trial_step import trial_fault
+from .building import build_on_meta
+from .trial_step import find_trial_error
 
 
-def building_problems(cfg: Config, *, step: bool) -> list[Finding]:
-    """What is wrong with a model, its weights and the settings of its parameters.
-
-    Args:
-        cfg: Of a detector or segmenter, in which nothing else is wrong.
-        step: Also take a step of training; see :func:`step_problem`.
-    """
+def check_model(cfg: Config, *, step: bool) -> list[Finding]:
+    """Return findings about a model, its weights and the settings of its parameters."""
     with DefaultScope.overwrite_default_scope(cfg.get('default_scope')), \
             warnings.catch_warnings():
         warnings.filterwarnings('ignore', message='.*avg_non_ignore', category=UserWarning)
-        return list(problems_when_built(cfg, step=step))
+        return list(_iter_findings(cfg, step=step))
 
 
-def problems_when_built(cfg: Config, *, step: bool) -> Iterator[Finding]:
-    """As :func:`building_problems`, in the config's scope."""
-    MMLogger.get_current_instance().setLevel(logging.ERROR)  # parts of models say what they are
+def _iter_findings(cfg: Config, *, step: bool) -> Iterator[Finding]:
+    MMLogger.get_current_instance().setLevel(logging.ERROR)  # building logs a lot
     try:
-        with errors_of_others('the model cannot be built'):
+        with report_third_party_errors('the model cannot be built'):
             model = build_on_meta(cfg.model)
     except UserCodeError as error:
         yield Finding('model-build', str(error).partition('\n')[0], ('model', ),
                       cause=error.__cause__)  # yapf: disable
         return
-    yield from unmatched_keys(cfg, model)
-    if backbone_of(cfg.model) is None:
-        kind = name_of((cfg.model.get('backbone') or cfg.model).get('type'))
-        yield Finding('not-checked', f'{kind} is of others: its width was not compared with those '
-                      'of neck and heads, and no step is taken', ('model', ))  # yapf: disable
+    yield from _find_unmatched_keys(cfg, model)
+    if get_backbone_class(cfg.model) is None:
+        kind = get_type_name((cfg.model.get('backbone') or cfg.model).get('type'))
+        yield Finding('not-checked', f'{kind} is third-party: its width was not compared with '
+                      'those of neck and heads, and no step was run', ('model', ))  # yapf: disable
         return
-    yield from weights_on_disk(cfg, model)
+    yield from _check_local_weights(cfg, model)
     if step:
-        yield from step_problem(cfg)
+        error = find_trial_error(shrink_backbone(cfg), gradients=True)
+        if error is not None:
+            yield Finding(
+                'training-step',
+                f'a training step on two synthetic images fails: {type(error).__name__}: {error}',
+                ('model', ),
+                cause=error)
 
 
-def step_problem(cfg: Config) -> Iterator[Finding]:
-    """Why a model cannot take a step of training, with a single block of its backbone_class."""
-    if (fault := trial_fault(shrink_backbone(cfg), gradients=True)) is not None:
-        yield Finding(
-            'training-step',
-            f'a step of training on two drawn images fails: {type(fault).__name__}: {fault}',
-            ('model', ),
-            cause=fault)
-
-
-def unmatched_keys(cfg: Config, model: nn.Module) -> Iterator[Finding]:
-    """Keys of learning rates and decays that match no parameter."""
+def _find_unmatched_keys(cfg: Config, model: nn.Module) -> Iterator[Finding]:
+    """Yield keys of learning rates and decays that match no parameter."""
     wrapper = cfg.get('optim_wrapper') or {}
     names = [name for name, _ in model.named_parameters()]
     for key in (wrapper.get('paramwise_cfg') or {}).get('custom_keys') or {}:
@@ -82,10 +72,10 @@ def unmatched_keys(cfg: Config, model: nn.Module) -> Iterator[Finding]:
                           (place, 'model'), 'colonnade list_param_groups lists them')
 
 
-def weights_on_disk(cfg: Config, model: nn.Module) -> Iterator[Finding]:
-    """Weights that do not fit, as far as they are files on this machine."""
+def _check_local_weights(cfg: Config, model: nn.Module) -> Iterator[Finding]:
+    """Yield local weights files that do not fit."""
     init_cfg = cfg.model.backbone.get('init_cfg')
-    own = (pretrained_of(init_cfg) or {}).get('checkpoint')
+    own = (get_pretrained(init_cfg) or {}).get('checkpoint')
     for place, source, part in (('load_from', cfg.get('load_from'), model),
                                 (PLACE, own, model.get_submodule('backbone'))):
         if not source or place == PLACE and cfg.get('load_from'):
@@ -100,20 +90,20 @@ def weights_on_disk(cfg: Config, model: nn.Module) -> Iterator[Finding]:
 
 
 def shrink_backbone(cfg: Config) -> Config:
-    """A config whose backbone has a single block, tapped as often as the whole one."""
+    """Return a config whose backbone has one block, with as many feature maps."""
     light = deepcopy(cfg)
-    backbone, backbone_class = light.model.backbone, backbone_of(cfg.model)
+    backbone, backbone_class = light.model.backbone, get_backbone_class(cfg.model)
     assert backbone is not None
-    taps = backbone.get('out_indices')
+    indices = backbone.get('out_indices')
     backbone.update(
         arch={
             **backbone_class.variants.complete(backbone.arch), 'depth': 1
         },
-        out_indices=[0] * (4 if taps is None else len(taps)),
+        out_indices=[0] * (4 if indices is None else len(indices)),
         frozen_stages=-1,
         init_cfg=None)
     try:
         build_on_meta(backbone)
-    except ValueError:  # of settings that count blocks
+    except ValueError:  # settings that refer to other blocks
         return cfg
     return light

@@ -1,4 +1,4 @@
-"""Which maps a backbone gives, and which of them are read: seen by running it without data."""
+"""Feature maps of backbones and necks: widths, strides and use, found on the meta device."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -10,76 +10,72 @@ from mmengine.registry import MODELS
 from torch import Tensor, nn
 
 from colonnade.common.errors import UserError
-from colonnade.settings.reading import errors_of_others
+from colonnade.settings.reading import report_third_party_errors
 
-from .meta_device import build_on_meta
+from .building import build_on_meta
 
-SIDE = 896  # of the image: a multiple of 32, 64 and 14
+SIDE = 896  # pixels; a multiple of 32, 64 and 14
 
 
 class Map(NamedTuple):
-    """A map of features."""
+    """Feature map."""
     width: int
-    stride: float  # in pixels
+    stride: float  # pixels
 
 
-def build(part: dict[str, Any]) -> nn.Module:
-    """A part of a model that takes no memory."""
-    with errors_of_others(f'{part.get("type")} cannot be built'):
+def build_part(part: dict[str, Any]) -> nn.Module:
+    """Build a part of a model on the meta device."""
+    with report_third_party_errors(f'{part.get("type")} cannot be built'):
         return build_on_meta(ConfigDict(part))
 
 
-def run(part: nn.Module, inputs: Any) -> list[Tensor]:
-    """The maps that a part of a model gives.
-
-    Raises:
-        ValueError: If it gives something else, or cannot be run.
-    """
+def _run(part: nn.Module, inputs: Any) -> list[Tensor]:
+    """Return the maps that a part of a model outputs, or raise a ValueError."""
     name = type(part).__name__
-    with errors_of_others(f'{name} cannot be run'), torch.device('meta'):
+    with report_third_party_errors(f'{name} cannot be run'), torch.device('meta'):
         maps = part(inputs)
     maps = [maps] if isinstance(maps, Tensor) else maps
     if not isinstance(maps, (list, tuple)) or not all(
             isinstance(each, Tensor) and each.ndim == 4 for each in maps):
-        raise UserError(f'{name} gives something else than maps to its heads: no columnar backbone '
-                        'can take its place')
+        raise UserError(f'{name} outputs other than feature maps to its heads: no columnar '
+                        'backbone can replace it')
     return list(maps)
 
 
-def maps_of(backbone: dict[str, Any], *resampling: dict[str, Any]) -> list[Map]:
-    """The maps that a backbone gives, or those that necks make of them."""
-    size = backbone.get('img_size') or SIDE  # some take no other
+def find_maps(backbone: dict[str, Any], *resampling: dict[str, Any]) -> list[Map]:
+    """Return the maps of a backbone, or those of necks after it."""
+    size = backbone.get('img_size') or SIDE  # the only size of some backbones
     side = size[0] if isinstance(size, (list, tuple)) else size
-    return shapes(
-        run_all((backbone, *resampling), torch.zeros(1, 3, side, side, device='meta')), side)
+    return _to_maps(
+        _run_all((backbone, *resampling), torch.zeros(1, 3, side, side, device='meta')), side)
 
 
-def levels_of(neck: dict[str, Any], maps: Sequence[Map]) -> list[Map]:
-    """What a neck makes of maps."""
-    return shapes(run_all((neck, ), tuple(as_tensors(maps))), SIDE)
+def find_levels(neck: dict[str, Any], maps: Sequence[Map]) -> list[Map]:
+    """Return the levels of a neck, given its inputs."""
+    return _to_maps(_run_all((neck, ), tuple(_build_tensors(maps))), SIDE)
 
 
-def run_all(parts: Sequence[dict[str, Any]], inputs: Any) -> list[Tensor]:
-    """Parts of a model in a row, in evaluation."""
-    for part in map(build, parts):
+def _run_all(parts: Sequence[dict[str, Any]], inputs: Any) -> list[Tensor]:
+    """Run consecutive parts of a model in evaluation mode."""
+    for part in map(build_part, parts):
         part.eval()
         with torch.no_grad():
-            inputs = tuple(run(part, inputs))
+            inputs = tuple(_run(part, inputs))
     return inputs
 
 
-def shapes(maps: Sequence[Tensor], side: int) -> list[Map]:
-    """Widths and strides of maps of an image."""
-    return [Map(each.shape[1], whole(side / each.shape[-1])) for each in maps]
+def _to_maps(maps: Sequence[Tensor], side: int) -> list[Map]:
+    """Return widths and strides of maps."""
+    return [Map(each.shape[1], to_integer(side / each.shape[-1])) for each in maps]
 
 
-def whole(number: float) -> float:
-    """An int if it is one."""
+def to_integer(number: float) -> float:
+    """Return an integral float as int."""
     return int(number) if number == int(number) else number
 
 
-def as_tensors(maps: Sequence[Map]) -> list[Tensor]:
-    """Maps without values, which ask for gradients."""
+def _build_tensors(maps: Sequence[Map]) -> list[Tensor]:
+    """Build maps on the meta device that require gradients."""
     return [
         torch.zeros(
             2,
@@ -91,13 +87,13 @@ def as_tensors(maps: Sequence[Map]) -> list[Tensor]:
     ]
 
 
-def read_by(neck: dict[str, Any], maps: Sequence[Map]) -> list[int]:
-    """Which maps a neck reads: those that its output depends on."""
-    inputs = as_tensors(maps)
-    output = torch.stack([each.sum() for each in run(build(neck), tuple(inputs))]).sum()
+def find_used_maps(neck: dict[str, Any], maps: Sequence[Map]) -> list[int]:
+    """Return indices of the maps on which the output of a neck depends."""
+    inputs = _build_tensors(maps)
+    output = torch.stack([each.sum() for each in _run(build_part(neck), tuple(inputs))]).sum()
     try:
         gradients = torch.autograd.grad(output, inputs, allow_unused=True)
-    except RuntimeError:  # operators such as deformable convolutions have none without memory
+    except RuntimeError:  # deformable convolutions and others have none on the meta device
         inputs = [
             torch.rand(2, each.width, 8 * 2**level, 8 * 2**level, requires_grad=True)
             for level, each in zip(reversed(range(len(maps))), maps, strict=True)

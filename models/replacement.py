@@ -1,22 +1,23 @@
-"""Modules of a model that give way to subclasses of theirs."""
+"""Replacement of a model's modules by subclasses."""
 from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
 from typing import TypeVar
 
+from mmcv.cnn import ConvModule
 from torch import nn
+
+from colonnade.backbones.kernels.fast_path import is_exact_type
 
 M = TypeVar('M', bound=nn.Module)
 
 
 def copy_as(kind: type[M], module: nn.Module, **attributes: object) -> M:
-    """Return a module of a subclass with the parameters, buffers and children of another.
+    """Return an instance of a subclass with the state of a module and additional attributes.
 
-    Args:
-        kind: A subclass of the module's class; its ``__init__`` is not called.
-        module: The module to copy. Both share their state; only one should be used afterwards.
-        attributes: Attributes that the copy has in addition.
+    The ``__init__`` of the subclass is not called. Both share their state, so only one should be
+    used afterwards.
     """
     twin: M = object.__new__(kind)
     twin.__setstate__(vars(module) | attributes)
@@ -24,12 +25,7 @@ def copy_as(kind: type[M], module: nn.Module, **attributes: object) -> M:
 
 
 def replace_modules(model: nn.Module, replacements: Mapping[nn.Module, nn.Module]) -> None:
-    """Put modules in the place of others, wherever a model holds those.
-
-    Args:
-        model: Changed in place. It cannot be replaced itself.
-        replacements: The new modules by the old ones.
-    """
+    """Replace modules below a model, wherever they occur."""
     for path, module in list(model.named_modules(remove_duplicate=False)):
         if path and module in replacements:
             model.set_submodule(path, replacements[module])
@@ -37,17 +33,15 @@ def replace_modules(model: nn.Module, replacements: Mapping[nn.Module, nn.Module
 
 def copy_with_subclasses(model: nn.Module, kinds: Mapping[type[nn.Module],
                                                           type[nn.Module]]) -> nn.Module:
-    """Return a copy of a model, with the same tensors, whose modules of some classes are others.
-
-    Args:
-        model: Stays as it is.
-        kinds: Exact class of a module -> its subclass, which has the same attributes.
-    """
+    """Copy a model with the same tensors, with modules of exact classes replaced by subclasses."""
     tensors = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     model = copy.deepcopy(model, tensors)
-    replace_modules(
-        model, {
-            module: copy_as(kinds[type(module)], module)
-            for module in model.modules() if type(module) in kinds
-        })
+    modules = [module for module in model.modules() if type(module) in kinds]
+    replace_modules(model, {module: copy_as(kinds[type(module)], module) for module in modules})
     return model
+
+
+def can_replace_conv(module: nn.Module) -> bool:
+    """Return True if a ConvModule passes its input to its convolution, unseen by hooks."""
+    return (is_exact_type(module, ConvModule) and module.order[0] == 'conv'
+            and not module.with_explicit_padding and module.efficient_conv_bn_eval_forward is None)

@@ -1,4 +1,4 @@
-"""Necks between a columnar backbone and a dense predictor."""
+"""Necks between columnar backbones and the heads of detectors and segmenters."""
 from .columnar_pyramid import ColumnarPyramid
 from .pyramid import Pyramid
 from .simple_pyramid import SimplePyramid

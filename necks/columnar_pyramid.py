@@ -1,4 +1,4 @@
-"""From maps of one stride to a pyramid, each level from a map of its own.
+"""Pyramid whose levels come from a feature map each.
 
 Shapes: ``B`` images, ``C`` channels, ``h, w`` the backbone's grid.
 """
@@ -16,26 +16,26 @@ from .pyramid import Pyramid, Stride, resampling_layers
 
 @MODELS.register_module()
 class ColumnarPyramid(Pyramid):
-    """Resamples maps of one stride to one stride each, as the XCiT paper's dense predictors do.
+    """Pyramid of levels from one map each, as in the XCiT paper's dense predictors.
 
-    Each level is a module of its own name, ``stride4`` ... ``stride32`` (``stride3_5`` for 3.5):
+    Each level is a module, ``stride4`` ... ``stride32`` (``stride3_5`` for 3.5), of width
+    ``in_channels``:
 
     - finer by 4: transposed convolution, norm, GELU, transposed convolution;
     - finer by 2: transposed convolution;
-    - the same stride: identity;
+    - same stride: identity;
     - coarser by 2 or 4: max-pooling.
 
-    Transposed convolutions have kernel 2 and stride 2. All levels keep ``in_channels``.
+    Transposed convolutions have kernel 2 and stride 2.
 
     Args:
         in_channels: Width ``C`` of the input maps.
         stride: Stride of the input maps in pixels: the backbone's patch size.
-        out_strides: Strides of the output levels, not decreasing, each within a factor 4 of
-            ``stride``: ``(3.5, 7, 14, 28)`` for patches of 14. Levels of equal stride share their
-            layers.
-        norm_cfg: The norm of the ×4 level; ``None`` is ``type='BN'``.
+        out_strides: Strides of the levels, not decreasing, each within a factor 4 of ``stride``:
+            ``(3.5, 7, 14, 28)`` for patches of 14. Levels of equal stride share their layers.
+        norm_cfg: Norm of the level finer by 4. Defaults to ``type='BN'``.
         fpn: Config of a neck on top, e.g. ``dict(type='FPN', out_channels=256, num_outs=5)``. Its
-            ``in_channels`` are filled in; ``out_channels``, if not given, are ``in_channels``.
+            ``in_channels`` are set; its ``out_channels`` default to ``in_channels``.
         init_cfg: See :class:`mmengine.model.BaseModule`.
 
     Raises:
@@ -56,28 +56,23 @@ class ColumnarPyramid(Pyramid):
             self.add_level(
                 out_stride,
                 resampling_layers(stride, out_stride, widths, norm_cfg or dict(type='BN')))
-        self.fpn = None if fpn is None else self._build_fpn(fpn)
-
-    def _build_fpn(self, fpn: dict) -> nn.Module:
-        if 'in_channels' in fpn:
-            raise UserError('fpn must not have in_channels: they follow from the in_channels of '
-                            f'ColumnarPyramid, got {fpn["in_channels"]}')
-        widths = [self.in_channels] * len(self.out_strides)
-        return MODELS.build({'out_channels': self.in_channels, **fpn, 'in_channels': widths})
+        self.fpn: nn.Module | None = None
+        if fpn is not None:
+            if 'in_channels' in fpn:
+                raise UserError('fpn must not have in_channels, which follow from those of '
+                                f'ColumnarPyramid, got {fpn["in_channels"]}')
+            channels = [in_channels] * len(self.out_strides)
+            self.fpn = MODELS.build({'out_channels': in_channels, **fpn, 'in_channels': channels})
 
     def forward(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Resample map i to stride ``out_strides[i]``.
 
         Args:
-            inputs: As many maps ``(B, C, h, w)`` as ``out_strides``, all at ``stride``, shallow to
-                deep.
+            inputs: Maps ``(B, C, h, w)`` at ``stride``, one per level, shallow to deep.
 
         Returns:
             Levels from fine to coarse, each ``(B, C, h * stride // out_stride, w * stride //
-            out_stride)``, but at least one pixel high and wide; or what ``fpn`` makes of them.
-
-        Raises:
-            ValueError: If the number of maps is not that of ``out_strides``.
+            out_stride)``, but at least one pixel high and wide; or the output of ``fpn``.
         """
         if len(inputs) != len(self.out_strides):
             raise UserError(f'ColumnarPyramid needs {len(self.out_strides)} maps for strides '

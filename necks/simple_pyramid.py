@@ -1,4 +1,4 @@
-"""From the last map of a backbone to a pyramid: ViTDet's simple feature pyramid.
+"""ViTDet's simple feature pyramid, whose levels all come from the last feature map.
 
 Shapes: ``B`` images, ``C`` channels, ``h, w`` the backbone's grid.
 """
@@ -15,41 +15,40 @@ from torch.nn import functional as F
 
 from colonnade.common.errors import UserError
 
-from .pyramid import Pyramid, Stride, channels_last, resampling_layers, strides_around
+from .pyramid import Pyramid, Stride, channels_last, resampling_layers, scale_stride
 
 MODELS.register_module('LN2d', module=LayerNorm2d)
 
 
 @MODELS.register_module()
 class SimplePyramid(Pyramid):
-    """All levels from the last map, as ViTDet makes them (arXiv 2203.16527, section 3).
+    """Pyramid of levels from the last map, as in ViTDet (arXiv 2203.16527, section 3).
 
-    Each level is a module of its own name, ``stride4`` ... ``stride32`` (``stride3_5`` for 3.5):
+    Each level is a module, ``stride4`` ... ``stride32`` (``stride3_5`` for 3.5), that begins with:
 
     - finer by 4: transposed convolution to ``C / 2``, norm, GELU, transposed convolution to
       ``C / 4``;
     - finer by 2: transposed convolution to ``C / 2``;
-    - the same stride: nothing;
+    - same stride: nothing;
     - coarser by 2 or 4: max-pooling.
 
-    Transposed convolutions have kernel 2 and stride 2. A convolution of 1 × 1 and one of 3 × 3
-    pixels follow in each level, without bias, each with a norm behind it. Further levels are every
-    other pixel of the level before.
+    Transposed convolutions have kernel 2 and stride 2. Then a 1 × 1 and a 3 × 3 convolution follow,
+    without bias, each with a norm. Further levels are every other pixel of the level before.
 
     Args:
         in_channels: Width ``C`` of the input maps, a multiple of 4.
         stride: Stride of the input maps in pixels: the backbone's patch size.
         out_channels: Width of the levels.
         out_strides: Strides of the levels with layers, increasing, each within a factor 4 of
-            ``stride``. ``None`` is a quarter, half, all and twice of ``stride``.
-        num_outs: Number of all levels; those behind ``out_strides`` double the stride.
-        norm_cfg: All norms; ``None`` is a layer norm over the channels of each pixel,
+            ``stride``. Defaults to a quarter of ``stride``, half of it, itself and twice it.
+        num_outs: Number of all levels; those after ``out_strides`` double the stride.
+        norm_cfg: All norms. Defaults to a layer norm over the channels of each pixel,
             ``dict(type='LN2d', eps=1e-6)``.
         init_cfg: See :class:`mmengine.model.BaseModule`.
 
     Raises:
         ValueError: If a level cannot be reached from ``stride``, ``num_outs`` is less than the
-            number of ``out_strides``, or ``in_channels`` is no multiple of 4.
+            number of ``out_strides``, or ``in_channels`` is not a multiple of 4.
     """
 
     def __init__(self,
@@ -86,19 +85,19 @@ class SimplePyramid(Pyramid):
 
     @staticmethod
     def default_strides(stride: int) -> list[Stride]:
-        """``out_strides`` of maps at ``stride``: ``[4, 8, 16, 32]`` of 16."""
-        return strides_around(stride, 1 / 4, 1 / 2, 1, 2)
+        """Return the default ``out_strides``, ``[4, 8, 16, 32]`` for 16."""
+        return scale_stride(stride, 1 / 4, 1 / 2, 1, 2)
 
     def forward(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Levels of the last map.
+        """Return the levels of the last map.
 
         Args:
-            inputs: One or more maps ``(B, C, h, w)`` at ``stride``; the last one is taken.
+            inputs: One or more maps ``(B, C, h, w)`` at ``stride``; only the last one is used.
 
         Returns:
             ``num_outs`` levels from fine to coarse. Those of ``out_strides`` are ``(B,
             out_channels, h * stride // out_stride, w * stride // out_stride)``, but at least one
-            pixel high and wide. Those behind have half the height and width, rounded up.
+            pixel high and wide. Further ones have half the height and width, rounded up.
         """
         x = channels_last(inputs[-1])  # once for all levels
         levels = [self.resample(x, out_stride) for out_stride in self.out_strides]
@@ -109,7 +108,7 @@ class SimplePyramid(Pyramid):
 
 def conv_and_norm(in_channels: int, out_channels: int, kernel_size: int,
                   norm_cfg: dict) -> nn.Module:
-    """A convolution without bias that keeps the size, and its norm."""
+    """Build a convolution without bias that keeps the size, and its norm."""
     conv = nn.Conv2d(in_channels, out_channels, kernel_size, padding=kernel_size // 2, bias=False)
     norm = build_norm_layer(norm_cfg, out_channels)[1]
     return nn.Sequential(OrderedDict(conv=conv, norm=norm))

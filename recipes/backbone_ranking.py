@@ -1,4 +1,4 @@
-"""What ``tools/rank_backbones.py`` does, from its arguments to a table and a picture."""
+"""Implementation of ``colonnade rank_backbones``, from its options to a table and a plot."""
 from __future__ import annotations
 
 import math
@@ -14,7 +14,7 @@ import torch
 
 from colonnade.common.atomic_files import check_writable, write_text
 from colonnade.common.errors import UserError
-from colonnade.datasets.custom.instance_datasets import OwnData
+from colonnade.datasets.custom.instance_datasets import CustomDataset
 from colonnade.datasets.validation.validation_report import Report, find_repeated
 from colonnade.evaluation.probing.backbones import RANDOM, NamedBackbone, parse_backbones
 from colonnade.evaluation.probing.feature_cache import (CacheError, compute_cache_size,
@@ -25,58 +25,57 @@ from colonnade.evaluation.probing.ranking_plot import draw_ranking
 from colonnade.evaluation.probing.ranking_table import (format_class_csv, format_ranking,
                                                         format_ranking_csv)
 
-from .custom_data.config_creation import look_at_data
+from .custom_data.config_creation import read_dataset_description
 from .options import RankOptions
 
 
-def complete(args: RankOptions) -> list[NamedBackbone]:
-    """Check the options, fill in what follows from others, and name the backbones.
+def complete_options(args: RankOptions) -> list[NamedBackbone]:
+    """Check the options, fill in inferred ones, and return the backbones.
 
     Args:
-        args: Of ``tools/rank_backbones.py``; changed.
+        args: Options of ``colonnade rank_backbones``, modified in place.
 
     Raises:
-        OSError: If a file is missing, or the folder to write exists.
-        ValueError: If the options do not go together.
+        OSError: If a file is missing, or the output folder exists.
+        ValueError: If an option has an invalid value.
     """
     if os.path.lexists(args.out):
-        raise UserError(f'{args.out} exists: name another --out')
-    for option in ('max_images', 'steps', 'memory', 'neighbours', 'size'):
-        if getattr(args, option) < 1:
-            raise UserError(f'--{option.replace("_", "-")} must be at least 1')
-    if not 0 < args.temperature < math.inf:
-        raise UserError(f'--temperature must be positive, got {args.temperature}')
+        raise UserError(f'{args.out} already exists: choose another --out')
+    for option in ('max_images', 'probe_steps', 'knn_patches', 'knn_k', 'size'):
+        if (value := vars(args)[option]) < 1:
+            raise UserError(f'--{option.replace("_", "-")} must be at least 1, got {value}')
+    if not 0 < args.knn_temperature < math.inf:
+        raise UserError(f'--knn-temperature must be positive, got {args.knn_temperature}')
     check_writable(args.out)
-    texts = [text if '=' in text or not args.random else f'{text}={RANDOM}'
-             for text in args.backbones]  # yapf: disable
-    if twice := find_repeated(texts):
-        raise UserError(f'--backbones must differ, got {", ".join(twice)} more than once')
+    names = [name if '=' in name or not args.random else f'{name}={RANDOM}'
+             for name in args.backbones]  # yapf: disable
+    if repeated := find_repeated(names):
+        raise UserError(f'--backbones must be different, got duplicated {", ".join(repeated)}')
     args.device = args.device or ('cuda' if torch.cuda.is_available() else 'cpu')
-    return parse_backbones(texts)
+    return parse_backbones(names)
 
 
-def look(args: RankOptions, report: Report) -> OwnData | None:
-    """What the data set is; None if it cannot be used."""
-    return look_at_data(args, report, masks=True, filter_cfg={})
+def read_dataset(args: RankOptions, report: Report) -> CustomDataset | None:
+    """Return the description of the dataset, or None if it has errors."""
+    return read_dataset_description(args, report, masks=True, filter_cfg={})
 
 
-def probes_of(args: RankOptions, data: OwnData, cache: Path) -> Probes:
-    """What is done with the data set, on a part of it if it is large; features go to ``cache``."""
+def _build_probes(args: RankOptions, data: CustomDataset, cache: Path) -> Probes:
+    """Return the probes on a random subset of at most ``--max-images``."""
     classes, train, val = build_samples(data)
     for split, samples in (('training', train), ('validation', val)):
         if len(samples) > args.max_images:
-            print(f'remark: {args.max_images} of {len(samples)} {split} images are drawn '
-                  '(--max-images)')
+            print(f'using {args.max_images} of {len(samples)} {split} images (--max-images)')
     return Probes(
         classes=classes,
         train=draw_subset(train, args.max_images, args.seed),
         val=draw_subset(val, args.max_images, args.seed),
         size=args.size,
         out_indices=args.out_indices,
-        probe_steps=args.steps,
-        knn_patches=args.memory,
-        knn_k=args.neighbours,
-        knn_temperature=args.temperature,
+        probe_steps=args.probe_steps,
+        knn_patches=args.knn_patches,
+        knn_k=args.knn_k,
+        knn_temperature=args.knn_temperature,
         seed=args.seed,
         device=args.device,
         cache=cache,
@@ -84,8 +83,8 @@ def probes_of(args: RankOptions, data: OwnData, cache: Path) -> Probes:
 
 
 @contextmanager
-def cache_folder(args: RankOptions) -> Iterator[Path]:
-    """Where features are kept; with ``--no-cache`` as long as the context is open."""
+def _open_cache(args: RankOptions) -> Iterator[Path]:
+    """Context manager that returns the folder of features, a temporary one with ``--no-cache``."""
     if not args.no_cache:
         yield args.cache or get_default_cache()
         return
@@ -93,20 +92,21 @@ def cache_folder(args: RankOptions) -> Iterator[Path]:
         yield Path(folder)
 
 
-def rank(args: RankOptions, backbones: Sequence[NamedBackbone], data: OwnData) -> list[str]:
-    """Measure all backbones; write the table after each, print and draw it at the end.
+def rank_backbones(args: RankOptions, backbones: Sequence[NamedBackbone],
+                   data: CustomDataset) -> list[str]:
+    """Measure all backbones, update the table after each, and draw the plot at the end.
 
     Returns:
-        A sentence for each backbone that failed.
+        A message for each backbone that failed.
 
     Raises:
         OSError: If features or results cannot be written.
     """
     rows: list[RankingRow] = []
     failures: list[str] = []
-    with cache_folder(args) as folder:
-        probes = probes_of(args, data, folder)
-        print('\n'.join([*data.reasons, setting(probes)]))
+    with _open_cache(args) as folder:
+        probes = _build_probes(args, data, folder)
+        print('\n'.join([*data.reasons, _describe_settings(probes)]))
         for number, backbone in enumerate(backbones, 1):
             print(f'[{number}/{len(backbones)}] {backbone.text}', flush=True)
             try:
@@ -118,18 +118,21 @@ def rank(args: RankOptions, backbones: Sequence[NamedBackbone], data: OwnData) -
                 print(f'  failed: {error}', file=sys.stderr, flush=True)
                 continue
             rows.sort(key=lambda row: (-row.linear_miou, row.seconds))
-            write_tables(args.out, rows, probes, failures)
+            _write_tables(args.out, rows, probes, failures)
         if not args.no_cache:
-            print(f'all features in {folder}: {compute_cache_size(folder) / MIB:.1f} MiB')
+            print(f'features are cached in {folder}: {compute_cache_size(folder) / MIB:.1f} MiB')
     if rows:
-        write_tables(args.out, rows, probes, failures)
-        write_pictures(args.out, rows, probes, args.cost)
+        _write_tables(args.out, rows, probes, failures)
+        title = f'{len(probes.train)} + {len(probes.val)} images, {len(probes.classes)} classes, ' \
+                f'{probes.size} pixels'
+        for suffix in ('png', 'svg'):
+            draw_ranking(rows, args.out / f'picture.{suffix}', title, args.cost)
         print(f'\n{format_ranking(rows)}\nwritten: {args.out}')
     return failures
 
 
-def setting(probes: Probes) -> str:
-    """What all rows have in common."""
+def _describe_settings(probes: Probes) -> str:
+    """Return the settings that all rows share."""
     threads = f', threads: {torch.get_num_threads()}' if probes.device == 'cpu' else ''
     return ', '.join([
         f'{len(probes.train)} training and {len(probes.val)} validation images',
@@ -137,7 +140,7 @@ def setting(probes: Probes) -> str:
         f'shorter side {probes.size} pixels',
         f'blocks {probes.out_indices}',
         f'{probes.probe_steps} steps',
-        f'{probes.knn_k} neighbours of {probes.knn_patches} patches',
+        f'{probes.knn_k} neighbors of {probes.knn_patches} patches',
         f'temperature {probes.knn_temperature}',
         f'seed {probes.seed}',
         f'{probes.device}{threads}',
@@ -145,20 +148,12 @@ def setting(probes: Probes) -> str:
     ])
 
 
-def write_tables(out: Path, rows: Sequence[RankingRow], probes: Probes,
-                 failures: Sequence[str]) -> None:
-    """Write the table, the same as CSV, and the IoU of each class."""
+def _write_tables(out: Path, rows: Sequence[RankingRow], probes: Probes,
+                  failures: Sequence[str]) -> None:
+    """Write the table as Markdown and CSV, and the IoU of each class."""
     failed = ''.join(f'\nFailed: {failure}\n' for failure in failures)
     command = shlex.join(['python', *sys.argv])
-    write_text(out / 'table.md',
-               f'{format_ranking(rows)}\n{setting(probes)}\n\n    {command}\n{failed}')
+    settings = _describe_settings(probes)
+    write_text(out / 'table.md', f'{format_ranking(rows)}\n{settings}\n\n    {command}\n{failed}')
     write_text(out / 'table.csv', format_ranking_csv(rows))
     write_text(out / 'classes.csv', format_class_csv(rows, probes.classes))
-
-
-def write_pictures(out: Path, rows: Sequence[RankingRow], probes: Probes, cost: str) -> None:
-    """Draw quality against cost."""
-    title = f'{len(probes.train)} + {len(probes.val)} images, {len(probes.classes)} classes, ' \
-            f'{probes.size} pixels'
-    for kind in ('png', 'svg'):
-        draw_ranking(rows, out / f'picture.{kind}', title, cost)

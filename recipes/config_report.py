@@ -1,4 +1,4 @@
-"""What ``tools/check_config.py`` does: everything that is wrong with a config, at once."""
+"""Implementation of ``colonnade check_config``: everything that is wrong with a config."""
 from __future__ import annotations
 
 import os
@@ -8,13 +8,13 @@ from typing import Any
 from mmengine.config import Config
 
 from colonnade.common.atomic_files import write_json
-from colonnade.datasets.validation.label_map_files import label_problems
-from colonnade.models.build_checks import building_problems
-from colonnade.settings.checks.all_checks import findings
-from colonnade.settings.config_types import kind_problems
-from colonnade.settings.dataset_paths import (DATALOADERS, exists, find_datasets, paths_of,
+from colonnade.datasets.validation.label_map_files import find_unknown_labels
+from colonnade.models.build_checks import check_model
+from colonnade.settings.checks.all_checks import find_problems
+from colonnade.settings.config_types import find_type_errors
+from colonnade.settings.dataset_paths import (DATALOADERS, exists, find_datasets, get_dataset_paths,
                                               redirect_data_root)
-from colonnade.settings.findings import Finding, errors_of
+from colonnade.settings.findings import Finding, get_errors
 from colonnade.settings.overrides import apply_options
 from colonnade.settings.reading import read_config
 from colonnade.settings.rules import SEVERITIES
@@ -25,87 +25,84 @@ def examine(config: str | Path,
             data_root: str | Path | None = None,
             cfg_options: dict[str, Any] | None = None,
             step: bool = False) -> list[Finding]:
-    """Everything that is wrong with a config, the errors first.
+    """Return everything that is wrong with a config, errors first.
 
     Args:
-        config: A file.
-        data_root: Where the data are; if it is given, they must be there.
+        config: Config file.
+        data_root: Root of the dataset. If given, missing data are errors.
         cfg_options: Settings that override the config.
-        step: If nothing else is wrong, take a step of training on two drawn images.
+        step: Whether to run a training step on two synthetic images if there is no error.
 
     Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If it cannot be read, or is no config of a detector or segmenter.
+        FileNotFoundError: If the file does not exist.
+        ValueError: If it cannot be read, or is not a config of a detector or segmenter.
     """
     cfg = read_config(Path(config))
-    if found := kind_findings(cfg):
-        return [*found, not_run('all other rules')]
+    if findings := _check_types(cfg):
+        return [*findings, _note_skipped('all other rules')]
     if data_root is not None:
         try:
             redirect_data_root(cfg, data_root)
         except (OSError, ValueError) as error:
-            found.append(Finding('data-root', str(error), ('--data-root', )))
-    wrong = apply_options(cfg, cfg_options or {})
-    if of_options := kind_findings(cfg):
-        return [*found, *of_options, not_run('all other rules')]
-    found += [Finding('unknown-option', says, (key, )) for key, says in wrong.items()]
+            findings.append(Finding('data-root', str(error), ('--data-root', )))
+    wrong_options = apply_options(cfg, cfg_options or {})
+    if type_errors := _check_types(cfg):
+        return [*findings, *type_errors, _note_skipped('all other rules')]
+    findings += [
+        Finding('unknown-option', message, (key, )) for key, message in wrong_options.items()
+    ]
     loaders = tuple(key for key in DATALOADERS if cfg.get(key))
-    found += [
-        each for each in findings(cfg, loaders, [label_problems])
-        if not wrong.keys() & set(each.places)
+    findings += [
+        each for each in find_problems(cfg, loaders, [find_unknown_labels])
+        if not wrong_options.keys() & set(each.places)
     ]
-    found += missing_data(cfg, must_be_there=data_root is not None)
-    found += work_dir_problem(cfg)
-    if errors_of(found):
-        found.append(not_run('rules on the model when it is built'))
+    findings += _check_data(cfg, is_required=data_root is not None)
+    folder = Path(cfg.get('work_dir') or 'work_dirs').absolute()
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        reason = 'not writable' if folder.is_dir() else 'not a directory'
+        findings.append(
+            Finding('work-dir', f'work_dir: {folder} is {reason}', ('work_dir', ),
+                    'choose another folder'))
+    if get_errors(findings):
+        findings.append(_note_skipped('rules for built models'))
     else:
-        found += building_problems(cfg, step=step)
-    return sorted(dict.fromkeys(found), key=lambda each: SEVERITIES.index(each.severity))
+        findings += check_model(cfg, step=step)
+    return sorted(dict.fromkeys(findings), key=lambda each: SEVERITIES.index(each.severity))
 
 
-def kind_findings(cfg: Config) -> list[Finding]:
-    """Sections that have no settings, of which nothing else can be asked."""
+def _check_types(cfg: Config) -> list[Finding]:
     return [
-        Finding('config-section', problem, (problem.split()[0], )) for problem in kind_problems(cfg)
+        Finding('config-section', problem, (problem.split()[0], ))
+        for problem in find_type_errors(cfg)
     ]
 
 
-def not_run(rules: str) -> Finding:
-    """Return a note on rules that earlier errors keep from being asked."""
-    return Finding('not-checked', f'{rules} were not asked: correct the errors first')
+def _note_skipped(rules: str) -> Finding:
+    return Finding('not-checked', f'{rules} were not checked: fix the errors first')
 
 
-def missing_data(cfg: Config, *, must_be_there: bool) -> list[Finding]:
-    """Paths of data sets that are not there."""
+def _check_data(cfg: Config, *, is_required: bool) -> list[Finding]:
+    """Return missing paths of datasets: as errors if they are required, otherwise as one note."""
     missing: dict[str, str] = {}
     for name, dataset in find_datasets(cfg):
-        for path in paths_of(dataset):
+        for path in get_dataset_paths(dataset):
             if not exists(path, dataset.get('backend_args')):
                 missing.setdefault(path, name)
-    if must_be_there:
+    if is_required:
         return [Finding('missing-data', f'{path} ({name}) does not exist', (name, ))
                 for path, name in missing.items()]  # yapf: disable
     if not missing:
         return []
-    text = f'there are no data, as in {next(iter(missing))}: classes and labels were not ' \
-           'compared with them'
+    text = f'classes and labels were not compared with the data: {next(iter(missing))} does not ' \
+           'exist'
     places = tuple(dict.fromkeys(missing.values()))
-    return [Finding('not-checked', text, places, '--data-root DIR says where they are')]
+    return [Finding('not-checked', text, places, 'pass --data-root DIR')]
 
 
-def work_dir_problem(cfg: Config) -> list[Finding]:
-    """A work dir that cannot be written."""
-    place = Path(cfg.get('work_dir') or 'work_dirs').absolute()
-    while not place.exists() and place != place.parent:
-        place = place.parent
-    if place.is_dir() and os.access(place, os.W_OK):
-        return []
-    reason = 'cannot be written' if place.is_dir() else 'is no folder'
-    return [Finding('work-dir', f'work_dir: {place} {reason}', ('work_dir', ), 'name another')]
-
-
-def write(path: Path, config: str | Path, found: list[Finding]) -> None:
-    """Write what was found in a config as JSON."""
-    counts = {f'{kind}s': sum(each.severity == kind for each in found) for kind in SEVERITIES}
-    content = [each.to_json() for each in found]
+def write_report(path: Path, config: str | Path, findings: list[Finding]) -> None:
+    """Write findings as JSON."""
+    counts = {f'{kind}s': sum(each.severity == kind for each in findings) for kind in SEVERITIES}
+    content = [each.to_json() for each in findings]
     write_json(path, dict(config=str(config), **counts, findings=content))

@@ -1,4 +1,4 @@
-"""Options of recipes on a user's own data; importing them takes no time."""
+"""Options of recipes for custom datasets, without slow imports."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -6,46 +6,49 @@ from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Literal
 
-from colonnade.common.options import ALLOW_OUTSIDE, TRUST, argument, option
+from colonnade.common.options import ALLOW_EXTERNAL_FILES, CONFIG, TRUST, argument, option
 from colonnade.datasets.options import DataOptions
 
 
 @dataclass(kw_only=True)
 class NewConfigOptions(DataOptions):
-    """What a new config is made of, as ``colonnade create_config --help`` says it."""
-    leaf: Path = argument('the config to start from: a file, or the name of one of ours')
-    batch_size: int | None = option("images a GPU (the recipe's)")
-    gpus: int = option('GPUs, or processes (%(default)s)', 1)
-    epochs: int | None = option("passes over the data (the recipe's, or more)")
-    out: Path | None = option('file to write (LEAF_own.py, here)')
-    allow_outside: bool = option(ALLOW_OUTSIDE, False)
+    """Options of ``colonnade create_config``."""
+    base_config: Path = argument(f'{CONFIG} to start from')
+    batch_size: int | None = option('images per GPU (default: that of the base config)')
+    gpus: int = option('number of GPUs or processes (default: %(default)s)', 1)
+    epochs: int | None = option(
+        'passes over the dataset (default: as in the base config, more for small datasets)')
+    out: Path | None = option(
+        'file to write (default: BASE_CONFIG_own.py in the current directory)')
+    allow_external_files: bool = option(ALLOW_EXTERNAL_FILES, False)
 
 
 @dataclass(kw_only=True)
 class RankOptions(DataOptions):
-    """What backbones are compared on, as ``colonnade rank_backbones --help`` says it."""
+    """Options of ``colonnade rank_backbones``."""
     backbones: Sequence[str] = option(
-        "timm's NAME.TAG, NAME=FILE with weights of your own, or NAME=random; NAME as timm has it, "
-        'or CLASS:ARCH',
+        'NAME.TAG of timm, NAME=FILE with your own weights, or NAME=random; NAME is a timm name or '
+        'CLASS:ARCH',
         MISSING,
         metavar='BACKBONE')
-    random: bool = option('random weights for backbones without =', False)
-    out: Path = option('folder to write, a new one', MISSING)
-    max_images: int = option('images of each split at most (%(default)s)', 500)
-    size: int = option('pixels of the shorter side of images (%(default)s)', 512)
+    random: bool = option('use random weights for backbones without =', False)
+    out: Path = option('folder to create', MISSING)
+    max_images: int = option('maximum number of images per split (default: %(default)s)', 500)
+    size: int = option('shorter side of images in pixels (default: %(default)s)', 512)
     out_indices: Sequence[int] = option(
-        'blocks whose outputs are the features, side by side; negative numbers count from the '
-        'last (-1)', (-1, ))
-    steps: int = option('of the linear probe (%(default)s)', 1000)
-    memory: int = option('patches that neighbours are among (%(default)s)', 50000)
-    neighbours: int = option('patches that vote for a patch (%(default)s)', 30)
-    temperature: float = option('of the weights of their votes (%(default)s)', 0.02)
+        'blocks whose concatenated outputs are the features; negative numbers count from the '
+        'last (default: -1)', (-1, ))
+    probe_steps: int = option('training steps of the linear probe (default: %(default)s)', 1000)
+    knn_patches: int = option('maximum number of patches searched by k-NN (default: %(default)s)',
+                              50000)
+    knn_k: int = option('number of neighbors that vote for a patch (default: %(default)s)', 30)
+    knn_temperature: float = option('temperature of the vote weights (default: %(default)s)', 0.02)
     cost: Literal['time', 'multiply-adds',
-                  'parameters'] = option('what the picture shows quality against (%(default)s)',
-                                         'time')
-    seed: int = option('of all that is drawn (%(default)s)', 0)
-    device: Literal['cpu', 'cuda'] | None = option('cuda if there is one')
+                  'parameters'] = option('cost axis of the plot (default: %(default)s)', 'time')
+    seed: int = option('random seed (default: %(default)s)', 0)
+    device: Literal['cpu', 'cuda'] | None = option('device (default: cuda if available)')
     cache: Path | None = option(
-        'folder of features ($XDG_CACHE_HOME or ~/.cache/colonnade)', exclusive='cache')
-    no_cache: bool = option('keep no features', False, exclusive='cache')
+        'folder of cached features (default: $XDG_CACHE_HOME or ~/.cache/colonnade)',
+        exclusive='cache')
+    no_cache: bool = option('do not cache features', False, exclusive='cache')
     trust: bool = option(TRUST, False)

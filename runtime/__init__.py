@@ -1,18 +1,17 @@
-"""Models that ``tools/export.py`` has written, without the libraries that trained them.
+"""Runtime of exported models, which needs only numpy, Pillow, and onnxruntime or OpenVINO.
 
-Needs numpy, onnxruntime and Pillow. This package is copied into each exported folder, as
-``colonnade_runtime``:
+This package is copied into each exported folder as ``colonnade_runtime``:
 
     import colonnade_runtime
     model = colonnade_runtime.load('exported')
     result = model.predict('image.jpg')
 """
-from .errors import ModelError
 from .images import ImageError, read_image
+from .metadata import ModelError
 from .model import Model, load
-from .results import Instances, LabelMap, Maps, Result
+from .results import FeatureMaps, Instances, LabelMap, Result
 
 __all__ = [
-    'ImageError', 'Instances', 'LabelMap', 'Maps', 'Model', 'ModelError', 'Result', 'load',
+    'FeatureMaps', 'ImageError', 'Instances', 'LabelMap', 'Model', 'ModelError', 'Result', 'load',
     'read_image'
 ]

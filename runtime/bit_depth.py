@@ -1,4 +1,4 @@
-"""Images that are not three channels of 8 bits: which can be read so, and why others cannot."""
+"""Images that are not three channels of 8 bits, and why some cannot be converted."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -8,111 +8,73 @@ from PIL import Image
 from PIL.ImageFile import ImageFile
 from PIL.TiffImagePlugin import ImageFileDirectory_v2, TiffImageFile
 
-DARK = 16  # of 256: what 12 bits become in 8 if they are taken for 16
-BITS, COMPRESSION, PHOTOMETRIC, SAMPLES, PLANES = 258, 259, 262, 277, 284  # tags of TIFF
-EXTRA, FORMAT = 338, 339
+DARK = 16  # largest value, of 255, of 12-bit images that are read as 16 bits
+BITS, COMPRESSION, PHOTOMETRIC, SAMPLES, PLANES = 258, 259, 262, 277, 284  # TIFF tags
+EXTRA, FORMAT = 338, 339  # TIFF tags
 JPEG = (6, 7)  # values of COMPRESSION
-INVERTED, GRAY, COLOUR, YCBCR = 0, (0, 1), 2, 6  # values of PHOTOMETRIC
-READ = (*GRAY, COLOUR, 3, 5)  # with palettes and CMYK
+INVERTED, GRAY, COLOR, YCBCR = 0, (0, 1), 2, 6  # values of PHOTOMETRIC
+READABLE = (*GRAY, COLOR, 3, 5)  # also with palettes and CMYK
 SEPARATE = 2  # value of PLANES
 ALPHA = (1, 2)  # values of EXTRA
 SIGNED, FLOAT = 2, 3  # values of FORMAT
-CODESTREAM = b'\xff\x4f\xff\x51'  # begins the pixels of JPEG 2000
-NUM_CHANNELS, DEPTHS = 36, 38  # places behind it
-FORMATS_OF_PAGES = ('GIF', 'PNG', 'TIFF', 'WEBP')  # in others, what follows are previews
-EIGHT_BITS = 'save it as 8 bits, by the same range for all images'
-NO_RANGE = f'its values are floating-point numbers, of no known range: {EIGHT_BITS}'
+CODESTREAM = b'\xff\x4f\xff\x51'  # start of the pixels of JPEG 2000
+NUM_CHANNELS, DEPTHS = 36, 38  # offsets after CODESTREAM
+FORMATS_OF_PAGES = ('GIF', 'PNG', 'TIFF', 'WEBP')  # In other formats, further pages are previews.
+EIGHT_BITS = 'save it as 8 bits, with the same value range for all images'
+NO_RANGE = f'its values are floating-point numbers of unknown range: {EIGHT_BITS}'
+
+Tags = ImageFileDirectory_v2 | dict
 
 
-def advice(highest: int) -> str:
-    """How to save images whose values end at ``highest`` as 8 bits."""
+def suggest_8_bits(highest: int) -> str:
+    """Return code that saves images with values up to ``highest`` as 8 bits."""
     top = (1 << highest.bit_length()) - 1
     return ("cv2.imwrite('new.png', cv2.convertScaleAbs(cv2.imread('old.png', -1), "
             f'alpha=255/{top})), with the same range for all images')
 
 
-def depth_fault(image: Image.Image) -> str | None:
-    """Why training and prediction would not see the same colours of 8 bits; None if they do.
+def find_depth_problem(image: Image.Image) -> str | None:
+    """Return why training and prediction would see different 8-bit colors; None if they do not.
 
     Args:
-        image: As Pillow opens it, not loaded yet.
+        image: Image that Pillow has opened, but not loaded.
     """
     if isinstance(image, TiffImageFile):
-        return _fault_of_tags(lambda: image.tag_v2)
+        return _find_tag_problem(lambda: image.tag_v2)
     if not isinstance(image, ImageFile) or not image.tile:
         return None
     settings = image.tile[0][3]
     if image.mode == 'F':
         return NO_RANGE
     if image.format == 'PPM' and isinstance(settings, tuple) and settings[-1] not in (255, 65535):
-        return f'its values end at {settings[-1]}, not at 255 or 65535: {EIGHT_BITS}'
-    if image.format == 'JPEG2000' and image.fp and (bits := _bits_of_jpeg_2000(image.fp)) > 8:
+        return f'its largest value is {settings[-1]}, not 255 or 65535: {EIGHT_BITS}'
+    if image.format == 'JPEG2000' and image.fp and (bits := _count_jpeg_2000_bits(image.fp)) > 8:
         return f'it is a JPEG 2000 of {bits} bits: {EIGHT_BITS}'
     return None
 
 
-def _bits_of_jpeg_2000(file: IO[bytes]) -> int:
-    """The most bits that a channel has; 0 if the header does not tell."""
-    place = file.tell()
+def _count_jpeg_2000_bits(file: IO[bytes]) -> int:
+    """Return the largest number of bits of a channel; 0 if the header does not contain it."""
+    position = file.tell()
     file.seek(0)
-    _, found, header = file.read().partition(CODESTREAM)
-    file.seek(place)
-    number = int.from_bytes(header[NUM_CHANNELS:DEPTHS], 'big') if found else 0
-    return max(((depth & 127) + 1 for depth in header[DEPTHS:DEPTHS + 3 * number:3]), default=0)
+    _, codestream, header = file.read().partition(CODESTREAM)
+    file.seek(position)
+    channels = int.from_bytes(header[NUM_CHANNELS:DEPTHS], 'big') if codestream else 0
+    return max(((depth & 127) + 1 for depth in header[DEPTHS:DEPTHS + 3 * channels:3]), default=0)
 
 
-def tiff_fault(file: BinaryIO) -> str | None:
-    """As :func:`depth_fault`, for a file that Pillow may not know; None if it is no TIFF."""
-    return _fault_of_tags(lambda: _tags(file))
+def find_tiff_problem(file: BinaryIO) -> str | None:
+    """Return the depth problem of a file that Pillow cannot open; None if it is not a TIFF."""
+    return _find_tag_problem(lambda: _read_tags(file))
 
 
-def _fault_of_tags(read_tags: Callable[[], ImageFileDirectory_v2 | dict]) -> str | None:
-    try:
-        tags = read_tags()
-        return _fault_of_values(tags) or _fault_of_colours(tags) if tags else None
-    except Exception:  # damaged tags lead Pillow to errors of any kind; its decoder reports them
-        return None
-
-
-def _fault_of_values(tags: ImageFileDirectory_v2 | dict) -> str | None:
-    """Why values are not of three channels of 8 bits, and cannot become so."""
-    bits, samples = max(tags.get(BITS) or (1, )), tags.get(SAMPLES, 1)
-    kinds, colours = tags.get(FORMAT) or (1, ), tags.get(PHOTOMETRIC)
-    most = 4 if colours == COLOUR else 1 if colours in GRAY else samples
-    if samples > most:
-        return (f'it has {samples} channels, and three or one are read: save three of them as an '
-                'image of RGB')
-    if FLOAT in kinds:
-        return NO_RANGE
-    if SIGNED in kinds:
-        return f'its values have a sign: {EIGHT_BITS}'
-    if bits > 16:
-        return f'its values are not of 8 or 16 bits, but of {bits}: {EIGHT_BITS}'
-    return None
-
-
-def _fault_of_colours(tags: ImageFileDirectory_v2 | dict) -> str | None:
-    """Why OpenCV and Pillow would read other colours."""
-    colours, is_deep = tags.get(PHOTOMETRIC, COLOUR), max(tags.get(BITS) or (1, )) > 8
-    if set(ALPHA) & set(tags.get(EXTRA) or ()):
-        return ('its last channel is transparency, by which OpenCV multiplies the others: save it '
-                'without, as an image of RGB')
-    if colours not in READ and not (colours == YCBCR and tags.get(COMPRESSION) in JPEG):
-        return f'its colours are of a kind that is not read ({colours}): save it as RGB'
-    if is_deep and tags.get(SAMPLES, 1) > 1 and tags.get(PLANES) == SEPARATE:
-        return 'its channels of 16 bits are one behind the other: save them pixel by pixel'
-    if is_deep and colours == INVERTED:
-        return 'its values of 16 bits are inverted, 0 is white: save it with 0 as black'
-    return None
-
-
-def _tags(file: BinaryIO) -> ImageFileDirectory_v2 | dict:
-    """The tags of a TIFF's first page; none if the file is no TIFF."""
+def _read_tags(file: BinaryIO) -> Tags:
+    """Read the tags of a TIFF's first page; none if the file is not a TIFF."""
     file.seek(0)
     header = file.read(8)
     if header[:4] not in (b'II*\0', b'MM\0*', b'II+\0', b'MM\0+'):
         return {}
-    if b'+' in header[:4]:  # of more than 4 GB
+    if b'+' in header[:4]:  # BigTIFF, for more than 4 GB
         header += file.read(8)
     tags = ImageFileDirectory_v2(header)
     file.seek(tags.next)
@@ -120,6 +82,45 @@ def _tags(file: BinaryIO) -> ImageFileDirectory_v2 | dict:
     return tags
 
 
+def _find_tag_problem(read_tags: Callable[[], Tags]) -> str | None:
+    try:
+        tags = read_tags()
+        return _find_value_problem(tags) or _find_color_problem(tags) if tags else None
+    except Exception:  # Damaged tags cause errors of any type. The decoder will report them.
+        return None
+
+
+def _find_value_problem(tags: Tags) -> str | None:
+    """Return why values are not three channels of 8 bits, and cannot be converted."""
+    bits, samples = max(tags.get(BITS) or (1, )), tags.get(SAMPLES, 1)
+    formats, colors = tags.get(FORMAT) or (1, ), tags.get(PHOTOMETRIC)
+    max_samples = 4 if colors == COLOR else 1 if colors in GRAY else samples
+    if samples > max_samples:
+        return f'it has {samples} channels instead of one or three: save three of them as RGB'
+    if FLOAT in formats:
+        return NO_RANGE
+    if SIGNED in formats:
+        return f'its values are signed: {EIGHT_BITS}'
+    if bits > 16:
+        return f'its values have {bits} bits instead of 8 or 16: {EIGHT_BITS}'
+    return None
+
+
+def _find_color_problem(tags: Tags) -> str | None:
+    """Return why OpenCV and Pillow would read different colors."""
+    colors, is_deep = tags.get(PHOTOMETRIC, COLOR), max(tags.get(BITS) or (1, )) > 8
+    if set(ALPHA) & set(tags.get(EXTRA) or ()):
+        return ('its last channel is transparency, by which OpenCV multiplies the others: save it '
+                'as RGB')
+    if colors not in READABLE and not (colors == YCBCR and tags.get(COMPRESSION) in JPEG):
+        return f'its color space ({colors}) is not supported: save it as RGB'
+    if is_deep and tags.get(SAMPLES, 1) > 1 and tags.get(PLANES) == SEPARATE:
+        return 'its channels of 16 bits are stored separately: save them pixel by pixel'
+    if is_deep and colors == INVERTED:
+        return 'its values of 16 bits are inverted, 0 is white: save it with 0 as black'
+    return None
+
+
 def has_16_bits(image: Image.Image) -> bool:
-    """Whether the file of an image that is not loaded yet has 16 bits a value."""
+    """Return True if the file of an image that is not loaded yet has 16 bits per value."""
     return isinstance(image, ImageFile) and any(';16' in str(tile[3]) for tile in image.tile)

@@ -1,4 +1,4 @@
-"""Colors of classes that have none of their own."""
+"""Colors of classes without a palette."""
 from __future__ import annotations
 
 import colorsys
@@ -7,7 +7,7 @@ GOLDEN_RATIO = (5**0.5 - 1) / 2
 
 
 def distinct_colors(num_colors: int) -> tuple[tuple[int, int, int], ...]:
-    """Return RGB colors from 0 to 255 whose hues are spread evenly, the same in every call."""
+    """Return RGB colors from 0 to 255 with evenly spread hues, the same in every call."""
     colors = []
     for index in range(num_colors):
         red, green, blue = colorsys.hsv_to_rgb(index * GOLDEN_RATIO % 1, 0.55 + 0.4 * (index % 2),

@@ -1,4 +1,4 @@
-"""Image files of any kind, as the networks see images."""
+"""Image files of any type as RGB values."""
 from __future__ import annotations
 
 import re
@@ -13,43 +13,43 @@ from typing import Any, BinaryIO, TypeAlias
 import numpy as np
 from PIL import EpsImagePlugin, Image, ImageOps, UnidentifiedImageError
 
-from .bit_depth import (DARK, FORMATS_OF_PAGES, NO_RANGE, advice, depth_fault, has_16_bits,
-                        tiff_fault)
+from .bit_depth import (DARK, FORMATS_OF_PAGES, NO_RANGE, find_depth_problem, find_tiff_problem,
+                        has_16_bits, suggest_8_bits)
 
-#: a path, an image of Pillow's, RGB values (H, W, 3), a file's content or an open file
+#: a path, a Pillow image, RGB values (H, W, 3), the content of a file, or an open file
 Source: TypeAlias = str | Path | Image.Image | np.ndarray | bytes | BinaryIO
-#: how names of image files end, in lower case, for training and prediction
+#: suffixes of image files in lower case, for training and prediction
 SUFFIXES = ('.avif', '.bmp', '.gif', '.jfif', '.jp2', '.jpeg', '.jpg', '.pgm', '.png', '.pnm',
             '.ppm', '.tif', '.tiff', '.webp')
-MAX_PIXELS = 178_956_970  # Pillow refuses larger ones: they could be made to fill the memory
+MAX_PIXELS = 178_956_970  # Pillow rejects larger images, which could fill the memory.
 
-# Pillow warns from half of that on; a filter for the time of a call would not be safe in threads
+# Pillow warns from half of that size. A temporary filter would not be thread-safe.
 warnings.filterwarnings('ignore', category=Image.DecompressionBombWarning)
 
-# Pillow would have Ghostscript run the program that an EPS file is, also of label maps in training
+# EPS files are programs, which Pillow runs with Ghostscript. Disable that, for label maps too.
 EpsImagePlugin.gs_binary = False
 
 
 class ImageError(ValueError):
-    """An image that cannot be read; the message names it."""
+    """An image that cannot be read; the message contains its name."""
 
 
 class _AnySize:
-    """Context manager that makes Pillow open images of any size while threads are in it."""
+    """Context manager that lets Pillow open images of any size; threads can share it."""
 
     def __init__(self) -> None:
-        self.lock, self.inside, self.limit = Lock(), 0, Image.MAX_IMAGE_PIXELS
+        self.lock, self.num_users, self.limit = Lock(), 0, Image.MAX_IMAGE_PIXELS
 
     def __enter__(self) -> None:
         with self.lock:
-            if not self.inside:
+            if not self.num_users:
                 self.limit, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
-            self.inside += 1
+            self.num_users += 1
 
     def __exit__(self, *_: object) -> None:
         with self.lock:
-            self.inside -= 1
-            if not self.inside:
+            self.num_users -= 1
+            if not self.num_users:
                 Image.MAX_IMAGE_PIXELS = self.limit
 
 
@@ -57,79 +57,68 @@ any_size = _AnySize()
 
 
 def read_image(source: Source, *, max_pixels: int = MAX_PIXELS) -> np.ndarray:
-    """An image as an array of RGB values.
+    """Read an image as RGB values, ``(H, W, 3)``, uint8.
 
-    The first frame of a file, turned as its EXIF says. Gray values and palettes become colours,
-    transparency and colour profiles are dropped, 16 bits become 8. JPEGs and PNGs have the values
-    that mmcv reads, those of CMYK to within 1.
+    The first frame is read and rotated according to EXIF. Gray values and palettes become colors,
+    transparency and color profiles are dropped, 16 bits become 8. JPEG and PNG have the same values
+    as in mmcv; CMYK differs by up to 1.
 
     Args:
         source: See :data:`Source`.
-        max_pixels: Largest width times height that is decoded.
-
-    Returns:
-        ``(H, W, 3)``, uint8.
+        max_pixels: Largest number of pixels that is decoded.
 
     Raises:
-        ImageError: If it is no image, is cut off, or has more than ``max_pixels`` pixels.
+        ImageError: If it is not an image, is truncated, or has more than ``max_pixels`` pixels.
     """
     if isinstance(source, np.ndarray):
-        return checked_array(source)
-    name = name_of(source)
+        if source.dtype != np.uint8 or source.ndim != 3 or source.shape[2] != 3 or not source.size:
+            raise ImageError('expected an array of RGB values (H, W, 3) of type uint8, got shape '
+                             f'{source.shape} and type {source.dtype}')
+        return source
+    name = get_image_name(source)
     try:
         if isinstance(source, Image.Image):
-            return rgb_of(source)
+            return convert_to_rgb(source)
         file = BytesIO(source) if isinstance(source, bytes) else source
-        with any_size if max_pixels > MAX_PIXELS else nullcontext():  # reads the header only
-            image = Image.open(file)
+        with any_size if max_pixels > MAX_PIXELS else nullcontext():
+            image = Image.open(file)  # reads only the header
         with image:
             if image.width * image.height > max_pixels:
-                raise ImageError(f'it has {image.width * image.height:,} pixels, more than '
-                                 f'{max_pixels:,}: cut it up')
-            return rgb_of(image)
+                raise ImageError(f'it has {image.width * image.height:,} pixels, more than the '
+                                 f'limit of {max_pixels:,}: split it')
+            return convert_to_rgb(image)
     except ImageError as error:
         raise ImageError(f'{name}: {error}') from None
     except Image.DecompressionBombError as error:
-        found = re.search(r'\((\d+) pixels\)', str(error))
-        has = f'has {int(found[1]):,} pixels, more than' if found else 'has more pixels than'
-        raise ImageError(f'{name} {has} {MAX_PIXELS:,}: cut it up') from None
+        match = re.search(r'\((\d+) pixels\)', str(error))
+        size = f'{int(match[1]):,} pixels, more' if match else 'more pixels'
+        raise ImageError(f'{name} has {size} than the limit of {MAX_PIXELS:,}: split it') from None
     except FileNotFoundError:
-        reason = 'images are not downloaded' if '://' in name else 'there is no such file'
+        reason = 'URLs are not supported' if '://' in name else 'no such file'
         raise ImageError(f'{name}: {reason}') from None
     except IsADirectoryError:
         raise ImageError(f'{name} is a folder') from None
     except PermissionError:
-        raise ImageError(f'{name}: reading it is not permitted') from None
+        raise ImageError(f'{name}: permission denied') from None
     except UnidentifiedImageError:
-        if _is_empty(source):
-            raise ImageError(f'{name} is empty: 0 bytes') from None
-        fault = _fault_of_tiff(source)
-        if fault:
-            raise ImageError(f'{name}: {fault}') from None
-        raise ImageError(f'{name} is no image that can be read') from None
-    except Exception as error:  # decoders raise of all kinds
+        raise ImageError(_explain_unidentified(source, name)) from None
+    except Exception as error:  # Decoders raise errors of many types.
         raise ImageError(f'{name} cannot be decoded: {error}') from error
 
 
-def _is_empty(source: Any) -> bool:
-    """Whether a file or its content has no bytes."""
-    if isinstance(source, (str, Path)):
-        return not Path(source).stat().st_size
-    return isinstance(source, bytes) and not source
+def _explain_unidentified(source: Any, name: str) -> str:
+    """Return an error message for a file that Pillow cannot identify."""
+    problem = None
+    if isinstance(source, (str, Path, bytes)):
+        with BytesIO(source) if isinstance(source, bytes) else open(source, 'rb') as file:
+            if not file.read(1):
+                return f'{name} is empty: 0 bytes'
+            problem = find_tiff_problem(file)
+    return f'{name}: {problem}' if problem else f'{name} is not a readable image'
 
 
-def _fault_of_tiff(source: Any) -> str | None:
-    """Why a file is not read that may be a TIFF."""
-    if isinstance(source, bytes):
-        return tiff_fault(BytesIO(source))
-    if not isinstance(source, (str, Path)):
-        return None
-    with open(source, 'rb') as file:
-        return tiff_fault(file)
-
-
-def name_of(source: Any) -> str:
-    """What messages call an image: its path where it has one."""
+def get_image_name(source: Any) -> str:
+    """Return the path of an image, or a name for messages."""
     if isinstance(source, (str, Path)):
         return str(source)
     if isinstance(source, BufferedReader):
@@ -137,67 +126,42 @@ def name_of(source: Any) -> str:
     return getattr(source, 'filename', '') or 'the image'
 
 
-def checked_array(array: np.ndarray) -> np.ndarray:
-    """Raise an ImageError for an array that holds no RGB values."""
-    if array.dtype != np.uint8 or array.ndim != 3 or array.shape[2] != 3 or not array.size:
-        raise ImageError('an image given as an array has shape (H, W, 3), RGB, and type uint8, '
-                         f'got {array.shape} and {array.dtype}')
-    return array
-
-
-def rgb_of(image: Image.Image) -> np.ndarray:
-    """The first frame as RGB values.
+def convert_to_rgb(image: Image.Image) -> np.ndarray:
+    """Return the first frame as RGB values, the upper 8 bits of 16.
 
     Raises:
-        ImageError: If its values have no known range, or one that is far below that of 16 bits.
+        ImageError: If the range of values is unknown, or far below 16 bits.
     """
-    if fault := depth_fault(image):
-        raise ImageError(fault)
+    if problem := find_depth_problem(image):
+        raise ImageError(problem)
     is_deep = has_16_bits(image)
-    colours = eight_bits_of(turned(image))
-    if is_deep and colours.max() < DARK:
-        raise ImageError('its values are of 16 bits, but below 4096: as 8 bits, the image would be '
-                         'black. Save it as the images of training were saved, e.g. '
-                         f'{advice(4095)}')
-    return colours
-
-
-def eight_bits_of(image: Image.Image) -> np.ndarray:
-    """RGB values of an image, the upper 8 bits of those of 16.
-
-    Raises:
-        ImageError: If its values have no known range.
-    """
-    if image.mode.startswith('I'):  # I;16 and its like, or I: 32 bits, of which PGM uses 16
+    try:
+        image = ImageOps.exif_transpose(image)
+    except (SyntaxError, struct.error, KeyError, TypeError, ValueError):  # damaged EXIF
+        image.load()
+    if image.mode.startswith('I'):  # I;16, or I: 32 bits, of which PGM uses 16
         values = np.asarray(image)
         if values.min() < 0 or values.max() > 65535:
-            raise ImageError('its values are not of 8 or 16 bits')
+            raise ImageError('its values do not have 8 or 16 bits')
         image = Image.fromarray((values >> 8).astype(np.uint8))
     elif image.mode == 'F':
         raise ImageError(NO_RANGE)
-    if 'transparency' in image.info:  # of single colours; Pillow has no direct way
+    if 'transparency' in image.info:  # Pillow cannot convert transparent palettes directly.
         image = image.convert('RGBA')
-    return np.array(image.convert('RGB'))
-
-
-def turned(image: Image.Image) -> Image.Image:
-    """An image as its EXIF says that it is to be seen; as it is, if EXIF is damaged."""
-    try:
-        return ImageOps.exif_transpose(image)
-    except (SyntaxError, struct.error, KeyError, TypeError, ValueError):
-        image.load()
-        return image
+    pixels = np.array(image.convert('RGB'))
+    if is_deep and pixels.max() < DARK:
+        raise ImageError('its values have 16 bits, but are below 4096, so the image would be black '
+                         'as 8 bits. Save it as the training images were saved, for example with '
+                         f'{suggest_8_bits(4095)}')
+    return pixels
 
 
 def num_frames(path: Path) -> int:
-    """How many frames or pages a file has, of which :func:`read_image` reads the first.
-
-    1 if those behind the first are damaged.
-    """
+    """Return the number of frames or pages of a file; 1 if those after the first are damaged."""
     try:
         with Image.open(path) as image:
             if image.format in FORMATS_OF_PAGES:
                 return getattr(image, 'n_frames', 1)
-    except Exception:  # decoders raise of all kinds
+    except Exception:  # Decoders raise errors of many types.
         pass
     return 1

@@ -1,4 +1,4 @@
-"""Detectors of one stage: RTMDet-Ins, DINO and Mask2Former, between and behind the graphs.
+"""One-stage detectors: computations of RTMDet-Ins, DINO and Mask2Former around their graphs.
 
 Shapes: ``K`` classes, ``Q`` queries, ``n`` objects, ``h, w`` a map, ``H, W`` the image.
 """
@@ -10,202 +10,176 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .boxes import clip, grid, inverse_of, large, suppress
-from .description import Section
-from .detection import Found, Graphs
+from .boxes import build_grid, clip_boxes, invert_scale, is_larger, suppress
+from .detection import Detections, GraphRunner, compute_mask_boxes
 from .images import ImageError
-from .interpolation import interpolation, line_of
-from .masks import boxes_around
-from .preprocessing import Prepared, positive
+from .metadata import Section
+from .preprocessing import PreparedImage
+from .resizing import build_crop_matrix, build_resize_matrix
 from .segmentation import sigmoid
 
 
 @dataclass(frozen=True)
-class Points:
-    """How RTMDet-Ins finds instances.
-
-    Attributes:
-        strides: Of each level along x and y.
-        offset: Of points in their cells, in cells.
-        clip_border: Whether boxes end at the border of the image.
-        nms_pre: How many of a level are suppressed at most.
-        least_score: Boxes of lower scores are left out.
-        min_size: Boxes that are not wider and higher are left out, but if it is negative.
-        max_per_image: How many remain.
-        overlap: Above which the worse box of a class is suppressed.
-        threshold: From which probability pixels belong to a mask.
-    """
-    strides: tuple[tuple[float, float], ...]
-    offset: float
+class PointDetector:
+    """RTMDet-Ins."""
+    strides: tuple[tuple[float, float], ...]  # per level, along x and y
+    offset: float  # position of points in their cells, in cells
     clip_border: bool
-    nms_pre: int
-    least_score: float
-    min_size: float
+    nms_pre: int  # largest number of candidates per level
+    min_score: float
+    min_size: float  # smallest width and height, if it is not negative
     max_per_image: int
-    overlap: float
-    threshold: float
+    overlap: float  # IoU from which the worse of two boxes of a class is suppressed
+    threshold: float  # lowest probability of pixels in a mask
 
     graph_names = ('points', 'masks')
 
-    def __call__(self, prepared: Prepared, graphs: Graphs) -> Found:
-        """The instances of an image."""
-        *outputs, prototypes = graphs.run_image('points', prepared.array[None])
-        num = len(self.strides)
-        levels = [self.of_level(level, *outputs[level::num]) for level in range(num)]
-        places, distances, kernels, scores, labels = map(np.concatenate, zip(*levels, strict=True))
-        boxes = np.concatenate([places[:, :2] - distances[:, :2], places[:, :2] + distances[:, 2:]],
+    def __call__(self, image: PreparedImage, graphs: GraphRunner) -> Detections:
+        """Return the instances of an image."""
+        *outputs, prototypes = graphs.run_image('points', image.array[None])
+        num_levels = len(self.strides)
+        levels = [
+            self._find_candidates(level, *outputs[level::num_levels]) for level in range(num_levels)
+        ]
+        points, distances, kernels, scores, labels = map(np.concatenate, zip(*levels, strict=True))
+        boxes = np.concatenate([points[:, :2] - distances[:, :2], points[:, :2] + distances[:, 2:]],
                                1)
-        boxes = clip(boxes, prepared.resized) if self.clip_border else boxes
-        boxes = boxes * inverse_of(prepared.scale)
-        kept = np.flatnonzero(large(boxes, self.min_size))
+        boxes = clip_boxes(boxes, image.resized) if self.clip_border else boxes
+        boxes = boxes * invert_scale(image.scale)
+        kept = np.flatnonzero(is_larger(boxes, self.min_size))
         kept = kept[suppress(boxes[kept], scores[kept], labels[kept], self.overlap)]
         kept = kept[:self.max_per_image]
-        masks = np.zeros((0, *prepared.size), bool)
+        masks = np.zeros((0, *image.size), bool)
         if len(kept):
-            logits, = graphs.run('masks', prototypes, kernels[kept], places[kept])
-            masks = self.resized(logits, prepared)
-        return Found(boxes[kept], scores[kept], labels[kept], masks)
+            logits, = graphs.run('masks', prototypes, kernels[kept], points[kept])
+            masks = self._resize_masks(logits, image)
+        return Detections(boxes[kept], scores[kept], labels[kept], masks)
 
-    def of_level(self, level: int, scores: np.ndarray, distances: np.ndarray,
-                 kernels: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Points with their stride, distances, parameters, scores and classes of the best."""
+    def _find_candidates(self, level: int, scores: np.ndarray, distances: np.ndarray,
+                         kernels: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Return points with stride, distances, kernels, scores and labels of a level."""
         stride = self.strides[level]
-        places = grid(scores.shape[2:], stride) + np.float32(self.offset) * np.float32(stride)
-        places = np.pad(places, ((0, 0), (0, 1)), constant_values=stride[0])
-        rows = [each[0].reshape(each.shape[1], -1).T for each in (scores, distances, kernels)]
-        row, label = (rows[0] > self.least_score).nonzero()
-        certain = rows[0][row, label]
-        best = np.argsort(-certain, kind='stable')[:self.nms_pre]
+        points = build_grid(scores.shape[2:], stride) + np.float32(self.offset) * np.float32(stride)
+        points = np.pad(points, ((0, 0), (0, 1)), constant_values=stride[0])
+        scores, distances, kernels = (each[0].reshape(each.shape[1], -1).T
+                                      for each in (scores, distances, kernels))  # yapf: disable
+        row, label = (scores > self.min_score).nonzero()
+        best = np.argsort(-scores[row, label], kind='stable')[:self.nms_pre]
         row, label = row[best], label[best]
-        return places[row], rows[1][row], rows[2][row], certain[best], label
+        return points[row], distances[row], kernels[row], scores[row, label], label
 
-    def resized(self, logits: np.ndarray, prepared: Prepared) -> np.ndarray:
-        """Masks of the image, ``(n, H, W)``, from logits ``(n, h, w)``.
+    def _resize_masks(self, logits: np.ndarray, image: PreparedImage) -> np.ndarray:
+        """Return masks ``(n, H, W)``, bool, from logits ``(n, h, w)``.
 
-        They are resized to the network's input, then with it to the image, and then cut.
+        Logits are resized to the network's input, then together with it to the image, then cropped.
         """
-        lines = []
-        for axis, scale in ((0, prepared.scale[1]), (1, prepared.scale[0])):
-            step = int(self.strides[0][1 - axis])
-            wide = logits.shape[axis + 1] * step
-            first = interpolation(logits.shape[axis + 1], wide, False)
-            second = interpolation(wide, math.ceil(wide * (1 / scale)), False)
-            lines.append(second[:prepared.size[axis]] @ first)
-        return above(logits, lines, math.log(self.threshold / (1 - self.threshold)))
+        matrices = []
+        for axis, scale in ((0, image.scale[1]), (1, image.scale[0])):
+            length = logits.shape[axis + 1]
+            padded = length * int(self.strides[0][1 - axis])
+            first = build_resize_matrix(length, padded, False)
+            second = build_resize_matrix(padded, math.ceil(padded * (1 / scale)), False)
+            matrices.append(second[:image.size[axis]] @ first)
+        limit = math.log(self.threshold / (1 - self.threshold))
+        masks = np.empty((len(logits), len(matrices[0]), len(matrices[1])), bool)
+        for mask, values in zip(masks, logits, strict=True):
+            mask[:] = apply_matrices(values, matrices) > limit
+        return masks
 
 
 @dataclass(frozen=True)
-class BoxQueries:
-    """How DINO finds instances.
-
-    Attributes:
-        num_queries: Of pixels whose boxes become queries.
-        max_per_image: Pairs of query and class with the best scores.
-    """
+class BoxQueryDetector:
+    """DINO."""
     num_queries: int
     max_per_image: int
 
     graph_names = ('pixels', 'queries')
 
-    def __call__(self, prepared: Prepared, graphs: Graphs) -> Found:
-        """The instances of an image.
+    def __call__(self, image: PreparedImage, graphs: GraphRunner) -> Detections:
+        """Return the instances of an image.
 
         Raises:
-            ImageError: If it has fewer pixels than there are queries.
+            ImageError: If the image has fewer pixels than queries.
         """
-        size = np.array(prepared.resized, np.int64)
-        logits, boxes, *levels = graphs.run_image('pixels', prepared.array[None], size)
+        size = np.array(image.resized, np.int64)
+        logits, boxes, *levels = graphs.run_image('pixels', image.array[None], size)
         if logits.shape[1] < self.num_queries:
-            raise ImageError(f'the model has {self.num_queries} queries, and the image has '
-                             f'{logits.shape[1]} pixels in its maps: take larger ones')
+            raise ImageError(f'the feature maps of the image have {logits.shape[1]} pixels, fewer '
+                             f'than the {self.num_queries} queries of the model: use larger images')
         best = np.argsort(-logits[0].max(1), kind='stable')[:self.num_queries]
         scores, boxes = graphs.run('queries', boxes[:, best], *levels)
-        row, label, certain = best_pairs(scores[0], self.max_per_image)
-        centre, half = boxes[0, row, :2], boxes[0, row, 2:] * np.float32(0.5)
-        found = np.concatenate([centre - half, centre + half], 1) * np.float32([*size[::-1]] * 2)
-        found = clip(found, prepared.resized) / np.float32(prepared.scale * 2)
-        return Found(found, certain, label)
+        row, label, score = find_best_pairs(scores[0], self.max_per_image)
+        center, half = boxes[0, row, :2], boxes[0, row, 2:] * np.float32(0.5)
+        corners = np.concatenate([center - half, center + half], 1) * np.float32([*size[::-1]] * 2)
+        corners = clip_boxes(corners, image.resized) / np.float32(image.scale * 2)
+        return Detections(corners, score, label)
 
 
 @dataclass(frozen=True)
-class MaskQueries:
-    """How Mask2Former finds instances.
-
-    Attributes:
-        max_per_image: Pairs of query and class with the best scores.
-        num_things: Classes that have instances; others behind them have none.
-    """
+class MaskQueryDetector:
+    """Mask2Former."""
     max_per_image: int
-    num_things: int
+    num_things: int  # classes with instances, which precede the others
 
     graph_names = ('model', )
 
-    def __call__(self, prepared: Prepared, graphs: Graphs) -> Found:
-        """The instances of an image; their scores count how certain masks are."""
-        scores, logits = graphs.run_image('model', prepared.array[None])
-        row, label, certain = best_pairs(scores[0], self.max_per_image)
-        kept = label < self.num_things
-        row, label, certain = row[kept], label[kept], certain[kept]
-        lines = [
-            line_of(logits.shape[axis + 2], prepared.padded[axis], prepared.resized[axis],
-                    prepared.size[axis], False) for axis in range(2)
+    def __call__(self, image: PreparedImage, graphs: GraphRunner) -> Detections:
+        """Return the instances of an image, whose scores include the certainty of masks."""
+        scores, logits = graphs.run_image('model', image.array[None])
+        row, label, score = find_best_pairs(scores[0], self.max_per_image)
+        is_thing = label < self.num_things
+        row, label, score = row[is_thing], label[is_thing], score[is_thing]
+        matrices = [
+            build_crop_matrix(logits.shape[axis + 2], image.padded[axis], image.resized[axis],
+                              image.size[axis], False) for axis in range(2)
         ]
-        masks = np.zeros((len(row), *prepared.size), bool)
+        masks = np.zeros((len(row), *image.size), bool)
         for index, query in enumerate(row):
-            values = resampled(logits[0, query], lines)
-            inside = masks[index] = values > 0
-            certain[index] *= sigmoid(values[inside]).sum() / (inside.sum() + np.float32(1e-6))
-        return Found(boxes_around(masks), certain, label, masks)
+            values = apply_matrices(logits[0, query], matrices)
+            mask = masks[index] = values > 0
+            score[index] *= sigmoid(values[mask]).sum() / (mask.sum() + np.float32(1e-6))
+        return Detections(compute_mask_boxes(masks), score, label, masks)
 
 
-def best_pairs(scores: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Query, class and score of the best of ``(Q, K)``, each ``(n,)``."""
-    best = np.argsort(-scores.ravel(), kind='stable')[:most]
+def find_best_pairs(scores: np.ndarray,
+                    max_pairs: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return query, class and score of the best pairs in ``(Q, K)``, each ``(n,)``."""
+    best = np.argsort(-scores.ravel(), kind='stable')[:max_pairs]
     row, label = np.divmod(best, scores.shape[1])
     return row, label, scores[row, label]
 
 
-def above(logits: np.ndarray, lines: Sequence[np.ndarray], limit: float) -> np.ndarray:
-    """Where maps ``(n, h, w)`` that two matrices resize exceed a limit, ``(n, H, W)``, bool."""
-    masks = np.empty((len(logits), len(lines[0]), len(lines[1])), bool)
-    for mask, values in zip(masks, logits, strict=True):
-        mask[:] = resampled(values, lines) > limit
-    return masks
-
-
-def resampled(values: np.ndarray, lines: Sequence[np.ndarray | None]) -> np.ndarray:
-    """A map that matrices resize, along rows and columns; None leaves an axis as it is."""
-    rows, columns = lines
+def apply_matrices(values: np.ndarray, matrices: Sequence[np.ndarray | None]) -> np.ndarray:
+    """Resize rows and columns of a map by matrices; None leaves an axis unchanged."""
+    rows, columns = matrices
     values = values if rows is None else rows @ values
     return values if columns is None else values @ columns.T
 
 
-def read_points(about: Section) -> Points:
-    """What ``model.json`` says of RTMDet-Ins.
-
-    Raises:
-        ModelError: If something is missing or impossible.
-    """
-    threshold = about.get('threshold', float, 'a number')
+def read_points(section: Section) -> PointDetector:
+    """Read RTMDet-Ins from ``model.json``."""
+    threshold = section.get_float('threshold')
     if not 0 < threshold < 1:
-        raise about.fault('threshold', 'a number between 0 and 1', threshold)
-    return Points(
-        strides=tuple(level.numbers('stride', 2) for level in about.each('levels')),
-        offset=about.get('offset', float, 'a number'),
-        clip_border=about.get('clip_border', bool, 'true or false'),
-        nms_pre=about.get('nms_pre', int, 'a whole number'),
-        least_score=about.get('least_score', float, 'a number'),
-        min_size=about.get('min_size', float, 'a number'),
-        max_per_image=positive(about, 'max_per_image'),
-        overlap=about.get('overlap', float, 'a number'),
+        raise section.report_build_errors('threshold', 'a number between 0 and 1', threshold)
+    return PointDetector(
+        strides=tuple(level.get_numbers('stride', 2) for level in section.get_sections('levels')),
+        offset=section.get_float('offset'),
+        clip_border=section.get_bool('clip_border'),
+        nms_pre=section.get_int('nms_pre'),
+        min_score=section.get_float('least_score'),
+        min_size=section.get_float('min_size'),
+        max_per_image=section.get_positive('max_per_image'),
+        overlap=section.get_float('overlap'),
         threshold=threshold)
 
 
-def read_box_queries(about: Section) -> BoxQueries:
-    """What ``model.json`` says of DINO."""
-    return BoxQueries(positive(about, 'num_queries'), positive(about, 'max_per_image'))
+def read_box_queries(section: Section) -> BoxQueryDetector:
+    """Read DINO from ``model.json``."""
+    return BoxQueryDetector(
+        section.get_positive('num_queries'), section.get_positive('max_per_image'))
 
 
-def read_mask_queries(about: Section) -> MaskQueries:
-    """What ``model.json`` says of Mask2Former."""
-    return MaskQueries(positive(about, 'max_per_image'), positive(about, 'num_things'))
+def read_mask_queries(section: Section) -> MaskQueryDetector:
+    """Read Mask2Former from ``model.json``."""
+    return MaskQueryDetector(
+        section.get_positive('max_per_image'), section.get_positive('num_things'))

@@ -1,8 +1,8 @@
-"""What models find in an image: instances, a label map, or the maps of a backbone and a pyramid."""
+"""Predictions for an image: instances, a label map, or feature maps."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,43 +12,43 @@ from PIL import Image
 
 from .images import ImageError
 
-Colour = tuple[int, int, int]
+Color = tuple[int, int, int]
 AnyResult = TypeVar('AnyResult', bound='Result')
 AnyInstances = TypeVar('AnyInstances', bound='Instances')
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Result:
-    """What a model found in an image.
+    """Prediction for an image.
 
     Attributes:
         size: Height and width of the image.
-        classes: Names of all classes that the model knows.
+        classes: Names of all classes of the model.
         palette: Color of each class, ``(red, green, blue)``.
     """
     size: tuple[int, int]
     classes: tuple[str, ...]
-    palette: tuple[Colour, ...]
+    palette: tuple[Color, ...]
 
-    def changed(self: AnyResult, **attributes: Any) -> AnyResult:
-        """Return a copy with other values of some attributes."""
+    def replace(self: AnyResult, **attributes: Any) -> AnyResult:
+        """Return a copy with new values of some attributes."""
         return replace(self, **attributes)
 
-    def above(self: AnyResult, threshold: float) -> AnyResult:
-        """Return the result without instances of a lower score."""
+    def filter_by_score(self: AnyResult, threshold: float) -> AnyResult:
+        """Return the result without instances with a score below ``threshold``."""
         return self
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Instances(Result):
-    """Objects that a detector found in an image, by descending score.
+    """Detected objects, by descending score.
 
     Attributes:
         boxes: Left, top, right and bottom in pixels of the image, ``(N, 4)``, float32.
         scores: ``(N,)``, float32, from 0 to 1.
         labels: Indices in ``classes``, ``(N,)``, int64.
         masks: ``(N, H, W)``, bool; None if the model predicts only boxes.
-        source: Path of the image, if it was given as one.
+        source: Path of the image, if it was passed as a path.
     """
     boxes: np.ndarray
     scores: np.ndarray
@@ -60,70 +60,65 @@ class Instances(Result):
         return len(self.scores)
 
     def __repr__(self) -> str:
-        shown = [f'{n} {s:.2f}' for n, s in zip(self.names[:8], self.scores, strict=False)]
+        texts = [f'{n} {s:.2f}' for n, s in zip(self.names[:8], self.scores, strict=False)]
         if len(self) > 8:
-            shown.append(f'{len(self) - 8} more')
-        named = f': {", ".join(shown)}' if shown else ''
-        return f'{len(self)} instances, image of {format_size(self.size)}{named}'
+            texts.append(f'{len(self) - 8} more')
+        details = f': {", ".join(texts)}' if texts else ''
+        return f'{len(self)} instances, image of {format_size(self.size)}{details}'
 
     @property
     def names(self) -> tuple[str, ...]:
         """Class of each instance."""
         return tuple(self.classes[label] for label in self.labels)
 
-    def take(self: AnyInstances, indices: Sequence[int] | np.ndarray) -> AnyInstances:
-        """Return the instances of these indices, or those where an array of bool is true."""
+    def select(self: AnyInstances, indices: Sequence[int] | np.ndarray) -> AnyInstances:
+        """Return the instances with these indices, or where a boolean array is true."""
         chosen = np.asarray(indices)
         chosen = np.flatnonzero(chosen) if chosen.dtype == bool else chosen.astype(np.int64)
-        return self.changed(
+        return self.replace(
             boxes=self.boxes[chosen],
             scores=self.scores[chosen],
             labels=self.labels[chosen],
-            masks=None if self.masks is None else self._take_masks(chosen))
+            masks=None if self.masks is None else self._select_masks(chosen))
 
-    def _take_masks(self, indices: np.ndarray) -> Any:
+    def _select_masks(self, indices: np.ndarray) -> Any:
         return self.masks[indices]
 
-    def above(self: AnyInstances, threshold: float) -> AnyInstances:
-        """Return the instances of at least this score."""
-        return self.take(self.scores >= threshold)
+    def filter_by_score(self: AnyInstances, threshold: float) -> AnyInstances:
+        """Return the instances with a score of at least ``threshold``."""
+        return self.select(self.scores >= threshold)
 
     def sorted(self: AnyInstances) -> AnyInstances:
         """Return the instances by descending score.
 
         Raises:
-            ImageError: If there are boxes or scores that are NaN or infinite.
+            ImageError: If boxes or scores are NaN or infinite.
         """
         if not (np.isfinite(self.boxes).all() and np.isfinite(self.scores).all()):
-            raise ImageError('the model answers boxes or scores that are not finite')
-        return self.take(np.argsort(-self.scores, kind='stable'))
+            raise ImageError('the model predicts boxes or scores that are NaN or infinite')
+        return self.select(np.argsort(-self.scores, kind='stable'))
 
-    def run_lengths(self) -> Sequence[dict[str, Any]]:
-        """Return the masks as COCO's run-length encodings, here without compression.
+    def get_rles(self) -> Sequence[dict[str, Any]]:
+        """Return the masks as uncompressed run-length encodings of COCO.
 
         Raises:
             ValueError: If the model predicts only boxes.
         """
         if self.masks is None:
-            raise ValueError('the model finds boxes, and no masks')
+            raise ValueError('the model predicts boxes without masks')
         return [dict(size=list(self.size), counts=count_runs(mask)) for mask in self.masks]
 
-    def entries(self) -> Iterator[dict[str, Any]]:
-        """Yield what :meth:`save` writes of each instance."""
-        codes = None if self.masks is None else self.run_lengths()
-        for index, name in enumerate(self.names):
-            entry = dict(
-                label=name, score=float(self.scores[index]), box=self.boxes[index].tolist())
-            yield entry if codes is None else dict(entry, mask=codes[index])
-
     def save(self, stem: str | Path) -> list[Path]:
-        """Write the instances as ``STEM.json``, and return its path.
-
-        Raises:
-            OSError: If it cannot be written.
-        """
+        """Write the instances as ``STEM.json``, and return its path."""
+        entries: list[dict[str, Any]] = [
+            dict(label=name, score=float(score), box=box.tolist())
+            for name, score, box in zip(self.names, self.scores, self.boxes, strict=True)
+        ]
+        if self.masks is not None:
+            for entry, rle in zip(entries, self.get_rles(), strict=True):
+                entry['mask'] = rle
         path = add_suffix(stem, '.json')
-        write_json(path, dict(source=self.source, size=self.size, instances=list(self.entries())))
+        write_json(path, dict(source=self.source, size=self.size, instances=entries))
         return [path]
 
 
@@ -133,40 +128,39 @@ class LabelMap(Result):
 
     Attributes:
         labels: Indices in ``classes``, ``(H, W)``, uint8, or uint16 with over 256 classes.
-        source: Path of the image, if it was given as one.
+        source: Path of the image, if it was passed as a path.
     """
     labels: np.ndarray
     source: str | None = None
 
     def __repr__(self) -> str:
-        shown = ', '.join(text for text, _ in self.legend())
-        return f'label map of {format_size(self.size)}: {shown}'
+        classes = ', '.join(text for text, _ in self.legend())
+        return f'label map of {format_size(self.size)}: {classes}'
 
-    def shares(self) -> dict[str, float]:
-        """Return the classes that occur and their fractions of the pixels, the largest first."""
+    def class_fractions(self) -> dict[str, float]:
+        """Return the fraction of pixels of each class that occurs, in descending order."""
         counts = np.bincount(self.labels.ravel(), minlength=len(self.classes))
         order = np.argsort(-counts, kind='stable')
         return {self.classes[i]: float(counts[i] / self.labels.size) for i in order if counts[i]}
 
-    def legend(self) -> list[tuple[str, Colour]]:
-        """Return each class that occurs with its fraction of the pixels, and its color."""
+    def legend(self) -> list[tuple[str, Color]]:
+        """Return name with fraction, and color, of each class that occurs."""
         colors = dict(zip(self.classes, self.palette, strict=True))
-        return [(f'{name} {share:.0%}' if share >= 0.005 else f'{name} < 1%', colors[name])
-                for name, share in self.shares().items()]
+        return [(f'{name} {fraction:.0%}' if fraction >= 0.005 else f'{name} < 1%', colors[name])
+                for name, fraction in self.class_fractions().items()]
 
-    def as_image(self, first: int = 0) -> Image.Image:
-        """Return the labels as an image: with the palette if they fit in 8 bits, else of 16 bits.
+    def to_image(self, first: int = 0) -> Image.Image:
+        """Return the labels as an image of 8 bits with the palette, or of 16 bits if necessary.
 
         Args:
-            first: Label of the first class. Where label 0 stands for unlabeled pixels, as in
-                ADE20K's files, it is 1.
+            first: Label of the first class; 1 if label 0 means unlabeled, as in ADE20K.
 
         Raises:
             ValueError: If labels do not fit in 16 bits.
         """
         last = first + len(self.palette) - 1
         if first < 0 or last > 65535:
-            raise ValueError(f'labels are from 0 to 65535, got {first} to {last}')
+            raise ValueError(f'labels must be from 0 to 65535, got {first} to {last}')
         image = Image.fromarray(self.labels.astype(np.uint8 if last < 256 else np.uint16) + first)
         if last < 256:
             colors = [(0, 0, 0)] * first + list(self.palette)
@@ -174,30 +168,23 @@ class LabelMap(Result):
         return image
 
     def save(self, stem: str | Path) -> list[Path]:
-        """Write the labels as ``STEM.png`` and the shares of the classes as ``STEM.json``.
-
-        Returns:
-            Paths of both files.
-
-        Raises:
-            OSError: If they cannot be written.
-        """
-        image, about = add_suffix(stem, '.png'), add_suffix(stem, '.json')
-        self.as_image().save(image)
-        write_json(
-            about,
-            dict(source=self.source, size=self.size, labels=image.name, shares=self.shares()))
-        return [image, about]
+        """Write labels as ``STEM.png`` and class fractions as ``STEM.json``; return both paths."""
+        image, info = add_suffix(stem, '.png'), add_suffix(stem, '.json')
+        self.to_image().save(image)
+        fractions = self.class_fractions()
+        write_json(info,
+                   dict(source=self.source, size=self.size, labels=image.name, shares=fractions))
+        return [image, info]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Maps:
-    """Feature maps of a backbone and a pyramid for an image, as the network gives them.
+class FeatureMaps:
+    """Feature maps of a backbone and its pyramid for an image.
 
     Attributes:
         size: Height and width of the image.
-        maps: Each ``(C, h, w)``, float32, by its name.
-        source: Path of the image, if it was given as one.
+        maps: Feature maps ``(C, h, w)``, float32, by name.
+        source: Path of the image, if it was passed as a path.
     """
     size: tuple[int, int]
     maps: Mapping[str, np.ndarray]
@@ -205,14 +192,10 @@ class Maps:
 
     def __repr__(self) -> str:
         shapes = ', '.join(f'{name} {values.shape}' for name, values in self.maps.items())
-        return f'maps of an image of {format_size(self.size)}: {shapes}'
+        return f'feature maps of an image of {format_size(self.size)}: {shapes}'
 
     def save(self, stem: str | Path) -> list[Path]:
-        """Write the maps as ``STEM.npz``, and return its path.
-
-        Raises:
-            OSError: If it cannot be written.
-        """
+        """Write the maps as ``STEM.npz``, and return its path."""
         path = add_suffix(stem, '.npz')
         with path.open('wb') as file:
             np.savez(file, **self.maps)
@@ -220,12 +203,12 @@ class Maps:
 
 
 def format_size(size: tuple[int, int]) -> str:
-    """Return a height and width in words."""
+    """Format a height and width."""
     return f'height {size[0]} and width {size[1]}'
 
 
 def count_runs(mask: np.ndarray) -> list[int]:
-    """Return the lengths of runs of a mask ``(H, W)`` down its columns; the first is of false."""
+    """Return run lengths of a mask ``(H, W)`` in column-major order; the first is of false."""
     pixels = mask.T.ravel()
     edges = np.flatnonzero(pixels[1:] != pixels[:-1]) + 1
     start = [0, 0] if len(pixels) and pixels[0] else [0]
@@ -233,15 +216,11 @@ def count_runs(mask: np.ndarray) -> list[int]:
 
 
 def add_suffix(stem: str | Path, suffix: str) -> Path:
-    """Return a path with a suffix after its whole name, dots included."""
+    """Append a suffix to a path, whose name can contain dots."""
     stem = Path(stem)
     return stem.with_name(stem.name + suffix)
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write what JSON can hold.
-
-    Raises:
-        OSError: If it cannot be written.
-    """
+    """Write a JSON file."""
     path.write_text(json.dumps(content, indent=2, allow_nan=False) + '\n', encoding='utf-8')

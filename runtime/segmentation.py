@@ -1,6 +1,6 @@
-"""From a head's logits to a label map, by the steps of mmseg's inference.
+"""Label maps from the logits of a head, by the steps of mmseg.
 
-Shapes: ``K`` classes, ``Q`` queries, ``h, w`` the head's map, ``H, W`` what the network takes.
+Shapes: ``K`` classes, ``Q`` queries, ``h, w`` the head's map, ``H, W`` the network's input.
 """
 from __future__ import annotations
 
@@ -9,125 +9,110 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .description import Section
-from .interpolation import across, down, line_of, resized
-from .preprocessing import Prepared, Size
+from .metadata import Section
+from .preprocessing import PreparedImage, Size
+from .resizing import build_crop_matrix, resize_columns, resize_maps, resize_rows
 
-BLOCK = 2**20  # logits at a time, to stay in the processor's cache
+BLOCK = 2**20  # logits at a time, which fit into the processor's cache
 Run = Callable[[np.ndarray], list[np.ndarray]]
 
 
 @dataclass(frozen=True)
 class Windows:
-    """Images are segmented in windows that overlap: height and width of one, and of its steps."""
+    """Height and width of overlapping windows and of their stride."""
     size: Size
     stride: Size
 
-    def places(self, size: Size) -> Iterator[tuple[slice, slice]]:
-        """Where windows lie in an image of a size, row by row, as mmseg places them."""
-        rows, columns = (list(spans(
-            length, window,
-            stride)) for length, window, stride in zip(size, self.size, self.stride, strict=True))
-        return ((row, column) for row in rows for column in columns)
-
-
-def spans(length: int, window: int, stride: int) -> Iterator[slice]:
-    """Where windows lie along a side: the last one ends with it."""
-    for index in range(max(length - window + stride - 1, 0) // stride + 1):
-        end = min(index * stride + window, length)
-        yield slice(max(end - window, 0), end)
+    def iter_places(self, size: Size) -> Iterator[tuple[slice, slice]]:
+        """Yield the windows in an image, row by row, as mmseg places them."""
+        spans = []
+        for length, window, stride in zip(size, self.size, self.stride, strict=True):
+            num_windows = max(length - window + stride - 1, 0) // stride + 1
+            ends = [min(index * stride + window, length) for index in range(num_windows)]
+            spans.append([slice(max(end - window, 0), end) for end in ends])
+        return ((row, column) for row in spans[0] for column in spans[1])
 
 
 @dataclass(frozen=True)
 class Segmentation:
-    """How logits become labels.
-
-    Attributes:
-        kind: Of outputs: ``'logits'``, ``(1, K, h, w)``; or ``'queries'``: scores of classes,
-            ``(1, Q, K + 1)``, and logits of masks, ``(1, Q, h, w)``.
-        num_classes: Of the labels.
-        align_corners: How logits are resized.
-        threshold: Of the probability of a head with one channel: label 1 lies above it.
-        windows: None if images are segmented at once.
-    """
-    kind: str
+    """Computation of labels from logits."""
+    kind: str  # 'logits', (1, K, h, w); or 'queries': (1, Q, K + 1) and (1, Q, h, w)
     num_classes: int
     align_corners: bool
-    threshold: float | None
-    windows: Windows | None
+    threshold: float | None  # probability above which a head with one channel predicts label 1
+    windows: Windows | None  # None if images are segmented at once
 
-    def __call__(self, prepared: Prepared, run: Run) -> np.ndarray:
-        """Labels of the image as it was given, ``(H, W)``.
+    def __call__(self, image: PreparedImage, run: Run) -> np.ndarray:
+        """Return the labels of the original image, ``(H, W)``.
 
         Args:
-            prepared: The image.
-            run: The network: from ``(1, 3, H, W)`` of any size to its outputs.
+            image: Prepared image.
+            run: Function from ``(1, 3, H, W)`` of any size to the outputs of the network.
         """
-        logits = self._over_windows(prepared, run) if self.windows else self._at_once(
-            prepared.array, run)
+        if self.windows:
+            logits = self._compute_mean_logits(image, run, self.windows)
+        else:
+            logits = self._compute_logits(image.array, run)
         rows, columns = (
-            line_of(logits.shape[i], prepared.padded[i], prepared.resized[i], prepared.size[i],
-                    self.align_corners) for i in range(2))
-        return self._labels(across(logits, columns), rows, prepared.size)
+            build_crop_matrix(logits.shape[i], image.padded[i], image.resized[i], image.size[i],
+                              self.align_corners) for i in range(2))
+        return self._compute_labels(resize_columns(logits, columns), rows, image.size)
 
-    def _at_once(self, array: np.ndarray, run: Run) -> np.ndarray:
-        """Logits ``(h, w, K)`` of an image or a window; those of queries have its size."""
+    def _compute_logits(self, array: np.ndarray, run: Run) -> np.ndarray:
+        """Return logits ``(h, w, K)`` of an image or window; from queries, ``(H, W, K)``."""
         outputs = [output[0] for output in run(array[None])]
         if self.kind == 'logits':
             return outputs[0].transpose(1, 2, 0)
         scores, masks = outputs
-        masks = resized(masks.transpose(1, 2, 0), array.shape[1:])
+        masks = resize_maps(masks.transpose(1, 2, 0), array.shape[1:])
         return sigmoid(masks) @ softmax(scores)[:, :-1]
 
-    def _over_windows(self, prepared: Prepared, run: Run) -> np.ndarray:
-        """The mean of the logits of all windows at each pixel, ``(H, W, K)``."""
-        assert self.windows is not None  # where this is called
-        total, count = None, np.zeros((*prepared.padded, 1), dtype=np.float32)
-        for place in self.windows.places(prepared.padded):
-            window = prepared.array[:, place[0], place[1]]
-            logits = resized(self._at_once(window, run), window.shape[1:], self.align_corners)
+    def _compute_mean_logits(self, image: PreparedImage, run: Run, windows: Windows) -> np.ndarray:
+        """Return the mean logits of all windows at each pixel, ``(H, W, K)``."""
+        total, count = None, np.zeros((*image.padded, 1), dtype=np.float32)
+        for place in windows.iter_places(image.padded):
+            window = image.array[:, place[0], place[1]]
+            logits = self._compute_logits(window, run)
+            logits = resize_maps(logits, window.shape[1:], self.align_corners)
             if total is None:
-                total = np.zeros((*prepared.padded, logits.shape[2]), dtype=np.float32)
+                total = np.zeros((*image.padded, logits.shape[2]), dtype=np.float32)
             total[place] += logits
             count[place] += 1
         return total / count
 
-    def _labels(self, wide: np.ndarray, rows: np.ndarray | None, size: Size) -> np.ndarray:
-        """The label of each pixel, from logits ``(h, W, K)``."""
+    def _compute_labels(self, logits: np.ndarray, rows: np.ndarray | None,
+                        size: Size) -> np.ndarray:
+        """Return labels ``(H, W)``, from logits ``(h, W, K)`` and the matrix of rows."""
         labels = np.empty(size, dtype=np.uint8 if self.num_classes <= 256 else np.uint16)
-        step = max(BLOCK // (size[1] * wide.shape[2]), 1)
+        step = max(BLOCK // (size[1] * logits.shape[2]), 1)
         for start in range(0, size[0], step):
             part = slice(start, start + step)
-            logits = down(wide, rows, part)
+            values = resize_rows(logits, rows, part)
             if self.threshold is None:
-                labels[part] = logits.argmax(2)
+                labels[part] = values.argmax(2)
             else:
-                labels[part] = sigmoid(logits[..., 0]) > np.float32(self.threshold)
+                labels[part] = sigmoid(values[..., 0]) > np.float32(self.threshold)
         return labels
 
 
 def sigmoid(values: np.ndarray) -> np.ndarray:
-    """Without overflow, as exp sees no positive values."""
+    """Compute the sigmoid without overflow, because exp gets no positive values."""
     small = np.exp(-np.abs(values))
     return np.where(values >= 0, 1, small) / (1 + small)
 
 
 def softmax(values: np.ndarray) -> np.ndarray:
-    """Over the last axis."""
+    """Compute the softmax over the last axis."""
     powers = np.exp(values - values.max(-1, keepdims=True))
     return powers / powers.sum(-1, keepdims=True)
 
 
-def read_segmentation(about: Section, num_classes: int) -> Segmentation:
-    """What ``model.json`` says of making labels.
-
-    Raises:
-        ModelError: If something is missing or impossible.
-    """
-    found = about.below('windows')
+def read_segmentation(section: Section, num_classes: int) -> Segmentation:
+    """Read the computation of labels from ``model.json``."""
+    windows = section.get_section('windows')
     return Segmentation(
-        kind=about.choice('kind', 'logits', 'queries'),
+        kind=section.get_choice('kind', 'logits', 'queries'),
         num_classes=num_classes,
-        align_corners=about.get('align_corners', bool, 'true or false', False),
-        threshold=about.get('threshold', float, 'a number', None),
-        windows=Windows(found.size('size'), found.size('stride')) if found else None)
+        align_corners=section.get_bool('align_corners', False),
+        threshold=section.get_float('threshold', None),
+        windows=Windows(windows.get_size('size'), windows.get_size('stride')) if windows else None)

@@ -1,4 +1,4 @@
-"""What computes graphs: onnxruntime those of ONNX, OpenVINO its own."""
+"""Sessions that run graphs with onnxruntime or OpenVINO."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -7,29 +7,23 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from .description import Graph
-from .errors import ModelError
+from .metadata import Graph, ModelError
 
 OPENVINO = '.xml'
 
 
 class Session(Protocol):
-    """A graph that is loaded."""
+    """A loaded graph."""
 
     def run(self, outputs: list[str], feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
-        """The outputs of some names, for inputs by their names."""
+        """Return outputs by name, for inputs by name."""
 
 
 class OpenVinoSession:
-    """A graph of OpenVINO's, computed in float32.
-
-    Args:
-        path: Of its ``.xml``; the weights lie beside it.
-        threads: That compute; as many as OpenVINO takes, if not given.
-    """
+    """An OpenVINO graph, computed in float32 on the CPU."""
 
     def __init__(self, path: Path, threads: int | None) -> None:
-        import openvino  # which other graphs do not need
+        import openvino  # optional
         config: dict[str, Any] = dict(INFERENCE_PRECISION_HINT='f32')
         if threads is not None:
             config['INFERENCE_NUM_THREADS'] = threads
@@ -37,53 +31,40 @@ class OpenVinoSession:
 
     def run(self, outputs: list[str], feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
         """See :class:`Session`."""
-        found = self._compiled(feeds)
-        return [found[name] for name in outputs]
+        arrays = self._compiled(feeds)
+        return [arrays[name] for name in outputs]
 
 
-def sessions_of(graphs: Mapping[str, Graph], providers: Sequence[str] | None,
-                threads: int | None) -> dict[str, Session]:
-    """The session of each graph.
-
-    Raises:
-        ModelError: If one cannot be loaded.
-        ValueError: If there is no such provider, or ``threads`` is below 1.
-    """
+def load_sessions(graphs: Mapping[str, Graph], providers: Sequence[str] | None,
+                  threads: int | None) -> dict[str, Session]:
+    """Load the session of each graph."""
     if threads is not None and threads < 1:
         raise ValueError(f'threads must be at least 1, got {threads}')
-    return {name: session_of(graph.path, providers, threads) for name, graph in graphs.items()}
+    return {name: load_session(graph.path, providers, threads) for name, graph in graphs.items()}
 
 
-def session_of(path: Path, providers: Sequence[str] | None, threads: int | None) -> Session:
-    """The session of a graph; see :func:`sessions_of`."""
-    needed = 'openvino' if path.suffix == OPENVINO else 'onnxruntime'
-    if providers and needed == 'openvino':
-        raise ValueError(f"providers are onnxruntime's, and {path} is a graph of OpenVINO's")
+def load_session(path: Path, providers: Sequence[str] | None, threads: int | None) -> Session:
+    """Load the session of a graph; see :func:`load_sessions`."""
+    library = 'openvino' if path.suffix == OPENVINO else 'onnxruntime'
+    if providers and library == 'openvino':
+        raise ValueError(f'providers apply only to onnxruntime, but {path} is an OpenVINO graph')
     try:
-        if needed == 'openvino':
+        if library == 'openvino':
             return OpenVinoSession(path, threads)
-        return onnx_session(path, providers, threads)
+        import onnxruntime  # OpenVINO graphs do not need it.
+        available = onnxruntime.get_available_providers()
+        for name in providers or ():
+            if name not in available:
+                raise ValueError(f'provider {name} is not available: choose from '
+                                 f'{", ".join(available)}')
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 4  # Errors are also raised.
+        options.intra_op_num_threads = threads or 0
+        return onnxruntime.InferenceSession(
+            str(path), options, providers=list(providers or ['CPUExecutionProvider']))
     except ModuleNotFoundError as error:
-        raise ModelError(f'{path} needs {needed}: pip install {needed}') from error
+        raise ModelError(f'{path} needs {library}: run pip install {library}') from error
     except ValueError:
         raise
-    except Exception as error:  # their own, of several kinds
+    except Exception as error:  # Both libraries define many error classes.
         raise ModelError(f'{path} cannot be loaded: {error}') from error
-
-
-def onnx_session(path: Path, providers: Sequence[str] | None, threads: int | None) -> Session:
-    """onnxruntime's session.
-
-    Raises:
-        ValueError: If there is no such provider.
-    """
-    import onnxruntime  # which reading images does not need
-    there = onnxruntime.get_available_providers()
-    for name in providers or ():
-        if name not in there:
-            raise ValueError(f'there is no provider {name} here: there are {", ".join(there)}')
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4  # what fails is raised, too
-    options.intra_op_num_threads = threads or 0
-    return onnxruntime.InferenceSession(
-        str(path), options, providers=list(providers or ['CPUExecutionProvider']))

@@ -1,7 +1,7 @@
-"""``_base_ = 'mmseg::…'``: configs that inherit from those of installed packages.
+"""``_base_ = 'mmseg::…'``: inheritance from the configs of installed packages.
 
-mmengine looks for a package under one name of its distribution. mmseg has two, and where it has the
-other one, mmengine does not see it, and its hub installs a second mmseg over it.
+mmengine looks up one distribution name of each package. mmseg has two, and if the other one is
+installed, mmengine does not find it, and its hub would install a second copy.
 """
 from __future__ import annotations
 
@@ -10,19 +10,18 @@ from mmengine.utils import is_installed
 
 
 def use_installed_packages() -> None:
-    """Make mmengine find packages by the names that they are imported under."""
+    """Make mmengine find packages by their import names."""
     for module, package in MODULE2PACKAGE.items():
         if not is_installed(package) and is_installed(module):
             MODULE2PACKAGE[module] = module
 
 
 def forbid_installing() -> None:
-    """Make mmengine's hub ask for missing packages instead of installing them."""
-    from mmengine.hub import hub  # brings torch
+    """Make mmengine's hub raise an error for missing packages instead of installing them."""
+    from mmengine.hub import hub  # slow: imports torch
+
+    def require_package(package: str) -> None:
+        if not is_installed(package):
+            raise ModuleNotFoundError(f'{package} is not installed, please install it yourself')
+
     hub.install_package = require_package
-
-
-def require_package(package: str) -> None:
-    """In place of mmengine's ``install_package``."""
-    if not is_installed(package):
-        raise ModuleNotFoundError(f'{package} is not installed, please install it yourself')

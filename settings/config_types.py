@@ -1,4 +1,4 @@
-"""Values of a config that are of another kind than what reads them takes."""
+"""Types of config values: sections that readers expect to be dicts, lists or strings."""
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -11,21 +11,21 @@ from mmengine.registry import DATASETS
 from colonnade.common.errors import UserError
 
 from .dataset_paths import DATALOADERS
-from .registries import find_class, is_users
+from .registries import find_class, is_custom_class
 
-DICT, DICTS, LIST, TEXT, TEXTS = ('a dict of settings', 'a dict of settings, or a list of them',
-                                  'a list', 'text', 'text or a list of it')
-KINDS: dict[str, tuple[type, ...]] = {
+DICT, DICTS, LIST, STRING, STRINGS = ('a dict of settings', 'a dict of settings or a list of dicts',
+                                      'a list', 'a string', 'a string or a list of strings')
+TYPES: dict[str, tuple[type, ...]] = {
     DICT: (dict, ),
     DICTS: (dict, list, tuple),
     LIST: (list, tuple),
-    TEXT: (str, Path),
-    TEXTS: (str, Path, list, tuple),
+    STRING: (str, Path),
+    STRINGS: (str, Path, list, tuple),
 }
-#: settings of the libraries' data sets, also of those that wrap others
-DATASET = dict(pipeline=LIST, ann_file=TEXT, data_root=TEXT, data_prefix=DICT, metainfo=DICT,
+#: settings of dataset classes of mmdet and mmseg, also of wrappers
+DATASET = dict(pipeline=LIST, ann_file=STRING, data_root=STRING, data_prefix=DICT, metainfo=DICT,
                dataset=DICT, datasets=LIST)  # yapf: disable
-#: what the values of a section must be; other keys are the business of those who read them
+#: section -> key -> expected type; other keys are checked by the code that reads them
 SECTIONS = {
     '': {
         **dict.fromkeys(('model', 'optim_wrapper', 'default_hooks', 'env_cfg', 'auto_scale_lr',
@@ -33,7 +33,7 @@ SECTIONS = {
                          'val_cfg', 'test_cfg'), DICT),
         **dict.fromkeys(('val_evaluator', 'test_evaluator', 'param_scheduler'), DICTS),
         'custom_hooks': LIST,
-        'work_dir': TEXT,
+        'work_dir': STRING,
     },
     'model': {
         **dict.fromkeys(('backbone', 'data_preprocessor', 'train_cfg', 'test_cfg'), DICT),
@@ -41,56 +41,55 @@ SECTIONS = {
     },
     'optim_wrapper': dict(optimizer=DICT),
 }  # yapf: disable
-#: sections that are lists of settings, if they are lists
-OF_DICTS = ('val_evaluator', 'test_evaluator', 'param_scheduler', 'custom_hooks', 'pipeline')
+#: keys whose values, if they are lists, are lists of dicts
+DICT_LISTS = ('val_evaluator', 'test_evaluator', 'param_scheduler', 'custom_hooks', 'pipeline')
 
 
-def kind_problems(cfg: Config) -> list[str]:
-    """Sections that have no settings, such as a model that is text."""
-    found: list[str] = []
-    for path, kinds in SECTIONS.items():
+def find_type_errors(cfg: Config) -> list[str]:
+    """Return a message for each section of the wrong type, such as a model that is a string."""
+    problems: list[str] = []
+    for path, types in SECTIONS.items():
         section = cfg.get(path) if path else cfg
         if isinstance(section, (dict, Config)):
-            found += problems_of(section, path, kinds)
+            problems += _check_section(section, path, types)
     for key in DATALOADERS:
         if isinstance(loader := cfg.get(key), dict):
-            found += problems_of_dataset(loader.get('dataset'), f'{key}.dataset')
-    return found
+            problems += _check_dataset(loader.get('dataset'), f'{key}.dataset')
+    return problems
 
 
-def problems_of_dataset(dataset: Any, name: str) -> Iterator[str]:
-    """The wrong values of a library's data set, and of those that it wraps; a user's take any."""
+def _check_dataset(dataset: Any, name: str) -> Iterator[str]:
+    """Check a dataset and those that it wraps; custom dataset classes accept any values."""
     if not isinstance(dataset, dict):
         yield f'{name} must be {DICT}, got {dataset!r:.80}'
         return
-    kind = find_class(dataset.get('type'), DATASETS)
-    if kind is None or is_users(kind):
+    cls = find_class(dataset.get('type'), DATASETS)
+    if cls is None or is_custom_class(cls):
         return
-    yield from problems_of(dataset, name, DATASET)
+    yield from _check_section(dataset, name, DATASET)
     if isinstance(metainfo := dataset.get('metainfo'), dict):
-        yield from problems_of(metainfo, f'{name}.metainfo', dict(classes=TEXTS))
+        yield from _check_section(metainfo, f'{name}.metainfo', dict(classes=STRINGS))
     if isinstance(wrapped := dataset.get('dataset'), dict):
-        yield from problems_of_dataset(wrapped, f'{name}.dataset')
-    if isinstance(parts := dataset.get('datasets'), (list, tuple)):
-        for index, part in enumerate(parts):
-            yield from problems_of_dataset(part, f'{name}.datasets[{index}]')
+        yield from _check_dataset(wrapped, f'{name}.dataset')
+    if isinstance(datasets := dataset.get('datasets'), (list, tuple)):
+        for index, each in enumerate(datasets):
+            yield from _check_dataset(each, f'{name}.datasets[{index}]')
 
 
-def problems_of(section: dict[str, Any] | Config, path: str, kinds: dict[str,
-                                                                         str]) -> Iterator[str]:
-    """The wrong values of a section."""
-    for key, kind in kinds.items():
+def _check_section(section: dict[str, Any] | Config, path: str, types: dict[str,
+                                                                            str]) -> Iterator[str]:
+    for key, expected in types.items():
         value = section.get(key)
-        where = f'{path}.{key}' if path else key
-        if value is not None and not isinstance(value, KINDS[kind]):
-            yield f'{where} must be {kind}, got {value!r:.80}'
-        elif key in OF_DICTS and isinstance(value, (list, tuple)):
+        name = f'{path}.{key}' if path else key
+        if value is not None and not isinstance(value, TYPES[expected]):
+            yield f'{name} must be {expected}, got {value!r:.80}'
+        elif key in DICT_LISTS and isinstance(value, (list, tuple)):
             for index, item in enumerate(value):
                 if isinstance(item, (str, int, float, list, type(None))):
-                    yield f'{where}[{index}] must be a dict of settings, got {item!r:.80}'
+                    yield f'{name}[{index}] must be {DICT}, got {item!r:.80}'
 
 
 def check_types(cfg: Config) -> None:
-    """Raise a ValueError for sections that have no settings, see :func:`kind_problems`."""
-    if problems := kind_problems(cfg):
+    """Raise a ValueError that lists the sections of the wrong type."""
+    if problems := find_type_errors(cfg):
         raise UserError('the config cannot be read:\n' + '\n'.join(f'  {p}' for p in problems))

@@ -1,19 +1,17 @@
-"""Values of a config as plain Python, nested or by names with dots."""
+"""Config values as plain Python objects, nested or flattened to dotted keys."""
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
 from typing import Any
 
-ADDRESS = re.compile(r' at 0x[0-9a-f]+')  # of an object of a config in Python
-
 
 def map_dicts(value: Any, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
-    """Return a copy of a part of a config in which each dict is changed, the inner ones first.
+    """Return a copy of a config section in which ``change`` is applied to each dict, inner first.
 
     Args:
-        value: The part. It is not changed, nor is what is in it other than dicts, lists and tuples.
-        change: Returns a dict for a new plain one, which it may change.
+        value: Config section. Dicts, lists and tuples are copied, everything else is shared.
+        change: Function that gets a new plain dict, which it may modify, and returns one.
     """
     if isinstance(value, dict):
         return change({key: map_dicts(item, change) for key, item in value.items()})
@@ -23,32 +21,33 @@ def map_dicts(value: Any, change: Callable[[dict[str, Any]], dict[str, Any]]) ->
 
 
 def plain(value: Any) -> Any:
-    """Return a value of a config with dicts in place of mmengine's, which files would need."""
+    """Return a copy of a config section with plain dicts instead of mmengine's."""
     return map_dicts(value, lambda part: part)
 
 
-def without_key(value: Any, key: str) -> Any:
-    """Return a copy of a part of a config without a key, wherever it is, as plain Python."""
+def remove_key(value: Any, key: str) -> Any:
+    """Return a plain copy of a config section without a key, at any depth."""
     return map_dicts(value, lambda part: {k: item for k, item in part.items() if k != key})
 
 
 def flat(value: Any, name: str = '') -> dict[str, str]:
-    """A config's settings with dots between the names of their parts, as texts."""
+    """Return the ``repr`` of each setting by its dotted key.
+
+    Tuples become lists, sets become sorted lists and addresses are removed, since they differ
+    between processes.
+    """
     items: list[tuple[str, Any]] = []
     if isinstance(value, dict):
         items = [(str(key), item) for key, item in value.items()]
     elif isinstance(value, (list, tuple)) and any(isinstance(item, dict) for item in value):
         items = [(str(index), item) for index, item in enumerate(value)]
-    if not items:
-        return {name: ADDRESS.sub('', repr(plain_sequence(value)))}
-    found: dict[str, str] = {}
-    for key, item in items:
-        found |= flat(item, f'{name}.{key}' if name else key)
-    return found
-
-
-def plain_sequence(value: Any) -> Any:
-    """Tuples as lists, and sets as sorted ones, whose order differs between processes."""
+    if items:
+        settings: dict[str, str] = {}
+        for key, item in items:
+            settings |= flat(item, f'{name}.{key}' if name else key)
+        return settings
     if isinstance(value, (set, frozenset)):
-        return sorted(value, key=repr)
-    return list(value) if isinstance(value, tuple) else value
+        value = sorted(value, key=repr)
+    elif isinstance(value, tuple):
+        value = list(value)
+    return {name: re.sub(r' at 0x[0-9a-f]+', '', repr(value))}

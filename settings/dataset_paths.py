@@ -1,4 +1,4 @@
-"""Where the data sets of a config lie, and what classes they have."""
+"""Paths and classes of the datasets of a config."""
 from __future__ import annotations
 
 import json
@@ -21,22 +21,22 @@ from colonnade.common.storage.shard_reader import SCHEME, sharded
 from .registries import find_class
 
 DATALOADERS = ('train_dataloader', 'val_dataloader', 'test_dataloader')
-PATH_KEYS = ('data_root', 'ann_file', 'data_prefix')  # of data sets
+PATH_KEYS = ('data_root', 'ann_file', 'data_prefix')
 EVALUATORS = ('val_evaluator', 'test_evaluator')
 
 
-def evaluators(cfg: Config, keys: tuple[str, ...] = EVALUATORS) -> Iterator[ConfigDict]:
-    """The metrics of validation and test, also those of an evaluator that a config names itself."""
+def iter_evaluators(cfg: Config, keys: tuple[str, ...] = EVALUATORS) -> Iterator[ConfigDict]:
+    """Yield the metrics of validation and test, also those within a custom evaluator."""
     for key in keys:
-        found = cfg.get(key) or []
-        if isinstance(found, dict) and 'metrics' in found:
-            found = found['metrics']
-        yield from found if isinstance(found, (list, tuple)) else [found]
+        metrics = cfg.get(key) or []
+        if isinstance(metrics, dict) and 'metrics' in metrics:
+            metrics = metrics['metrics']
+        yield from metrics if isinstance(metrics, (list, tuple)) else [metrics]
 
 
 def find_datasets(cfg: Config,
                   dataloaders: tuple[str, ...] = DATALOADERS) -> Iterator[tuple[str, ConfigDict]]:
-    """All data sets in the dataloaders that read files, wrapped ones too, with their names."""
+    """Yield the keys and settings of all datasets that read files, including wrapped ones."""
     for key in dataloaders:
         yield from _datasets_below(key, cfg.get(key))
 
@@ -53,18 +53,18 @@ def _datasets_below(name: str, value: Any) -> Iterator[tuple[str, ConfigDict]]:
             yield from _datasets_below(f'{name}[{index}]', item)
 
 
-def paths_of(dataset: ConfigDict, data_root: str | None = None) -> list[str]:
-    """The annotation files and the folders that a data set reads, below another root if given."""
+def get_dataset_paths(dataset: ConfigDict, data_root: str | None = None) -> list[str]:
+    """Return the annotation files and folders of a dataset, below ``data_root`` if given."""
     prefixes = dataset.get('data_prefix')
     folders = prefixes.values() if isinstance(prefixes, dict) else [prefixes]
     return [
         path for setting in (dataset.get('ann_file'), *folders)
-        for path in paths_of_setting(setting, dataset, data_root)
+        for path in get_setting_paths(setting, dataset, data_root)
     ]
 
 
-def paths_of_setting(setting: Any, dataset: ConfigDict, data_root: str | None = None) -> list[str]:
-    """The paths that a setting of a data set names: one, several, or none if it is no text."""
+def get_setting_paths(setting: Any, dataset: ConfigDict, data_root: str | None = None) -> list[str]:
+    """Return the paths in a dataset setting: one, several, or none if it is not a string."""
     root = dataset.get('data_root') if data_root is None else data_root
     paths = setting if isinstance(setting, (list, tuple)) else [setting]
     return [
@@ -74,47 +74,40 @@ def paths_of_setting(setting: Any, dataset: ConfigDict, data_root: str | None = 
 
 
 def redirect_data_root(cfg: Config, data_root: str | Path) -> None:
-    """Let every data set and evaluator of ``cfg`` read below ``data_root``.
+    """Make every dataset and evaluator of ``cfg`` read below ``data_root``.
 
-    ``data_root`` may also be the folder that the data set's own folder lies in, as
-    ``ADEChallengeData2016`` does when it is unpacked. It may be a URL, or a folder of shards.
+    Args:
+        cfg: Config, modified in place.
+        data_root: Directory, URL or directory of shards: the root of the dataset, or the parent of
+            a directory of its name, such as ``ADEChallengeData2016``.
 
     Raises:
-        FileNotFoundError: If ``data_root`` is no folder.
-        OSError: If storage does not answer.
-        ValueError: If the config has no data set that reads files.
+        FileNotFoundError: If ``data_root`` is not a directory.
+        OSError: If remote storage does not respond.
+        ValueError: If no dataset of the config reads files.
     """
     datasets = [dataset for _, dataset in find_datasets(cfg)]
     if not datasets:
-        raise UserError('--data-root has no effect: no data set of the config reads files')
-    root = existing_root(str(data_root), datasets[0].get('backend_args'))
-    moved: dict[str, str] = {}  # of all paths and roots
+        raise UserError('--data-root has no effect: no dataset of the config reads files')
+    root = _resolve_root(str(data_root), datasets[0].get('backend_args'))
+    moved: dict[str, str] = {}  # old path or root -> new one
     for dataset in datasets:
         old, new = dataset.get('data_root') or '', _root_within(dataset, root)
-        moved |= dict(zip(paths_of(dataset), paths_of(dataset, new), strict=True))
+        moved |= dict(zip(get_dataset_paths(dataset), get_dataset_paths(dataset, new), strict=True))
         if old:
             moved[old] = new
         dataset.data_root = new
-    if isinstance(cfg.get('data_root'), str):  # a variable of our configs, which the log shows
+    if isinstance(cfg.get('data_root'), str):  # variable of shipped configs, shown in the log
         cfg.data_root = moved.get(cfg.data_root, cfg.data_root)
     for key in EVALUATORS:
         if cfg.get(key):
             cfg[key] = _moved(cfg[key], moved)
 
 
-def existing_root(data_root: str, settings: dict[str, Any] | None) -> str:
-    """``data_root`` as data sets read it, which is by another URL if it is of shards.
-
-    Args:
-        data_root: Path or URL.
-        settings: ``backend_args`` of a data set.
-
-    Raises:
-        FileNotFoundError: If it is no folder.
-        OSError: If storage does not answer.
-    """
+def _resolve_root(data_root: str, settings: dict[str, Any] | None) -> str:
+    """Check that a root exists, and return its URL if it contains shards."""
     if not is_remote(data_root) and not os.path.isdir(data_root):
-        raise MissingFileError(f'--data-root {data_root} is no folder')
+        raise MissingFileError(f'--data-root {data_root} is not a directory')
     if not exists(data_root, settings):
         raise MissingFileError(f'--data-root {data_root} does not exist, or is empty')
     if not data_root.startswith(SCHEME) and is_sharded(data_root, settings):
@@ -123,16 +116,16 @@ def existing_root(data_root: str, settings: dict[str, Any] | None) -> str:
 
 
 def _root_within(dataset: ConfigDict, data_root: str) -> str:
-    """``data_root``, or the folder in it that bears the name of the data set's own root."""
+    """Return ``data_root``, or the directory in it that has the name of the configured root."""
     inner = join_path(data_root, Path(dataset.get('data_root') or '').name)
-    missing, found = (
-        any(not exists(path, dataset.get('backend_args')) for path in paths_of(dataset, root))
-        for root in (data_root, inner))
-    return inner if missing and not found else data_root
+    is_incomplete, is_inner_incomplete = (
+        any(not exists(path, dataset.get('backend_args'))
+            for path in get_dataset_paths(dataset, root)) for root in (data_root, inner))
+    return inner if is_incomplete and not is_inner_incomplete else data_root
 
 
 def _moved(value: Any, moved: dict[str, str]) -> Any:
-    """``value`` with each path that is in ``moved``, or below one that is, at its new place."""
+    """Return ``value`` with each path in ``moved``, or below one of them, replaced."""
     if isinstance(value, dict):
         return ConfigDict({
             key: item if key == 'type' else _moved(item, moved)
@@ -150,58 +143,58 @@ def _moved(value: Any, moved: dict[str, str]) -> Any:
 
 
 def check_dataset(cfg: Config, dataloaders: tuple[str, ...]) -> None:
-    """Raise a FileNotFoundError that lists all annotation files and folders that are missing."""
+    """Raise a FileNotFoundError that lists all missing annotation files and folders."""
     missing = [
         f'  {path} ({name})' for name, dataset in find_datasets(cfg, dataloaders)
-        for path in paths_of(dataset) if not exists(path, dataset.get('backend_args'))
+        for path in get_dataset_paths(dataset) if not exists(path, dataset.get('backend_args'))
     ]
     if missing:
-        raise MissingFileError('the config reads what does not exist:\n' + '\n'.join(missing) +
-                               '\n--data-root DIR says where your copy of the data set lies; '
-                               'DIR holds what the config names below its data_root')
+        raise MissingFileError('the config reads paths that do not exist:\n' + '\n'.join(missing) +
+                               '\nPass --data-root DIR if your copy of the dataset is elsewhere; '
+                               'DIR replaces data_root of the config')
 
 
-def classes_of(dataset: ConfigDict) -> tuple[str, ...] | None:
-    """The classes of a data set: of its ``metainfo``, or else of its type; None if unknown."""
+def get_dataset_classes(dataset: ConfigDict) -> tuple[str, ...] | None:
+    """Return the classes in the ``metainfo`` of a dataset or of its type, or None if unknown."""
     metainfo = dataset.get('metainfo') or {}
     if not metainfo.get('classes'):
         metainfo = getattr(find_class(dataset.type, DATASETS), 'METAINFO', {})
     classes = metainfo.get('classes')
-    return None if classes is None else names_of_classes(classes)
+    return None if classes is None else read_names_of_classes(classes)
 
 
 @file_errors()
-def names_of_classes(classes: Any) -> tuple[str, ...]:
-    """The names in a setting of classes, or in the file that it names, in mmengine's way.
+def read_names_of_classes(classes: Any) -> tuple[str, ...]:
+    """Return the names in a setting of classes, or in its file, as mmengine does.
 
     Raises:
-        ValueError: If that file holds no text.
+        ValueError: If the file is not a text file.
     """
     if isinstance(classes, str):
         try:
             classes = list_from_file(classes) if os.path.isfile(classes) else (classes, )
         except UnicodeDecodeError as error:
-            raise UserError(f'metainfo.classes: {classes} is no text: {error}') from error
+            raise UserError(f'metainfo.classes: {classes} is not a text file: {error}') from error
     return tuple(classes)
 
 
 @file_errors()
-def categories_of(ann_file: str | Path) -> list[str] | None:
-    """The names of a COCO file's categories in its order; None if they are not found.
+def read_category_names(ann_file: str | Path) -> list[str] | None:
+    """Return the category names of a COCO file in its order, or None if there are none.
 
-    Only this part of the file is parsed, which takes no time in files of hundreds of megabytes.
+    Only this part is parsed, which is fast for files of hundreds of megabytes.
     """
     with open(ann_file, 'rb') as file:
         if not os.fstat(file.fileno()).st_size:
             return None
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            at = content.rfind(b'"categories"')
-            if at < 0:
+            start = content.rfind(b'"categories"')
+            if start < 0:
                 return None
-            # a category is some hundred bytes long; LVIS has 1,203 with synonyms and definitions
-            text = content[at:at + 2**22].decode(errors='replace')
+            # 4 MiB suffice for the 1,203 categories of LVIS with synonyms and definitions.
+            text = content[start:start + 2**22].decode(errors='replace')
     try:
-        found, _ = json.JSONDecoder().raw_decode(text.partition(':')[2].lstrip())
-        return [category['name'] for category in found]
+        categories, _ = json.JSONDecoder().raw_decode(text.partition(':')[2].lstrip())
+        return [category['name'] for category in categories]
     except (ValueError, KeyError, TypeError, RecursionError):
         return None

@@ -1,4 +1,4 @@
-"""A breach of a rule by a config or by data: what is wrong, where, and what would be right."""
+"""Findings: violations of a rule by a config or by data."""
 from __future__ import annotations
 
 from collections.abc import Iterable
@@ -10,27 +10,27 @@ from .rules import RULES, Effect, Severity
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that is wrong or odd.
+    """Violation of a rule.
 
     Attributes:
-        rule: A key of :data:`~.rules.RULES`.
-        message: Sentence that names the places and their values.
-        places: Keys of the config such as ``model.neck.in_channels``, of two that do not agree
-            both; or the file that it is about.
-        fix: What would be right here, as an imperative; empty if only the rule knows that.
+        rule: Key of :data:`~.rules.RULES`.
+        message: Sentence with the config keys or files and their values.
+        places: Config keys that contradict each other, such as ``model.neck.in_channels``, or the
+            affected file.
+        fix: Imperative that says how to fix it; empty if only the fix of the rule applies.
         id: ID or index of the image or annotation within its file. Defaults to none.
-        effect: What training does with the data. Defaults to the rule's effect.
-        cause: Error that code of the config's classes raised, if any did.
+        effect: Effect on training. Defaults to the effect of the rule.
+        cause: Error that code of the config's classes raised. Defaults to none.
 
     Raises:
-        ValueError: If there is no such rule.
+        ValueError: If the rule does not exist.
     """
     rule: str
     message: str
     places: tuple[str, ...] = ()
     fix: str = ''
     id: Any = None
-    effect: Effect = None  # type: ignore[assignment]  # the rule's, below
+    effect: Effect = None  # type: ignore[assignment]  # set below
     cause: BaseException | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -41,14 +41,14 @@ class Finding:
 
     @property
     def severity(self) -> Severity:
-        """Severity of its rule."""
+        """Severity of the rule."""
         return RULES[self.rule].severity
 
     def __str__(self) -> str:
         return f'{self.message}: {self.fix}' if self.fix else self.message
 
     def to_json(self) -> dict[str, Any]:
-        """Return the content of JSON files, also under the keys that earlier versions wrote."""
+        """Return the JSON content, also under the keys of earlier versions."""
         rule, fix = RULES[self.rule], self.fix or RULES[self.rule].fix
         content = dict(rule=self.rule, severity=self.severity, message=self.message,
                        places=list(self.places), fix=fix, effect=self.effect, page=rule.page,
@@ -58,15 +58,11 @@ class Finding:
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Finding:
-        """Return the finding that :meth:`to_json` wrote.
-
-        Raises:
-            KeyError: If a key is missing; also ``TypeError`` and ``ValueError``.
-        """
+        """Return the finding of a JSON content; the inverse of :meth:`to_json`."""
         return cls(content['rule'], content['message'], tuple(content['places']), content['fix'],
                    content['id'], content['effect'])  # yapf: disable
 
 
-def errors_of(findings: Iterable[Finding]) -> list[Finding]:
-    """Return the findings with which no training starts."""
+def get_errors(findings: Iterable[Finding]) -> list[Finding]:
+    """Return the findings that prevent a training."""
     return [finding for finding in findings if finding.severity == 'error']

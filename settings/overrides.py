@@ -1,4 +1,4 @@
-"""Settings of a config on the command line: ``--cfg-options KEY=VALUE``, each checked."""
+"""Config overrides of the command line: ``--cfg-options KEY=VALUE``, each checked."""
 from __future__ import annotations
 
 import logging
@@ -13,114 +13,110 @@ from mmengine.logging import print_log
 from colonnade.common.errors import UserError
 from colonnade.common.name_lists import ask_for_names
 
-from .known_settings import FREE, TOP, is_misspelt, names_read_from
+from .known_settings import FREE, TOP, get_known_settings, is_typo
 
 
 def merge_options(cfg: Config, options: dict[str, Any]) -> None:
-    """Apply settings of the command line to a config.
+    """Apply overrides to a config.
 
     Args:
-        cfg: Changed in place.
-        options: Values by their paths, ``train_dataloader.dataset.pipeline.3.scale``.
+        cfg: Config, modified in place.
+        options: Values by dotted key, such as ``train_dataloader.dataset.pipeline.3.scale``.
 
     Raises:
-        ValueError: If nothing would read a setting, or its path does not exist.
+        ValueError: If nothing would read a setting, or its key does not exist.
     """
     if problems := apply_options(cfg, options):
         raise UserError('\n'.join(problems.values()))
 
 
 def apply_options(cfg: Config, options: dict[str, Any]) -> dict[str, str]:
-    """Apply the settings that are possible; return what is wrong with the others, by their paths.
+    """Apply all overrides that are valid; return the error messages of the others, by key.
 
     Args:
-        cfg: Changed in place.
-        options: See :func:`merge_options`. Each is applied to what those before it made.
+        cfg: Config, modified in place.
+        options: See :func:`merge_options`. They are applied one after the other.
     """
     before, problems = cfg.to_dict(), {}
     for key in sorted(options, key=lambda key: not key.endswith('_delete_')):
         try:
-            check_path(cfg.to_dict(), key)
-            check_number(before, key, options[key])
-            set_option(cfg, key, options[key])
+            _check_key(cfg.to_dict(), key)
+            old = get_value(before, key) if exists(before, key) else None
+            is_number = isinstance(old, (int, float)) and not isinstance(old, bool)
+            is_dynamic = key.endswith('loss_scale')  # a number or 'dynamic'
+            if is_number and isinstance(options[key], str) and not is_dynamic:
+                raise UserError(
+                    f'--cfg-options {key}: expected a number such as {old}, got {options[key]!r}')
+            _set_option(cfg, key, options[key])
         except ValueError as error:
             problems[key] = str(error)
     after = cfg.to_dict()
     for key in options.keys() - problems.keys():
         try:
             if not exists(after, key) and not key.endswith('_delete_'):
-                print_log(
-                    f'--cfg-options {key} has no effect: a later option removes it',
-                    level=logging.WARNING)
+                _warn(f'--cfg-options {key} has no effect: a later option removes it')
             elif exists(after, key) and not exists(before, key):
-                check_is_read(after, key)
+                _check_is_read(after, key)
         except ValueError as error:
             problems[key] = str(error)
     return {key: problems[key] for key in options if key in problems}
 
 
-def set_option(cfg: Config, key: str, value: Any) -> None:
-    """Set what is at a path; mmengine merges dicts, and sets no other items of lists."""
+def _warn(message: str) -> None:
+    print_log(message, level=logging.WARNING)
+
+
+def _set_option(cfg: Config, key: str, value: Any) -> None:
+    """Set a value; mmengine merges dicts, but does not replace other items of lists."""
     parent, _, last = key.rpartition('.')
     current = cfg.to_dict()
-    items = value_at(current, parent) if exists(current, parent) else None
+    items = get_value(current, parent) if exists(current, parent) else None
     if isinstance(items, (list, tuple)) and not isinstance(value, dict):
         changed = [*items]
         changed[int(last)] = value
-        set_option(cfg, parent, type(items)(changed))
+        _set_option(cfg, parent, type(items)(changed))
         return
     try:
-        cfg.merge_from_dict({key: deepcopy(value)})  # mmengine takes _delete_ out of it
+        cfg.merge_from_dict({key: deepcopy(value)})  # mmengine removes _delete_ from the value
     except (KeyError, TypeError, IndexError, AssertionError, AttributeError) as error:
         raise UserError(f'--cfg-options {key}={value}: {error}') from error
 
 
-def check_number(cfg: dict[str, Any], key: str, value: Any) -> None:
-    """Raise a ValueError for a text in place of a number."""
-    old = value_at(cfg, key) if exists(cfg, key) else None
-    is_number = isinstance(old, (int, float)) and not isinstance(old, bool)
-    if is_number and isinstance(value, str) and not key.endswith('loss_scale'):  # or "dynamic"
-        raise UserError(f'--cfg-options {key}: it is a number, {old}, got {value!r}')
-
-
-def check_path(cfg: dict[str, Any], key: str) -> None:
-    """Raise a ValueError for a path that cannot be followed, or leads to a copied variable."""
+def _check_key(cfg: dict[str, Any], key: str) -> None:
+    """Raise a ValueError for a key that cannot be set, or belongs to a copied variable."""
     top, *rest = key.split('.')
     if top not in TOP:
-        check_variable(cfg, key)
-    value, where = cfg.get(top), top
+        _check_variable(cfg, key)
+    value, name = cfg.get(top), top
     for part in rest:
         if isinstance(value, (list, tuple)) and not exists(value, part):
-            raise UserError(f'--cfg-options {key}: {where} is a list of {len(value)} items, '
-                            f'0 to {len(value) - 1}, got {part}')
+            raise UserError(f'--cfg-options {key}: {name} is a list of {len(value)} items, '
+                            f'expected 0 to {len(value) - 1}, got {part}')
         if value is None and part.isdecimal():
-            raise UserError(f'--cfg-options {key}: {where} is no list that has an item {part}')
+            raise UserError(f'--cfg-options {key}: {name} is not a list, so it has no item {part}')
         if value is not None and not isinstance(value, (dict, list, tuple)):
-            raise UserError(f'--cfg-options {key}: {where} is {value!r} and has no settings')
-        value = value_at(value, part) if exists(value, part) else None
-        where = f'{where}.{part}'
+            raise UserError(f'--cfg-options {key}: {name} is {value!r} and has no settings')
+        value = get_value(value, part) if exists(value, part) else None
+        name = f'{name}.{part}'
 
 
-def check_variable(cfg: dict[str, Any], key: str) -> None:
-    """Raise a ValueError for a variable of a config file that nothing reads, or not any more."""
+def _check_variable(cfg: dict[str, Any], key: str) -> None:
+    """Raise a ValueError for a variable of a config file that nothing reads any more."""
     top = key.split('.')[0]
     if top not in cfg:
-        raise UserError(f'--cfg-options {key}: nothing reads {top}{suggestion(cfg, key)}')
-    copies = [path for path, value in settings_below(cfg) if value == cfg[top]]
+        raise UserError(f'--cfg-options {key}: nothing reads {top}{_suggest_keys(cfg, key)}')
+    copies = [path for path, value in _iter_settings(cfg) if value == cfg[top]]
     if copies:
         raise UserError(f'--cfg-options {key}: {top} is a variable of the config file, and was '
                         f'copied when the file was read: set {", ".join(copies[:6])} instead')
-    print_log(
-        f'--cfg-options {key}: {top} is a variable of the config file, and whether anything '
-        'reads it from there is not known',
-        level=logging.WARNING)
+    _warn(f'--cfg-options {key}: {top} is a variable of the config file that may have no effect')
 
 
-def check_is_read(cfg: dict[str, Any], key: str) -> None:
-    """Raise a ValueError for a path that is new in a config, and that nothing reads.
+def _check_is_read(cfg: dict[str, Any], key: str) -> None:
+    """Raise a ValueError for a new key that nothing reads.
 
-    Code that reads a dict key by key does not tell which keys. There, names that are misspelt ones
-    of those that are set are refused, and others get a warning.
+    Where the valid keys are unknown, likely typos of existing keys are errors, and other new keys
+    get a warning.
     """
     parts, parent = key.split('.'), cfg
     for index, part in enumerate(parts):
@@ -128,29 +124,26 @@ def check_is_read(cfg: dict[str, Any], key: str) -> None:
         if part == '_delete_' or path and path[-1] in FREE:
             return
         if isinstance(parent, dict):
-            known = names_read_from(parent, path)
+            name, known = '.'.join(path), get_known_settings(parent, path)
             others = [other for other in parent if other != part]
             if known is None and 'type' not in parent:
-                if any(is_misspelt(part, other) for other in others):
+                if any(is_typo(part, other) for other in others):
                     known = set(others)
                 elif others and part == parts[-1]:
-                    print_log(
-                        f'--cfg-options {key}: {".".join(path)} had no {part} in the config, and '
-                        'whether anything reads it is not known',
-                        level=logging.WARNING)
+                    _warn(f'--cfg-options {key}: {name} has no {part} in the config, so it may '
+                          'have no effect')
             if known is not None and part not in known:
                 near = get_close_matches(part, list(map(str, known)), n=1)
                 meant = '; ' + ask_for_names(['.'.join([*path, near[0]])]) if near else \
-                    suggestion(cfg, key)
-                raise UserError(f'--cfg-options {key}: {".".join(path)} has no setting '
-                                f'{part}{meant}')
-        parent = value_at(parent, part)
+                    _suggest_keys(cfg, key)
+                raise UserError(f'--cfg-options {key}: {name} has no setting {part}{meant}')
+        parent = get_value(parent, part)
 
 
-def suggestion(cfg: dict[str, Any], key: str) -> str:
-    """Return paths that a wrong one may have been meant for, as the end of a sentence."""
+def _suggest_keys(cfg: dict[str, Any], key: str) -> str:
+    """Return similar keys of the config, as the end of a message."""
     top, last = key.split('.')[0], key.split('.')[-1]
-    paths = [path for path, _ in settings_below(cfg) if path != key]
+    paths = [path for path, _ in _iter_settings(cfg) if path != key]
     near = get_close_matches(key, paths, n=1, cutoff=0.85)
     if not near and top not in TOP:
         near = get_close_matches(top, sorted(TOP), n=1, cutoff=0.75)
@@ -159,26 +152,26 @@ def suggestion(cfg: dict[str, Any], key: str) -> str:
     return '; ' + ask_for_names(list(dict.fromkeys(near))[:3]) if near else ''
 
 
-def settings_below(cfg: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield all paths and values of a config, without those of its file's own variables."""
-    return paths_below({key: value for key, value in cfg.items() if key in TOP})
+def _iter_settings(cfg: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the keys and values of a config without the variables of its file."""
+    return iter_paths({key: value for key, value in cfg.items() if key in TOP})
 
 
-def paths_below(value: Any, path: str = '') -> Iterator[tuple[str, Any]]:
-    """Yield all paths below a value, and what they lead to."""
+def iter_paths(value: Any, path: str = '') -> Iterator[tuple[str, Any]]:
+    """Yield the dotted keys and values of nested dicts and lists."""
     items = value.items() if isinstance(value, dict) else enumerate(value) \
         if isinstance(value, (list, tuple)) else ()
     for key, item in items:
         inner = f'{path}.{key}' if path else str(key)
         yield inner, item
-        yield from paths_below(item, inner)
+        yield from iter_paths(item, inner)
 
 
-def value_at(value: Any, key: str) -> Any:
-    """Return what a path of dicts and lists leads to.
+def get_value(value: Any, key: str) -> Any:
+    """Return the value at a dotted key of nested dicts and lists.
 
     Raises:
-        KeyError: If that is nothing.
+        KeyError: If it does not exist.
     """
     for part in key.split('.'):
         if isinstance(value, dict):
@@ -191,9 +184,9 @@ def value_at(value: Any, key: str) -> Any:
 
 
 def exists(cfg: Any, key: str) -> bool:
-    """Return True if a path leads to something."""
+    """Return True if a dotted key exists."""
     try:
-        value_at(cfg, key)
+        get_value(cfg, key)
     except KeyError:
         return False
     return True

@@ -1,4 +1,4 @@
-"""What the steps of a data set's pipeline are called, and which of them load something."""
+"""Pipeline steps: their names, and which of them load, pack or are custom code."""
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -7,60 +7,59 @@ from typing import Any
 from mmcv.transforms import LoadAnnotations, LoadImageFromFile
 from mmengine.registry import TRANSFORMS
 
-from .registries import bases_of, find_class, is_users
+from .registries import find_class, get_bases, is_custom_class
 
-#: what steps that make samples of what is loaded are called
+#: words in the names of steps that pack what was loaded into samples
 PACKING = ('Pack', 'Format', 'Collect', 'Branch')
 
 
-def name_of(kind: Any) -> str:
-    """The name of a type without its library, also of a class; empty if there is none."""
+def get_type_name(kind: Any) -> str:
+    """Return the name of a type or class without its library, or an empty string."""
     if kind is None:
         return ''
     return (kind if isinstance(kind, str) else getattr(kind, '__name__', '')).rpartition('.')[2]
 
 
-def kind_of_step(step: dict[str, Any]) -> str:
-    """The name of a step of a pipeline, without its library."""
-    return name_of(step.get('type'))
+def get_step_type(step: dict[str, Any]) -> str:
+    """Return the type of a step without its library."""
+    return get_type_name(step.get('type'))
 
 
-def loads_annotations(step: dict[str, Any]) -> bool:
-    """Whether a step loads annotations: by its name, or by its class, which may extend mmcv's."""
-    kind = kind_of_step(step)
-    if 'Load' in kind and 'Annotation' in kind:
-        return True
-    return LoadAnnotations in bases_of(find_class(step.get('type'), TRANSFORMS))
+def is_loading_annotations(step: dict[str, Any]) -> bool:
+    """Return True if a step loads annotations, by its name or base class."""
+    kind = get_step_type(step)
+    return 'Load' in kind and 'Annotation' in kind or LoadAnnotations in get_bases(
+        find_class(step.get('type'), TRANSFORMS))
 
 
-def packs(step: dict[str, Any]) -> bool:
-    """Whether a step makes samples of what is loaded: by its name, or by that of a base."""
-    names = [base.__name__ for base in bases_of(find_class(step.get('type'), TRANSFORMS))]
-    return any(word in name for name in (kind_of_step(step), *names) for word in PACKING)
+def is_packing(step: dict[str, Any]) -> bool:
+    """Return True if a step is_packing samples, by its name or that of a base class."""
+    names = [base.__name__ for base in get_bases(find_class(step.get('type'), TRANSFORMS))]
+    return any(word in name for name in (get_step_type(step), *names) for word in PACKING)
 
 
-def every_step(steps: Any) -> Iterator[dict[str, Any]]:
-    """The steps of a pipeline, also those within other steps, in whatever settings."""
+def iter_steps(steps: Any) -> Iterator[dict[str, Any]]:
+    """Yield all steps of a pipeline, including steps nested in settings of other steps."""
     if isinstance(steps, (list, tuple)):
         for step in steps:
-            yield from every_step(step)
+            yield from iter_steps(step)
     elif isinstance(steps, dict):
         if 'type' in steps:
             yield steps
         for value in steps.values():
-            yield from every_step(value)
+            yield from iter_steps(value)
 
 
-def users_steps(steps: Any) -> list[str]:
-    """The names of steps whose classes are a user's, also of those within other steps."""
+def find_custom_steps(steps: Any) -> list[str]:
+    """Return the types of all steps, also nested ones, that are custom classes."""
     return [
-        kind_of_step(step) for step in every_step(steps)
-        if is_users(find_class(step['type'], TRANSFORMS))
+        get_step_type(step) for step in iter_steps(steps)
+        if is_custom_class(find_class(step['type'], TRANSFORMS))
     ]
 
 
-def loading_step(steps: Any) -> dict[str, Any] | None:
-    """The first step if it loads images in a way of its own, not as mmcv does; else None."""
+def find_custom_loader(steps: Any) -> dict[str, Any] | None:
+    """Return the first step if it loads images in another way than mmcv, else None."""
     first = steps[0] if steps else None
     if not isinstance(first, dict) or find_class(first.get('type'),
                                                  TRANSFORMS) is LoadImageFromFile:

@@ -1,4 +1,4 @@
-"""Configs read and overridden, of detectors and segmenters alike."""
+"""Reading configs of detectors and segmenters."""
 from __future__ import annotations
 
 import os
@@ -20,56 +20,55 @@ from colonnade.common.errors import MissingFileError, UserCodeError, UserError, 
 from colonnade.common.options import LaunchOptions
 
 from .config_types import check_types
-from .dataset_paths import evaluators, redirect_data_root
+from .dataset_paths import iter_evaluators, redirect_data_root
 from .overrides import merge_options
-from .registries import is_known, runs_user_code, unknown_type
+from .registries import format_unknown_type, is_from_user_code, is_known
 
 LIBRARIES = ('mmdet', 'mmseg')
-CONFIGS = ('.py', '.json', '.yaml', '.yml')
-#: what registries say of a type that they do not know, and Python of wrong arguments of one
+SUFFIXES = ('.py', '.json', '.yaml', '.yml')
+#: messages of registries for unknown types, and of Python for wrong arguments
 WRONG_SETTING = (r'\S+ is not in the \S+ registry|cfg should be a dict|type must be a str|'
                  r'\S+__init__\(\) (got an unexpected|missing \d+ required)')
 
 
 class HasConfig(Protocol):
-    """Options of a run.
-
-    Attributes:
-        config: A config file.
-    """
+    """Options with a config file."""
     config: Path
 
 
-Named = TypeVar('Named', bound=HasConfig)
-Answer = TypeVar('Answer')
+Options = TypeVar('Options', bound=HasConfig)
+Result = TypeVar('Result')
 
 
-def reading_config(function: Callable[[Named], Answer]) -> Callable[[Named], Answer]:
-    """Make a function raise a UserCodeError that names the config where a value is of no use."""
+def report_config_errors(function: Callable[[Options], Result]) -> Callable[[Options], Result]:
+    """Make a function raise a UserCodeError that names the config if a value has a wrong type."""
 
     @wraps(function)
-    def wrapped(options: Named) -> Answer:
+    def wrapped(options: Options) -> Result:
         try:
             return function(options)
         except (AttributeError, TypeError, KeyError, IndexError) as error:
-            raise UserCodeError(f'{options.config} has a value that cannot be used, or lacks one: '
+            raise UserCodeError(f'{options.config} has a wrong or missing value: '
                                 f'{type(error).__name__}: {error}') from error
 
     return wrapped
 
 
-@reading_config
+@report_config_errors
 def load_config(options: LaunchOptions) -> Config:
-    """The config of a run with its options applied.
+    """Return the config of a run with its options applied.
 
     Raises:
         FileNotFoundError: If the config or the data root does not exist.
-        UserError: If the work dir is a file.
-        ValueError: If the options don't fit the config or this machine.
+        ValueError: If the options do not match the config, or the work dir is a file.
     """
     cfg = read_config(options.config)
     check_types(cfg)
-    use_faster_coco_eval(cfg)
+    for evaluator in iter_evaluators(cfg):  # a faster implementation of pycocotools
+        if evaluator.get('type') == 'CocoMetric' and find_spec('faster_coco_eval') is not None:
+            import_module('mmdet.evaluation')
+            if METRICS.get('mmdet.FasterCocoMetric'):
+                evaluator.type = 'FasterCocoMetric'
     if options.data_root is not None:
         redirect_data_root(cfg, options.data_root)
     if options.cfg_options is not None:
@@ -78,26 +77,27 @@ def load_config(options: LaunchOptions) -> Config:
     if options.work_dir is not None:
         cfg.work_dir = str(options.work_dir)
     elif 'work_dir' not in cfg:
-        # leaves of several heads have the same name, hence the folder too
+        # Configs of different heads have the same file name.
         folder = options.config.resolve().parent.name
         cfg.work_dir = str(Path('work_dirs', folder, options.config.stem))
     if os.path.exists(cfg.work_dir) and not os.path.isdir(cfg.work_dir):
-        raise UserError(f'--work-dir: {cfg.work_dir} is no folder')
+        raise UserError(f'--work-dir: {cfg.work_dir} is not a directory')
     cfg.launcher = options.launcher
     return cfg
 
 
 def read_config(path: Path) -> Config:
-    """A config file, with its library ready to be looked into.
+    """Return the config in a file, and import the library that it is for.
 
     Raises:
-        FileNotFoundError: If it, or one that it inherits from, does not exist.
-        ValueError: If it is no config of a detector or segmenter.
+        FileNotFoundError: If it, or one of its bases, does not exist.
+        ValueError: If it is not a config of a detector or segmenter.
     """
     if not path.is_file():
         raise MissingFileError(f'no config file {path}')
-    if path.suffix not in CONFIGS:
-        raise UserError(f'{path} is no config: configs end in {", ".join(CONFIGS)}')
+    if path.suffix not in SUFFIXES:
+        raise UserError(f'{path} is not a config: expected a {", ".join(SUFFIXES[:-1])} or '
+                        f'{SUFFIXES[-1]} file')
     cfg = read_file(path)
     prepare_library(cfg, str(path))
     return cfg
@@ -108,7 +108,7 @@ def read_file(path: Path, *, import_modules: bool = True) -> Config:
 
     Args:
         path: Path of the file.
-        import_modules: Whether to import what its ``custom_imports`` name.
+        import_modules: Whether to import the modules in its ``custom_imports``.
 
     Raises:
         UserCodeError: If its code, or a module that it imports, raises an error.
@@ -116,19 +116,19 @@ def read_file(path: Path, *, import_modules: bool = True) -> Config:
     """
     try:
         return Config.fromfile(path, import_custom_modules=import_modules)
-    except Exception as error:  # of any code in the file
+    except Exception as error:  # a config is a program, which can raise any error
         kind = UserCodeError if has_run_module(error) else UserError
         raise kind(f'{path} cannot be read: {type(error).__name__}: {error}') from error
 
 
 def prepare_library(cfg: Config, source: str) -> None:
-    """Import mmdet or mmseg for a config, so that what it names is known.
+    """Import mmdet or mmseg for a config, so that its types are registered.
 
     Raises:
-        ValueError: If it is no config of a detector or segmenter.
+        ValueError: If it is not a config of a detector or segmenter.
     """
     if cfg.get('default_scope') not in LIBRARIES or 'model' not in cfg:
-        raise UserError(f'{source} is no config of a detector or segmenter: it has no model, or '
+        raise UserError(f'{source} is not a config of a detector or segmenter: it has no model, or '
                         f'no default_scope = {" or ".join(map(repr, LIBRARIES))}')
     import_without_warnings(f'{cfg.default_scope}.datasets')
     current = DefaultScope.get_current_instance()
@@ -137,51 +137,44 @@ def prepare_library(cfg: Config, source: str) -> None:
 
 
 def import_without_warnings(name: str) -> None:
-    """Import a module without its remarks on a package that nobody needs."""
-    printed = StringIO()
-    with redirect_stdout(printed):
+    """Import a module without its messages about a package that is not needed."""
+    output = StringIO()
+    with redirect_stdout(output):
         import_module(name)
-    for line in printed.getvalue().splitlines():
+    for line in output.getvalue().splitlines():
         if not line.startswith('Could not import OneDL'):
             print(line)
 
 
-def use_faster_coco_eval(cfg: Config) -> None:
-    """Let faster-coco-eval compute what pycocotools would, where it is installed."""
-    for evaluator in evaluators(cfg):
-        if evaluator.get('type') == 'CocoMetric' and find_spec('faster_coco_eval') is not None:
-            import_module('mmdet.evaluation')
-            if METRICS.get('mmdet.FasterCocoMetric'):
-                evaluator.type = 'FasterCocoMetric'
-
-
 def check_metrics(cfg: Config, key: str) -> None:
-    """Raise a ValueError for metrics that mmengine's registry would not find, data once loaded."""
-    parts = [(METRICS, metric) for metric in evaluators(cfg, (key, ))]
+    """Raise a ValueError for unknown metrics, which mmengine would report after loading data."""
+    parts = [(METRICS, metric) for metric in iter_evaluators(cfg, (key, ))]
     if isinstance(cfg.get(key), dict) and 'metrics' in cfg[key]:
         parts.append((EVALUATOR, cfg[key]))
-    for known, part in parts:
+    for parent, part in parts:
         kind = part.get('type')
-        with known.switch_scope_and_registry(part.get('_scope_')) as registry:
+        with parent.switch_scope_and_registry(part.get('_scope_')) as registry:
             if isinstance(kind, str) and not is_known(kind, registry):
-                raise UserError(f'{key} cannot be built: {unknown_type(kind)}')
+                raise UserError(f'{key} cannot be built: {format_unknown_type(kind)}')
 
 
 @contextmanager
-def build_error() -> Iterator[None]:
-    """Context manager that says which part of a config cannot be built.
+def report_build_errors() -> Iterator[None]:
+    """Context manager that reports parts of a config that cannot be built.
 
     Raises:
-        UserCodeError: If an assertion fails, which is how mmdet and mmseg say what does not fit.
-        UserError: If a registry does not know a type, or a class has no such setting.
+        UserCodeError: If an assertion of mmdet or mmseg fails.
+        UserError: If a type is unknown, or a class does not have a setting.
     """
     try:
         yield
     except (TypeError, KeyError) as error:
         text = str(error.args[0]) if error.args else ''
-        if not re.match(WRONG_SETTING, text) or runs_user_code(error):
+        if not re.match(WRONG_SETTING, text) or is_from_user_code(error):
             raise
-        raise UserError(f'a part of the config cannot be built: {explained(text)}') from error
+        name, separator, _ = text.partition(' is not in the ')
+        reason = format_unknown_type(name) if separator else text
+        raise UserError(f'a part of the config cannot be built: {reason}') from error
     except AssertionError as error:
         if not str(error):
             raise
@@ -189,19 +182,13 @@ def build_error() -> Iterator[None]:
 
 
 @contextmanager
-def errors_of_others(text: str) -> Iterator[None]:
-    """Context manager that makes a UserCodeError of any error of a third-party class.
+def report_third_party_errors(text: str) -> Iterator[None]:
+    """Context manager that turns any error of third-party code into a UserCodeError.
 
     Args:
-        text: What cannot be done then, for the message.
+        text: Start of the message: what cannot be done.
     """
     try:
         yield
-    except Exception as error:  # third-party classes raise anything
+    except Exception as error:  # third-party classes can raise any error
         raise UserCodeError(f'{text}: {type(error).__name__}: {error}') from error
-
-
-def explained(text: str) -> str:
-    """What a registry says of a type that it does not know, with the one that was meant."""
-    name, found, _ = text.partition(' is not in the ')
-    return unknown_type(name) if found else text

@@ -1,16 +1,13 @@
-"""Every rule on configs and data: how severe a breach is, what it means and where it is explained.
-
-:class:`~.findings.Finding` takes no other rule, and ``tests/test_rules.py`` asks that each is used.
-"""
+"""All rules for configs and data: severity, meaning and documentation of each violation."""
 from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-#: an ``'error'`` ends a training before it starts, and no config is written for such data; a
-#: ``'warning'`` is logged; a ``'note'`` is a reason to look, or says what was not checked
+#: an ``'error'`` stops training before it starts, and prevents a config from being created; a
+#: ``'warning'`` is logged; a ``'note'`` asks for a look at the data, or lists what was not checked
 Severity = Literal['error', 'warning', 'note']
-#: what training does with data: ``loading`` of the data set fails; a ``sample`` fails; it goes on
-#: with other data than meant (``meaning``); it goes on as it should (``none``)
+#: effect of data on training: ``loading`` the dataset fails; a ``sample`` fails; training uses
+#: unintended data (``meaning``); training is not affected (``none``)
 Effect = Literal['loading', 'sample', 'meaning', 'none']
 EFFECTS: tuple[Effect, ...] = ('loading', 'sample', 'meaning', 'none')
 STOPPING: tuple[Effect, ...] = ('loading', 'sample')
@@ -18,16 +15,16 @@ SEVERITIES: tuple[Severity, ...] = ('error', 'warning', 'note')
 
 
 class Rule(NamedTuple):
-    """A rule that configs or data can break.
+    """Rule that configs or data can violate.
 
     Attributes:
-        severity: Severity of each breach.
-        title: Noun phrase for all breaches, in lower case.
-        fix: Imperative that fits each breach; empty if each finding has its own.
-        effect: What training does, unless a finding says otherwise. Defaults to ``'loading'`` for
+        severity: Severity of each violation.
+        title: Noun phrase for all violations, in lower case.
+        fix: Imperative for every violation; empty if each finding has its own.
+        effect: Effect on training, unless a finding has its own. Defaults to ``'loading'`` for
             errors.
-        meaning: When something counts as a breach, and what it may mean; for pages.
-        page: Page of the docs and the section in it.
+        meaning: Definition and possible causes of the violation, for HTML pages.
+        page: Page of the docs, with its section.
     """
     severity: Severity
     title: str
@@ -37,195 +34,194 @@ class Rule(NamedTuple):
     page: str = ''
 
 
-def effect_of(rule: Rule) -> Effect:
-    """Return the effect of a row of the tables below."""
-    return 'loading' if rule.severity == 'error' and rule.effect == 'none' else rule.effect
-
-
-OF_CONFIGS = {
-    'arch': Rule('error', 'architectures that a backbone does not have'),
-    'batch-size': Rule('error', 'batches that are too small to be normalised'),
-    'block-index': Rule('error', 'blocks that a backbone does not have'),
-    'channel-order': Rule('warning', 'images in another order of channels than the weights need'),
-    'class-file': Rule('error', 'files of classes that are not there'),
-    'class-names': Rule('error', 'classes that annotations do not have, or have in another order'),
-    'class-count': Rule('error', 'heads of another number of classes than their data'),
-    'config-section': Rule('error', 'sections of a config that have no settings'),
-    'data-root': Rule('error', 'folders of data that cannot be used'),
-    'ignored-label': Rule('warning', 'labels that one part ignores and another learns'),
+CONFIG_RULES = {
+    'arch': Rule('error', 'unknown architectures of a backbone'),
+    'batch-size': Rule('error', 'batches that are too small to be normalized'),
+    'block-index': Rule('error', 'block indices that exceed the depth of a backbone'),
+    'channel-order': Rule('warning', 'images in another channel order than the weights expect'),
+    'class-file': Rule('error', 'missing files of class names'),
+    'class-names': Rule('error', 'classes that annotations lack or have in another order'),
+    'class-count': Rule('error', 'heads with another number of classes than their data'),
+    'config-section': Rule('error', 'sections of the wrong type'),
+    'data-root': Rule('error', 'unusable data roots'),
+    'ignored-label': Rule('warning', 'labels that are ignored in one place and learned in another'),
     'late-change': Rule('warning',
-        'changes of the learning rate that never come, or not to their end'),
-    'late-checkpoint': Rule('warning', 'checkpoints that are never saved, or at the end alone'),
-    'late-evaluation': Rule('warning', 'evaluations that never come, or at the end alone'),
-    'level-count': Rule('error', 'heads or necks of another number of maps than they get'),
-    'loading-masks': Rule('error', 'masks that a head learns from and no step loads'),
-    'loop-parts': Rule('error', 'parts of a loop of which others are missing'),
-    'meta-keys': Rule('error', 'keys that metrics need and samples lack'),
-    'metric-file': Rule('warning', 'metrics that read another file than their data set'),
-    'metric-masks': Rule('error', 'metrics of masks of a model that predicts none'),
-    'metric-task': Rule('error', 'metrics of another task than their data set'),
-    'misnamed-classes': Rule('error', 'classes under a name that nothing reads'),
-    'missing-step': Rule('error', 'steps without which a pipeline breaks'),
+        'learning rate schedules that are not reached, or cut off'),
+    'late-checkpoint': Rule('warning', 'checkpoints that are never saved, or only at the end'),
+    'late-evaluation': Rule('warning', 'evaluations that never run, or only at the end'),
+    'level-count': Rule('error', 'heads or necks with another number of levels than they get'),
+    'loading-masks': Rule('error', 'masks that a head needs and no step loads'),
+    'loop-parts': Rule('error', 'incomplete settings of a loop'),
+    'meta-keys': Rule('error', 'missing meta keys that metrics need'),
+    'metric-file': Rule('warning', 'metrics that read another file than their dataset'),
+    'metric-masks': Rule('error', 'mask metrics for a model that predicts no masks'),
+    'metric-task': Rule('error', 'metrics for another task than their dataset'),
+    'misnamed-classes': Rule('error', 'classes under a key that nothing reads'),
+    'missing-step': Rule('error', 'missing steps of a pipeline'),
     'model-build': Rule('error', 'models that cannot be built'),
-    'normalisation': Rule('warning', 'images that are normalised otherwise than the weights need'),
-    'not-checked': Rule('note', 'what could not be checked'),
-    'number-range': Rule('error', 'numbers that are too small or too large'),
-    'palette': Rule('error', 'palettes of another number of colours than classes'),
-    'parameter-key': Rule('warning', 'keys of learning rates that match no parameter'),
-    'prefix-tokens': Rule('error', 'tokens of no place that a pyramid would get'),
-    'setting-type': Rule('error', 'settings of the wrong kind'),
-    'step-build': Rule('error', 'steps of a pipeline that cannot be built'),
-    'training-length': Rule('error', 'trainings without a length, or with two'),
-    'training-step': Rule('error', 'models that fail in a step of training'),
-    'unknown-option': Rule('error', 'options that no setting is named by'),
+    'normalisation': Rule('warning', 'images that are not normalized as the weights expect'),
+    'not-checked': Rule('note', 'checks that could not run'),
+    'number-range': Rule('error', 'numbers out of range'),
+    'palette': Rule('error', 'palettes with another number of colors than classes'),
+    'parameter-key': Rule('warning', 'learning rate keys that match no parameter'),
+    'prefix-tokens': Rule('error', 'prefix tokens that a pyramid cannot use'),
+    'setting-type': Rule('error', 'settings of the wrong type'),
+    'step-build': Rule('error', 'pipeline steps that cannot be built'),
+    'training-length': Rule('error', 'missing or ambiguous training lengths'),
+    'training-step': Rule('error', 'models that fail in a training step'),
+    'unknown-option': Rule('error', 'options that match no setting'),
     'unknown-setting': Rule('error', 'settings that nothing reads'),
-    'unknown-type': Rule('error', 'types that nothing registers'),
+    'unknown-type': Rule('error', 'unknown types'),
     'unread-section': Rule('warning', 'sections that nothing reads'),
-    'weights-arch': Rule('error', 'weights of another architecture than the backbone'),
-    'weights-file': Rule('error', 'weights that are not there, or do not fit'),
-    'width': Rule('error', 'widths or strides that parts of a model do not agree on'),
-    'window': Rule('error', 'windows of tests that leave gaps'),
-    'work-dir': Rule('error', 'work dirs that cannot be written'),
-    'zero-label': Rule('error', 'steps and data sets that disagree on reduce_zero_label'),
-    'zero-labels': Rule('warning', 'data sets that disagree on reduce_zero_label'),
+    'weights-arch': Rule('error', 'weights with another architecture than the backbone'),
+    'weights-file': Rule('error', 'missing or incompatible weights'),
+    'width': Rule('error', 'mismatched widths or strides'),
+    'window': Rule('error', 'sliding windows that leave gaps'),
+    'work-dir': Rule('error', 'work dirs that are not writable'),
+    'zero-label': Rule('error', 'steps that contradict reduce_zero_label of their dataset'),
+    'zero-labels': Rule('warning', 'datasets that disagree on reduce_zero_label'),
 }  # yapf: disable
-OF_DATA = {
-    'pickle': Rule('error', 'annotations whose reading runs code'),
+DATA_RULES = {
+    'pickle': Rule('error', 'annotations that would run code'),
     'unreadable-annotations': Rule('error', 'annotation files that cannot be read',
-        "write the file again, in COCO's form"),
-    'incomplete-entry': Rule('error', 'entries without a key that is needed', 'add the key'),
-    'wrong-value': Rule('error', 'entries with a value that cannot be used', 'correct the value'),
+        'write the file again, in COCO format'),
+    'incomplete-entry': Rule('error', 'entries without a required key', 'add the key'),
+    'wrong-value': Rule('error', 'entries with an invalid value', 'correct the value'),
     'no-iscrowd': Rule('error', 'annotations without iscrowd',
         'add "iscrowd": 0, which pycocotools needs'),
-    'repeated-annotation-id': Rule('error', 'annotation ids that are there twice',
-        'number annotations anew, from 1'),
-    'repeated-image-id': Rule('error', 'image ids that are there twice',
-        'number images anew: of two with one id, one is lost', 'meaning'),
-    'repeated-category': Rule('error', 'categories that are there twice', 'merge or rename them'),
-    'repeated-file': Rule('note', 'image files that are there twice',
+    'repeated-annotation-id': Rule('error', 'duplicated annotation IDs',
+        'renumber the annotations, from 1'),
+    'repeated-image-id': Rule('error', 'duplicated image IDs',
+        'renumber the images: only one image per ID is used', 'meaning'),
+    'repeated-category': Rule('error', 'duplicated categories', 'merge or rename them'),
+    'repeated-file': Rule('note', 'duplicated image files',
         'merge their annotations into one image'),
     'unknown-image': Rule('error', 'annotations of images that are not in the file',
         'add the image or delete the annotation: it is not trained on', 'meaning'),
     'unknown-category': Rule('error', 'annotations of categories that are not in the file',
         'add the category or delete the annotation: it is not trained on', 'meaning'),
-    'id-0': Rule('error', 'annotations of id 0',
-        'number annotations from 1: evaluation takes 0 for "not matched"', 'meaning'),
+    'id-0': Rule('error', 'annotations with ID 0',
+        'renumber the annotations from 1: in evaluation, 0 means "not matched"', 'meaning'),
     'no-segmentation': Rule('error', 'annotations without a segmentation',
-        'add it, or train boxes alone (colonnade create_config --boxes)', 'sample'),
-    'wrong-segmentation': Rule('error', 'segmentations that are malformed',
+        'add it, or train with boxes only (colonnade create_config --boxes-only)', 'sample'),
+    'wrong-segmentation': Rule('error', 'malformed segmentations',
         'correct or delete the annotation', 'sample'),
     'empty-box': Rule('note', 'boxes without area',
-        'correct the box, or leave it: it is not trained on'),
+        'fix or keep the box: training ignores it'),
     'box-outside': Rule('note', 'boxes outside their image',
-        'correct the box, or leave it: it is not trained on'),
-    'box-beyond': Rule('note', 'boxes that reach out of their image',
-        'look whether the image was turned or cut; else leave it',
-        meaning='By more than one pixel. Its size in the file may be wrong, or it was turned.'),
+        'fix or keep the box: training ignores it'),
+    'box-beyond': Rule('note', 'boxes that extend beyond their image',
+        'check whether the image was rotated or cropped; otherwise keep it',
+        meaning='By more than one pixel. The size in the file may be wrong, or the image was '
+        'rotated.'),
     'mask-outside': Rule('note', 'masks outside their image',
-        'look whether the image was turned or cut'),
-    'few-points': Rule('note', 'polygons of less than three points',
-        'delete them: they are not trained on'),
-    'not-trained': Rule('note', 'annotations that are left out of training',
-        'leave them if that is meant'),
-    'missing-data': Rule('error', 'files and folders of data sets that are not there',
-        '--data-root DIR says where your copy lies'),
-    'missing-file': Rule('error', 'files that are not there',
-        'restore the file, or delete its entry', 'sample'),
-    'broken-link': Rule('error', 'links that lead nowhere', 'restore what the link names',
+        'check whether the image was rotated or cropped'),
+    'few-points': Rule('note', 'polygons with fewer than three points',
+        'delete them: training ignores them'),
+    'not-trained': Rule('note', 'annotations that training ignores',
+        'keep them if that is intended'),
+    'missing-data': Rule('error', 'missing files and folders of datasets',
+        'pass --data-root DIR with the path of your copy'),
+    'missing-file': Rule('error', 'missing files',
+        'restore the file or delete its entry', 'sample'),
+    'broken-link': Rule('error', 'broken links', 'restore the target of the link',
         'sample'),
     'unreadable-file': Rule('error', 'files that cannot be read',
-        'look at permissions and at the disk', 'sample',
-        meaning='Damaged files, and images whose values have no known range. Training stops at '
-        'them, takes another image, or sees wrong values.'),
+        'check the permissions and the disk', 'sample',
+        meaning='Damaged files, and images with an unknown range of values. Training stops, '
+        'uses another image, or gets wrong values.'),
     'empty-file': Rule('error', 'files of 0 bytes', 'copy or download the file again', 'sample'),
-    'not-an-image': Rule('error', 'files that are no image that can be read',
+    'not-an-image': Rule('error', 'files that are not readable images',
         'save it as PNG or JPEG', 'sample'),
-    'damaged-image': Rule('error', 'files that are cut off or damaged',
+    'damaged-image': Rule('error', 'truncated or damaged files',
         'copy or download the file again', 'sample'),
-    'other-size': Rule('error', 'images of another size than their annotations',
-        'annotate the image anew, or restore the one that was annotated', 'meaning',
-        meaning='Compared with the size in the file of annotations, or that of the label map. '
-        'The image may have been turned or resized since.'),
-    'large-image': Rule('note', 'images that are too large to be decoded here',
-        'cut it up: decoding takes gigabytes'),
+    'other-size': Rule('error', 'images with another size than their annotations',
+        'annotate the image again, or restore the annotated one', 'meaning',
+        meaning='Compared with the size in the annotation file or of the label map. '
+        'The image may have been rotated or resized since then.'),
+    'large-image': Rule('note', 'images that are too large to decode here',
+        'split it into tiles: decoding takes gigabytes'),
     'no-label-map': Rule('error', 'images without a label map',
-        'add the label map, or move the image away', 'sample'),
-    'other-label-map': Rule('error', 'label maps of another size than their images',
-        'annotate the image anew, or restore the one that was annotated', 'sample'),
+        'add the label map or move the image away', 'sample'),
+    'other-label-map': Rule('error', 'label maps with another size than their images',
+        'annotate the image again, or restore the annotated one', 'sample'),
     'no-image': Rule('error', 'label maps without an image',
-        'restore the image, or move the label map away: it is not trained on', 'meaning'),
-    'stale-conversion': Rule('error', 'conversions that are older than their sources',
-        'convert again; to train on it as it is, remove sources.json from its folder'),
-    'unknown-sources': Rule('note', 'conversions that were not compared with their sources',
-        'convert on this machine if the sources may have changed'),
-    'outside': Rule('error', 'files outside of the folders of their data set',
-        'look which they are; if they are meant, say --allow-outside'),
+        'restore the image or move the label map away: training ignores it', 'meaning'),
+    'stale-conversion': Rule('error', 'outdated conversions',
+        'convert again; to use it unchanged, remove sources.json from its folder'),
+    'unknown-sources': Rule('note', 'conversions whose sources are not available',
+        'convert again on this host if the sources may have changed'),
+    'outside': Rule('error', 'files outside the folders of their dataset',
+        'check which files they are; if they are intended, pass --allow-external-files'),
     'wrong-label-map': Rule('error', 'label maps that cannot be used',
-        'save it as PNG of one channel and 8 bits', 'sample'),
-    'unknown-label': Rule('error', 'label maps with labels that no class has',
-        'add the class to the config, or set the pixels to 255; look at reduce_zero_label',
-        meaning='Training stops at them, or leaves them out. Classes may be missing from the '
+        'save it as an 8-bit PNG with one channel', 'sample'),
+    'unknown-label': Rule('error', 'label maps with labels that are not classes',
+        'add the class to the config, or set the pixels to 255; check reduce_zero_label',
+        meaning='Training stops, or ignores them. Classes may be missing in the '
         'config.'),
-    'empty-label-map': Rule('note', 'label maps without any label',
-        'leave them, or move them away'),
-    'nothing-to-check': Rule('note', 'data sets of which files alone were looked at',
-        'their annotations are of a form that is not known here'),
-    'skipped-check': Rule('note', 'checks that were not made because of other findings',
-        'correct those first, and check again'),
-    'partly-checked': Rule('note', 'data sets that were not looked at in full',
-        'colonnade check_dataset CONFIG looks at every file and applies every rule'),
+    'empty-label-map': Rule('note', 'label maps without labels',
+        'keep them or move them away'),
+    'nothing-to-check': Rule('note', 'datasets whose annotations were not checked',
+        'the format of their annotations is unknown'),
+    'skipped-check': Rule('note', 'checks that were skipped because of other findings',
+        'fix those first, then check again'),
+    'partly-checked': Rule('note', 'datasets that were only partly checked',
+        'run colonnade check_dataset CONFIG to check every file and rule'),
 }  # yapf: disable
-OF_CONVERSIONS = {
-    'conversion-fault': Rule('error', 'data that no config can be written for'),
-    'conversion-note': Rule('note', 'what is assumed, repaired or left out'),
-    'nothing-to-learn': Rule('error', 'trainings that have nothing to learn from'),
-    'shared-images': Rule('warning', 'images that are in training and validation',
+CONVERSION_RULES = {
+    'conversion-fault': Rule('error', 'data that cannot be converted'),
+    'conversion-note': Rule('note', 'assumptions, repairs and omissions'),
+    'nothing-to-learn': Rule('error', 'training sets without usable annotations'),
+    'shared-images': Rule('warning', 'images in both training and validation',
         effect='meaning'),
 }  # yapf: disable
-OF_LOOKS = {
-    'channel-mean': Rule('note', 'means of another order of channels or range than the images'),
-    'cross-polygon': Rule('note', 'polygons that cross themselves',
-        meaning='A part may count as outside where an outline crosses itself, largest first.'),
-    'dataset-build': Rule('error', 'data sets that cannot be built',
-        meaning='Training and evaluation would stop.'),
-    'double-box': Rule('note', 'two boxes of one class at nearly one place',
+BROWSER_RULES = {
+    'channel-mean': Rule('note', 'means in another channel order or range than the images'),
+    'cross-polygon': Rule('note', 'self-intersecting polygons',
+        meaning='Regions where an outline crosses itself may count as outside. Largest first.'),
+    'dataset-build': Rule('error', 'datasets that cannot be built',
+        meaning='Training and evaluation would fail.'),
+    'double-box': Rule('note', 'nearly identical boxes of one class',
         meaning='Their IoU is above 0.9. An object may have been annotated twice.'),
     'huge-image': Rule('note', 'images of more than 40 million pixels',
-        meaning='Decoding takes long, and resizing loses small objects: cut them up.'),
+        meaning='Decoding is slow, and resizing loses small objects: split them into tiles.'),
     'image-without-annotations': Rule('note', 'images without annotations',
-        meaning='They teach what is no object, if that is meant. They may also be forgotten.'),
-    'islands': Rule('note', 'label maps of 20 islands or more',
-        meaning='An island is a connected part of a class of fewer than 10 pixels. Maps that '
-        'were resized or saved with losses have many.'),
-    'long-box': Rule('note', 'boxes more than 20 times as long as wide',
-        meaning='Two corners may lie on one line by mistake. Poles and wires are like that too.'),
-    'mask-beyond-box': Rule('note', 'masks that reach out of their box',
-        meaning='By more than two pixels and 5 % of the side. One may be of another object.'),
+        meaning='They are negative examples if that is intended, or annotation is unfinished.'),
+    'islands': Rule('note', 'label maps with 20 or more tiny components',
+        meaning='A tiny component is a connected region of a class with fewer than 10 pixels. '
+        'Maps that were resized or saved with lossy compression have many.'),
+    'long-box': Rule('note', 'boxes with an aspect ratio above 20',
+        meaning='Two corners may be on one line by mistake. Poles and wires have such boxes too.'),
+    'mask-beyond-box': Rule('note', 'masks that extend beyond their box',
+        meaning='By more than two pixels and 5 % of the side. One may belong to another object.'),
     'rare-class': Rule('note', 'classes with fewer than 10 objects',
-        meaning='A model can hardly learn them, and their score is mostly chance.'),
+        meaning='A model can hardly learn them, and their score is mostly noise.'),
     'rare-label': Rule('note', 'classes with fewer than 10 images',
-        meaning='A model can hardly learn them, and their score is mostly chance.'),
-    'similar-images': Rule('note', 'images that look like another of the same split',
-        meaning='Their difference hashes of 64 bits differ in at most 6, and their gray values '
-        'little. Frames of a video are like that; they teach little more than one.'),
-    'split-images': Rule('note', 'images that two splits have',
-        meaning='Their difference hashes of 64 bits differ in at most 6, and their gray values '
-        'little. A model that was trained on an image is not tested by it.'),
+        meaning='A model can hardly learn them, and their score is mostly noise.'),
+    'similar-images': Rule('note', 'near-duplicate images in the same split',
+        meaning='Their 64-bit difference hashes differ in at most 6 bits, and their gray values '
+        'little. Typical for video frames, which add little information.'),
+    'split-images': Rule('note', 'near-duplicate images in different splits',
+        meaning='Their 64-bit difference hashes differ in at most 6 bits, and their gray values '
+        'little. Evaluation on a training image is meaningless.'),
     'tiny-box': Rule('note', 'boxes of one pixel or less',
-        meaning='mmdet leaves out boxes with a side of less than one pixel.'),
-    'unlabelled-map': Rule('note', 'label maps of which more than 90% is unlabelled',
-        meaning='Label 0 may be a class that is taken for unlabelled, or work is unfinished.'),
-    'whole-image-box': Rule('note', 'boxes that cover their whole image',
-        meaning="Both sides are at least 99 % of the image's. It may be the class of an image."),
+        meaning='mmdet ignores boxes with a side of less than one pixel.'),
+    'unlabelled-map': Rule('note', 'label maps with more than 90% unlabeled pixels',
+        meaning='Label 0 may be a class that is treated as unlabeled, or the work is unfinished.'),
+    'whole-image-box': Rule('note', 'boxes that cover the whole image',
+        meaning="Both sides are at least 99 % of the image. It may be an image-level label."),
 }  # yapf: disable
-#: rule by its name
+#: rule name -> rule
 RULES: dict[str, Rule] = {
-    name: rule._replace(page=page, effect=effect_of(rule))
+    name:
+    rule._replace(
+        page=page,
+        effect='loading' if (rule.severity, rule.effect) == ('error', 'none') else rule.effect)
     for page, rules in {
-        'configs.md#check-a-config': OF_CONFIGS,
-        'data.md#check-the-data': OF_DATA,
-        'data.md#what-is-checked': OF_CONVERSIONS,
-        'browse.md#what-is-suspected': OF_LOOKS,
+        'configs.md#check-a-config': CONFIG_RULES,
+        'data.md#check-the-data': DATA_RULES,
+        'data.md#what-is-checked': CONVERSION_RULES,
+        'browse.md#what-is-suspected': BROWSER_RULES,
     }.items()
     for name, rule in rules.items()
 }

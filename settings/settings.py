@@ -1,4 +1,4 @@
-"""A config that is checked: what trainings and tests run by."""
+"""A checked config for training or testing."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -16,11 +16,11 @@ from .reading import check_metrics, load_config
 
 @dataclass(frozen=True)
 class Settings:
-    """A config that was read, overridden and checked in its making.
+    """Config that was read, overridden and checked.
 
     Attributes:
-        config: mmengine's config. It is the same object for all that follows.
-        warnings: Findings in spite of which a run starts.
+        config: mmengine config, shared by everything that follows.
+        warnings: Findings that do not prevent a run.
     """
     config: Config
     warnings: tuple[Finding, ...] = ()
@@ -29,17 +29,17 @@ class Settings:
     def load(cls, options: LaunchOptions, dataloaders: tuple[str, ...], *,
              change: Callable[[Config], None] | None = None,
              further: Sequence[Check] = ()) -> Settings:  # yapf: disable
-        """Read a config, apply the options to it, and check it.
+        """Read a config, apply the options and check the result.
 
         Args:
             options: Options of the run.
-            dataloaders: Dataloaders that the run reads; their data must exist.
-            change: Function that sets what the run changes in the config before it is checked.
-            further: Checks of files, see :func:`~.checks.all_checks.findings`.
+            dataloaders: Keys of the dataloaders that the run reads; their data must exist.
+            change: Function that modifies the config before it is checked.
+            further: Checks of files, see :func:`~.checks.all_checks.find_problems`.
 
         Raises:
             OSError: If a file or folder is missing.
-            ValueError: If the config, the options and the data do not fit each other.
+            ValueError: If the config, the options and the data do not match.
         """
         config = load_config(options)
         for key in ('val', 'test'):
@@ -51,5 +51,5 @@ class Settings:
         return cls(config, tuple(check_config(config, dataloaders, further)))
 
     def log_warnings(self) -> None:
-        """Write the warnings to the log of the run."""
+        """Write the warnings to the log."""
         log_warnings(self.warnings)

@@ -1,10 +1,9 @@
-"""Print how many files and functions of the product three of its commands pass.
+"""Print how many files and functions of the product three commands call.
 
     python tests/measure_walks.py
 
-A training up to its first iteration, the prediction of one image, and a YOLO folder that becomes a
-config. What runs is counted, in this process and its threads; modules that are only imported are
-not.
+These are training until the first iteration, prediction of one image, and the conversion of a YOLO
+folder to a config. Calls in this process and its threads count, imports do not.
 """
 from __future__ import annotations
 
@@ -21,33 +20,29 @@ import cv2
 import numpy as np
 
 ROOT = Path(__file__).resolve().parent.parent
-OTHERS = {'tests', 'docs', 'configs', '.venv'}  # folders that hold none of the product's functions
+OTHERS = {'tests', 'docs', 'configs', '.venv'}  # folders without functions of the product
 DETECTOR = ROOT / 'configs/mask_rcnn/xcit_nano_12_p16_slim_shapes.py'
 
 
 class Walk:
-    """The product's functions that ran.
-
-    Attributes:
-        passed: Their code.
-    """
+    """Functions of the product that were called."""
 
     def __init__(self) -> None:
-        self.passed: set[CodeType] = set()
+        self.called: set[CodeType] = set()
 
-    def note(self, frame: FrameType, event: str, _: Any) -> None:
-        """Note a call; a training's walk ends behind its first iteration."""
+    def record(self, frame: FrameType, event: str, _: Any) -> None:
+        """Record a call; stop after the first iteration of training."""
         if event == 'call':
-            self.passed.add(frame.f_code)
+            self.called.add(frame.f_code)
             if frame.f_locals.get('fn_name') == 'after_train_iter':
                 threading.setprofile(None)
                 sys.setprofile(None)
 
     def run(self, tool: str, *arguments: object) -> Walk:
-        """Run a command, and note what it calls."""
+        """Run a command, and record its calls."""
         sys.argv = [tool, *map(str, arguments)]
-        threading.setprofile(self.note)
-        sys.setprofile(self.note)
+        threading.setprofile(self.record)
+        sys.setprofile(self.record)
         try:
             runpy.run_module(f'colonnade.tools.{tool}', run_name='__main__')
         except SystemExit as end:
@@ -60,7 +55,7 @@ class Walk:
 
     def __str__(self) -> str:
         functions = set()
-        for code in self.passed:
+        for code in self.called:
             path = Path(code.co_filename)
             if path.is_relative_to(ROOT) and path.relative_to(ROOT).parts[0] not in OTHERS:
                 functions.add((path.relative_to(ROOT), code.co_firstlineno, code.co_name))
@@ -71,7 +66,7 @@ class Walk:
 
 
 def write_yolo(folder: Path) -> Path:
-    """Write an image for training and one for validation, a box in each; return their folder."""
+    """Write one training and one validation image with a box each, and return the folder."""
     for index, split in enumerate(('train', 'val')):
         for name in ('images', 'labels'):
             (folder / name / split).mkdir(parents=True)
@@ -84,8 +79,8 @@ def write_yolo(folder: Path) -> Path:
     return folder
 
 
-def walks(folder: Path) -> dict[str, Callable[[], Walk]]:
-    """Return the walks by what they do."""
+def build_walks(folder: Path) -> dict[str, Callable[[], Walk]]:
+    """Return functions that run the commands, by title."""
     options = [
         'train_cfg.max_iters=1', 'train_dataloader.batch_size=1',
         'default_hooks.checkpoint.interval=1', 'train_dataloader.num_workers=0',
@@ -107,7 +102,7 @@ def walks(folder: Path) -> dict[str, Callable[[], Walk]]:
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
-        lines = [f'{title:32}{walk()}' for title, walk in walks(Path(folder)).items()]
+        lines = [f'{title:32}{walk()}' for title, walk in build_walks(Path(folder)).items()]
     print(*lines, sep='\n')
 
 

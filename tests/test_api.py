@@ -1,4 +1,4 @@
-"""``import colonnade``: names at the root, configs by name, training, evaluation and prediction."""
+"""The package ``colonnade``: its names, configs, command, training, evaluation and prediction."""
 from __future__ import annotations
 
 import json
@@ -16,24 +16,24 @@ from colonnade.configs import find_config, list_configs
 LEAF = 'sem_fpn/xcit_nano_12_p16_slim_shapes'
 
 
-def test_the_root_imports_nothing_until_it_is_asked() -> None:
+def test_import_is_lazy() -> None:
     code = ('import colonnade, sys; colonnade.list_configs(); '
             'print(*sorted({"torch", "mmengine", "numpy"} & sys.modules.keys()), "are imported")')
     assert run_python('-c', code) == 'are imported\n'
 
 
 @pytest.mark.parametrize('name', colonnade.__all__)
-def test_every_name_of_the_root_is_there(name: str) -> None:
+def test_public_names(name: str) -> None:
     assert name in dir(colonnade)
     assert getattr(colonnade, name).__doc__
 
 
-def test_another_name_is_an_error() -> None:
+def test_unknown_name() -> None:
     with pytest.raises(AttributeError, match="'colonnade' has no attribute 'lead'"):
         colonnade.lead  # noqa: B018
 
 
-def test_shipped_configs_have_names() -> None:
+def test_names_of_configs() -> None:
     names = list_configs()
     assert len(names) == len(set(names)) > 100
     assert all(find_config(name) == ROOT / f'configs/{name}.py' for name in names)
@@ -41,7 +41,7 @@ def test_shipped_configs_have_names() -> None:
     assert LEAF in list_configs('*slim_shapes') and not list_configs('nothing*')
 
 
-def test_a_name_without_folder_must_be_the_only_one(tmp_path: Path) -> None:
+def test_config_without_folder(tmp_path: Path) -> None:
     assert find_config('xcit_nano_12_p16_slim_coco').parent.name == 'mask_rcnn'
     with pytest.raises(ValueError, match='13 configs are called .*: name one of .*dino/xcit_nano'):
         find_config('xcit_nano_12_p16_slim_shapes')
@@ -52,31 +52,31 @@ def test_a_name_without_folder_must_be_the_only_one(tmp_path: Path) -> None:
     assert find_config(own) == own
 
 
-def command(*arguments: str) -> subprocess.CompletedProcess:
+def run_command(*arguments: str) -> subprocess.CompletedProcess:
     return subprocess.run([sys.executable, '-W', 'ignore', '-m', 'colonnade', *arguments],
                           capture_output=True,
                           text=True,
                           cwd=ROOT)
 
 
-def test_the_command() -> None:
-    assert command('configs', 'sem_fpn/*nano*shapes').stdout.split()[-1] == LEAF
-    shown = command().stdout
-    assert all(f'\n  {tool} ' in shown for tool in (*TOOLS, 'configs'))
-    assert '  train               Train a detector of mmdet' in shown
-    assert command('configs', 'nothing').stderr == (
-        'colonnade: no config is called nothing; patterns have stars, as in "*nothing*"\n')
-    assert command('trian').stderr == (
-        "colonnade: there is no command 'trian': did you mean train? colonnade --help lists them\n")
-    assert command('param-groups',
-                   '--help').stdout.startswith('usage: colonnade list_param_groups ')
-    shown = command('train', '--help').stdout
-    assert shown.startswith('usage: colonnade train ') and '--resume' in shown
+def test_command() -> None:
+    assert run_command('configs', 'sem_fpn/*nano*shapes').stdout.split()[-1] == LEAF
+    printed = run_command().stdout
+    assert all(f'\n  {tool} ' in printed for tool in (*TOOLS, 'configs'))
+    assert '  train ' in printed
+    assert run_command('configs', 'nothing').stderr == (
+        'colonnade: no config matches nothing: use wildcards, as in "*nothing*"\n')
+    assert run_command('trian').stderr == (
+        "colonnade: unknown command 'trian': did you mean train? Run colonnade --help for a list\n")
+    assert run_command('param-groups',
+                       '--help').stdout.startswith('usage: colonnade list_param_groups ')
+    printed = run_command('train', '--help').stdout
+    assert printed.startswith('usage: colonnade train ') and '--resume' in printed
 
 
-def test_the_command_knows_every_tool() -> None:
+def test_command_has_every_tool() -> None:
     own = {path.stem for path in (ROOT / 'tools').glob('*.py')
-           if '@command(' in path.read_text()}  # yapf: disable
+           if '@run_command(' in path.read_text()}  # yapf: disable
     assert set(TOOLS) == own - {'demo'}
 
 
@@ -94,15 +94,15 @@ def test_train_evaluate_load_predict(shapes: Path, tmp_path: Path) -> None:
     out = tmp_path / 'metrics.json'
     metrics = colonnade.evaluate(LEAF, checkpoint, out=out, **options)
     assert 0 <= metrics['mIoU'] <= 100
-    written = json.loads(out.read_text())
-    assert written['metrics'] == metrics and written['fused'] and written['amp'] is None
+    content = json.loads(out.read_text())
+    assert content['metrics'] == metrics and content['fused'] and content['amp'] is None
     image = next((shapes / 'ade/images/validation').iterdir())
-    from_names = colonnade.load(LEAF, checkpoint).predict(image)
-    itself = colonnade.load(checkpoint).predict(image)  # which holds its config
-    assert (from_names.labels == itself.labels).all()
+    result = colonnade.load(LEAF, checkpoint).predict(image)
+    other = colonnade.load(checkpoint).predict(image)  # with the config in the checkpoint
+    assert (result.labels == other.labels).all()
 
 
-def test_options_of_training_are_checked(tmp_path: Path) -> None:
+def test_invalid_options(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match='wrok_dir'):
         colonnade.train(config('sem_fpn'), wrok_dir=tmp_path)
     with pytest.raises(FileNotFoundError, match='no config file'):

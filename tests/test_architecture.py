@@ -1,7 +1,4 @@
-"""Which room may import which, counting what is imported within functions and by name.
-
-Also in which encoding they read and write text.
-"""
+"""Import order of the rooms, including imports in functions and by name, and text encodings."""
 from __future__ import annotations
 
 import ast
@@ -15,28 +12,26 @@ from pathlib import Path
 
 from conftest import ROOMS, ROOT
 
-#: pairs of rooms, the first of which may import the second in spite of that; may only shrink
-EXCEPTIONS: set[tuple[str, str]] = set()
-ALONE = ('runtime', )  # a copy of it lies in each exported folder
-#: what each backbone may import of its room
+ALONE = ('runtime', )  # copied to each exported folder
+#: modules of the room that each backbone may import
 SHARED = ('backbones.kernels', 'backbones.variants', 'backbones.registry',
           'backbones.weight_loading', 'backbones.columnar', 'backbones.position_embedding')
 BACKBONES = ('backbones.xcit', 'backbones.cait', 'backbones.resmlp', 'backbones.simplified_vit',
              'backbones.plain_vit')
 
 
-def modules() -> dict[str, Path]:
-    """Product modules by their names, without ``colonnade.``; a package has that of its folder."""
-    found = {}
+def list_modules() -> dict[str, Path]:
+    """Return the paths of all modules by name, without ``colonnade.``."""
+    paths = {}
     for path in (path for room in ROOMS if room != 'configs'
                  for path in (ROOT / room).rglob('*.py')):
         parts = path.relative_to(ROOT).with_suffix('').parts
-        found['.'.join(parts[:-1] if parts[-1] == '__init__' else parts)] = path
-    found['configs'] = ROOT / 'configs/__init__.py'
-    return found
+        paths['.'.join(parts[:-1] if parts[-1] == '__init__' else parts)] = path
+    paths['configs'] = ROOT / 'configs/__init__.py'
+    return paths
 
 
-MODULES = modules()
+MODULES = list_modules()
 
 
 @functools.cache
@@ -46,12 +41,12 @@ def read_tree(name: str) -> ast.Module:
 
 @functools.cache
 def find_imports(name: str) -> set[str]:
-    """Return the modules of ours that a module imports."""
-    found = set()
+    """Return the modules of the product that a module imports."""
+    imports = set()
     package = name if MODULES[name].name == '__init__.py' else name.rpartition('.')[0]
     for node in ast.walk(read_tree(name)):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            sources, names = [node.value], []  # import_module, registries
+            sources, names = [node.value], []  # for import_module and registries
             if ' ' in node.value:
                 continue
         elif isinstance(node, ast.Import):
@@ -66,16 +61,15 @@ def find_imports(name: str) -> set[str]:
         for source in sources:
             source = source.removeprefix('colonnade.') if source.startswith('colonnade.') else ''
             below = {f'{source}.{other}' for other in names} & MODULES.keys()
-            found |= below or {source} & MODULES.keys()
-    return found
+            imports |= below or {source} & MODULES.keys()
+    return imports
 
 
-def room(name: str) -> str:
+def get_room(name: str) -> str:
     return name.partition('.')[0]
 
 
-def test_rooms_are_those_of_the_distribution() -> None:
-    """Also those that hold no other module than their own."""
+def test_rooms_are_distributed() -> None:
     folders = {path.parent.name for path in ROOT.glob('*/__init__.py')} | {'tools'}
     assert folders - {'tests'} == set(ROOMS)
     text = (ROOT / 'setup.cfg').read_text(encoding='utf-8')
@@ -86,36 +80,30 @@ def test_rooms_are_those_of_the_distribution() -> None:
     assert listed - {'colonnade'} == ours - {'api'}
 
 
-def test_imports_run_one_way() -> None:
+def test_import_order() -> None:
     wrong = []
     for name in MODULES:
-        own = room(name)
+        own = get_room(name)
         below = ROOMS[:0 if own in ALONE else ROOMS.index(own)]
         wrong += [
             f'{name} imports {other}, which is not below {own}' for other in find_imports(name)
-            if room(other) not in (own, *below) and (own, room(other)) not in EXCEPTIONS
+            if get_room(other) not in (own, *below)
         ]
     assert not wrong, '\n'.join(wrong)
 
 
-def test_exceptions_are_needed() -> None:
-    assert EXCEPTIONS <= {(room(name), room(other))
-                          for name in MODULES
-                          for other in find_imports(name)}
-
-
-def test_backbones_know_of_no_other() -> None:
+def test_backbones_are_independent() -> None:
     names = [name for name in MODULES if name.startswith(BACKBONES)]
     assert names
     for name in names:
         own = '.'.join(name.split('.')[:2])
         allowed = tuple(f'{each}.' for each in (own, *SHARED))
-        others = [other for other in find_imports(name) if room(other) == 'backbones']
+        others = [other for other in find_imports(name) if get_room(other) == 'backbones']
         wrong = [other for other in others if not f'{other}.'.startswith(allowed)]
         assert not wrong, f'{name} imports {wrong}'
 
 
-def test_no_circles() -> None:
+def test_no_import_cycles() -> None:
     parents = {
         name: {other
                for other in find_imports(name) - {name} if not name.startswith(f'{other}.')}
@@ -124,8 +112,8 @@ def test_no_circles() -> None:
     assert len(list(TopologicalSorter(parents).static_order())) == len(MODULES)
 
 
-def test_no_attribute_of_ours_is_looked_for_by_name() -> None:
-    """What one module expects of another is imported, registered or a Protocol."""
+def test_no_getattr_for_own_attributes() -> None:
+    """Modules use imports, registries or a Protocol instead."""
     trees = {name: read_tree(name) for name in MODULES}
     classes = [n for tree in trees.values() for n in tree.body if isinstance(n, ast.ClassDef)]
     ours = {
@@ -140,8 +128,8 @@ def test_no_attribute_of_ours_is_looked_for_by_name() -> None:
                 assert not isinstance(key, ast.Constant) or key.value not in ours, (name, key.value)
 
 
-def test_configs_load_no_private_part_of_mmengine() -> None:
-    """Configs import the packages themselves; what these import, every run loads."""
+def test_components_use_no_private_mmengine() -> None:
+    """Every run loads them, because configs import them."""
     waiting, seen = ['backbones', 'necks', 'heads', 'engine.components'], set()
     while waiting:
         name = waiting.pop()
@@ -153,8 +141,8 @@ def test_configs_load_no_private_part_of_mmengine() -> None:
         assert 'mmengine._' not in MODULES[name].read_text(), name
 
 
-def lines_without_encoding(name: str) -> Iterator[int]:
-    """Yield the lines of a module that read or write text in the encoding of the locale."""
+def find_lines_without_encoding(name: str) -> Iterator[int]:
+    """Yield the lines of a module that use the encoding of the locale."""
     for node in ast.walk(read_tree(name)):
         if not isinstance(node, ast.Call) or 'encoding' in {each.arg for each in node.keywords}:
             continue
@@ -167,9 +155,8 @@ def lines_without_encoding(name: str) -> Iterator[int]:
             yield node.lineno
 
 
-def test_text_is_in_utf_8() -> None:
-    """What it is in must not depend on the machine: runs move to others."""
-    wrong = {name: lines for name in MODULES if (lines := list(lines_without_encoding(name)))}
+def test_text_files_state_encoding() -> None:
+    wrong = {name: lines for name in MODULES if (lines := list(find_lines_without_encoding(name)))}
     assert not wrong
 
 
@@ -183,7 +170,7 @@ def test_files_in_a_locale_without_utf_8(tmp_path: Path) -> None:
 
 
 def test_tools_run_as_scripts() -> None:
-    """``python tools/train.py``, as mmdet's users start it, knows no package around it."""
+    """``python tools/train.py``, as in mmdet, has no parent package."""
     for path in (ROOT / 'tools').glob('*.py'):
         for node in ast.walk(ast.parse(path.read_text(encoding='utf-8'))):
             assert not isinstance(node, ast.ImportFrom) or not node.level, \

@@ -1,4 +1,4 @@
-"""A backbone, and a pyramid behind one, as any torch module: copied, averaged, swapped, traced."""
+"""Backbones and pyramids as torch modules: copied, averaged, replaced, exported."""
 from __future__ import annotations
 
 import copy
@@ -19,9 +19,9 @@ from torch.optim.swa_utils import AveragedModel
 
 from colonnade.necks import ColumnarPyramid
 
-SIZES = [(64, 64), (72, 104)]  # the first grid is CaiT's and ResMLP's own
+SIZES = [(64, 64), (72, 104)]  # The first one is the grid of CaiT and ResMLP.
 
-CLASSES = [cls.__name__ for cls in OURS]  # without their other forms
+CLASSES = [cls.__name__ for cls in OURS]
 ALWAYS = (*CLASSES, 'PlainViT of DINOv3 by windows', 'pyramid')
 every_model = pytest.mark.parametrize('kind', [
     pytest.param(kind, marks=[] if kind in ALWAYS else pytest.mark.slow)
@@ -30,7 +30,7 @@ every_model = pytest.mark.parametrize('kind', [
 
 
 def build(kind: str, seed: int = 0) -> nn.Module:
-    """With weights of its own, in evaluation mode."""
+    """Build a model with random weights, in evaluation mode."""
     if kind == 'pyramid':
         model = nn.Sequential(tiny(MAKERS['XCiT of patch 16']), ColumnarPyramid(32, 16))
     else:
@@ -42,40 +42,40 @@ def build(kind: str, seed: int = 0) -> nn.Module:
     return model.eval()
 
 
-def images(batch: int = 2) -> list[Tensor]:
+def draw_images(batch: int = 2) -> list[Tensor]:
     generator = torch.Generator().manual_seed(0)
     return [torch.randn(batch, 3, *size, generator=generator) for size in SIZES]
 
 
 @torch.no_grad()
 def run(model: nn.Module, dtype: torch.dtype = torch.float32) -> list[Tensor]:
-    return [level for image in images() for level in model(image.to(dtype))]
+    return [level for image in draw_images() for level in model(image.to(dtype))]
 
 
-def check_same(found: list[Tensor], expected: list[Tensor]) -> None:
+def check_equal(found: list[Tensor], expected: list[Tensor]) -> None:
     assert all(type(level) is Tensor for level in found)
     assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
 
 
 @every_model
 @torch.no_grad()
-def test_other_weights(kind: str) -> None:
-    """Passed to one call, copied through ``data``, assigned by ``load_state_dict`` twice."""
+def test_replaced_weights(kind: str) -> None:
+    """By a functional call, by ``data``, and by ``load_state_dict`` with ``assign`` twice."""
     model, other = build(kind, 1), build(kind, 2)
     own, expected = run(model), run(other)
-    called = [functional_call(model, other.state_dict(), (image, )) for image in images()]
-    check_same([level for levels in called for level in levels], expected)
-    check_same(run(model), own)
+    called = [functional_call(model, other.state_dict(), (image, )) for image in draw_images()]
+    check_equal([level for levels in called for level in levels], expected)
+    check_equal(run(model), own)
     for old, new in zip(model.state_dict().values(), other.state_dict().values(), strict=True):
         old.data.copy_(new.data)
-    check_same(run(model), expected)
+    check_equal(run(model), expected)
     for seed, maps in ((1, own), (2, expected)):
         model.load_state_dict(build(kind, seed).state_dict(), assign=True)
-        check_same(run(model), maps)
+        check_equal(run(model), maps)
 
 
 @every_model
-def test_averaged(kind: str) -> None:
+def test_averaged_model(kind: str) -> None:
     model, other = build(kind, 1).double(), build(kind, 2).double()
     averaged = AveragedModel(model, use_buffers=True)
     run(averaged, torch.float64)
@@ -91,7 +91,7 @@ def test_averaged(kind: str) -> None:
 
 
 @every_model
-def test_copies_go_their_own_way(kind: str) -> None:
+def test_copies_are_independent(kind: str) -> None:
     model = build(kind)
     expected = run(model)
     file = io.BytesIO()
@@ -99,16 +99,16 @@ def test_copies_go_their_own_way(kind: str) -> None:
     file.seek(0)
     for copied in (copy.deepcopy(model), pickle.loads(pickle.dumps(model)),
                    torch.load(file, weights_only=False)):
-        check_same(run(copied), expected)
+        check_equal(run(copied), expected)
         for parameter in copied.parameters():
             parameter.data.mul_(1.1)
         assert not torch.equal(run(copied)[-1], expected[-1])
-    check_same(run(model), expected)
+    check_equal(run(model), expected)
 
 
 @pytest.fixture
 def busy_threads() -> Iterator[None]:
-    """Let threads take turns as often as they can."""
+    """Switch threads as often as possible."""
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     yield
@@ -117,15 +117,15 @@ def busy_threads() -> Iterator[None]:
 
 @every_model
 @pytest.mark.usefixtures('busy_threads')
-def test_many_threads_and_sizes(kind: str) -> None:
+def test_threads_and_sizes(kind: str) -> None:
     model = build(kind).double()
     sizes = [(16 + 8 * i, 48 - 8 * j) for i in range(2) for j in range(3)]
     batch = [torch.randn(1, 3, *size, dtype=torch.float64) for size in sizes]
 
     @torch.no_grad()
     def serve(offset: int) -> list[list[Tensor]]:
-        turned = range(offset, offset + len(batch))
-        found = {i % len(batch): model(batch[i % len(batch)]) for i in turned}
+        order = range(offset, offset + len(batch))
+        found = {i % len(batch): model(batch[i % len(batch)]) for i in order}
         return [list(found[i]) for i in range(len(batch))]
 
     expected = serve(0)
@@ -136,7 +136,7 @@ def test_many_threads_and_sizes(kind: str) -> None:
 
 @pytest.fixture
 def on_one_cpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Let torch.nn.parallel.replicate copy within a CPU instead of between GPUs."""
+    """Make torch.nn.parallel.replicate copy on a CPU instead of between GPUs."""
     module = import_module('torch.nn.parallel.replicate')
     monkeypatch.setattr(module, '_get_device_index', lambda *_: 0)
     monkeypatch.setattr(
@@ -149,13 +149,13 @@ def on_one_cpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @every_model
 @pytest.mark.usefixtures('on_one_cpu')
 def test_replicas(kind: str) -> None:
-    """As nn.DataParallel makes them: parameters are no leaves, and gradients sum up."""
+    """In nn.DataParallel, parameters are not leaves, and gradients are summed."""
     model = build(kind).double()
     expected = run(model, torch.float64)
     replicas = torch.nn.parallel.replicate(model, [0, 1])
     for replica in replicas:
-        check_same(run(replica, torch.float64), expected)
-    image, gradients = images()[1].double(), []
+        check_equal(run(replica, torch.float64), expected)
+    image, gradients = draw_images()[1].double(), []
     for parts in ((model, model), replicas):
         model.zero_grad()
         for part in parts:
@@ -165,24 +165,24 @@ def test_replicas(kind: str) -> None:
 
 
 @every_model
-def test_built_in_inference_mode_and_without_memory(kind: str) -> None:
+def test_built_in_inference_mode_and_on_meta(kind: str) -> None:
     source = build(kind)
     expected = run(source)
     with torch.inference_mode():
         model = build(kind)
-        check_same([level for image in images() for level in model(image)], expected)
-    check_same(run(model), expected)
+        check_equal([level for image in draw_images() for level in model(image)], expected)
+    check_equal(run(model), expected)
     with torch.device('meta'):
         model = build(kind)
     model.to_empty(device='cpu').load_state_dict(source.state_dict())
-    check_same(run(model), expected)
+    check_equal(run(model), expected)
 
 
 @pytest.mark.parametrize(
     'kind', [pytest.param(kind, marks=[] if kind == 'XCiT' else pytest.mark.slow)
              for kind in (*MAKERS, 'pyramid')])  # yapf: disable
-def test_exported_twice_with_eager_runs_between(kind: str) -> None:
-    """Traces leave nothing behind, at sizes that nothing else has had either."""
+def test_export_does_not_affect_eager_runs(kind: str) -> None:
+    """At sizes that no other test uses."""
     model = build(kind)
     for size in ((88, 120), (120, 88)):
         image = torch.randn(1, 3, *size)
@@ -194,11 +194,10 @@ def test_exported_twice_with_eager_runs_between(kind: str) -> None:
 
 
 @every_model
-def test_an_ensemble_in_one_call(kind: str) -> None:
-    """torch.func.vmap over models."""
+def test_vmap_over_models(kind: str) -> None:
     models = [build(kind, seed) for seed in (1, 2)]
     state = stack_module_state(models)
-    image = images()[1]
+    image = draw_images()[1]
     with torch.no_grad():
         found = vmap(lambda parameters, buffers: functional_call(models[0], (parameters, buffers),
                                                                  (image, )))(*state)
@@ -208,10 +207,9 @@ def test_an_ensemble_in_one_call(kind: str) -> None:
 
 
 @every_model
-def test_gradients_by_functions(kind: str) -> None:
-    """torch.func.grad has those of backward()."""
+def test_functional_gradients_equal_those_of_backward(kind: str) -> None:
     model = build(kind).double()
-    image = images()[1].double()
+    image = draw_images()[1].double()
 
     def loss(parameters: dict[str, Tensor]) -> Tensor:
         return sum(level.sin().sum() for level in functional_call(model, parameters, (image, )))

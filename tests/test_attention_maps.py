@@ -5,14 +5,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers.backbones import ARCHS, FORMS, tiny
+from helpers.backbones import ARCHS, VARIANTS, tiny
 from torch import nn
 
 from colonnade.backbones import CaiT, ColumnarBackbone, PlainViT, ResMLP, SimplifiedViT, XCiT
 from colonnade.backbones.attention_maps import (channel_attention, class_attention,
-                                                load_class_attention, mixing_rows,
-                                                query_key_magnitude)
-from colonnade.backbones.token_attention import has_token_attention, token_attention
+                                                has_token_attention, load_class_attention,
+                                                mixing_rows, query_key_magnitude, token_attention)
 from colonnade.weights.state_dicts import WeightsError
 
 IMAGE = torch.rand(2, 3, 64, 64, dtype=torch.float64)  # CaiT's native grid
@@ -144,7 +143,7 @@ def test_token_attention_matches_definition() -> None:
 
 
 def test_token_attention_in_windows() -> None:
-    backbone = tiny(FORMS['PlainViT of DINOv3 by windows']).double().eval()
+    backbone = tiny(VARIANTS['PlainViT of DINOv3 by windows']).double().eval()
     found = token_attention(backbone, IMAGE, (1, 4), 0)
     layer = backbone.blocks[0].attn
     assert layer.window_size == 3
@@ -165,12 +164,12 @@ def test_default_token() -> None:
     for backbone, token in ((vit, 0), (cait, (2, 2))):
         default, chosen = (token_attention(backbone, IMAGE, t) for t in (None, token))
         assert torch.equal(default.maps, chosen.maps)
-    with pytest.raises(ValueError, match='the grid has 4 rows and 4 columns, and no token .0, 4.'):
+    with pytest.raises(ValueError, match='token must be within 4 rows and 4 columns, got .0, 4.'):
         token_attention(cait, IMAGE, (0, 4))
-    with pytest.raises(ValueError, match='the backbone has 0 prefix tokens, and none of number 0'):
+    with pytest.raises(ValueError, match='the backbone has no prefix tokens, got token 0'):
         token_attention(cait, IMAGE, 0)
     assert not has_token_attention(tiny(XCiT))
-    with pytest.raises(ValueError, match='has no attention between tokens that is known'):
+    with pytest.raises(ValueError, match='has no known attention between tokens'):
         token_attention(tiny(XCiT), IMAGE)
 
 

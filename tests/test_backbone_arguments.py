@@ -1,4 +1,4 @@
-"""A backbone's arguments: taps, stages, rates, names in the registry, layers of parameters."""
+"""Arguments of backbones, registry, layer depths and parameters."""
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -8,10 +8,10 @@ import torch
 from helpers.backbones import ARCHS, every_class, timm_model, tiny
 from mmengine.registry import MODELS, Registry
 
-from colonnade.backbones import CaiT, ResMLP, XCiT
-from colonnade.backbones.kernels.without_memory import without_memory
+from colonnade.backbones import CaiT, ResMLP, SimplifiedViT, XCiT
+from colonnade.backbones.kernels.devices import on_meta_device
 
-TAPS = {  # out_indices of four blocks -> the blocks that are tapped
+RESOLVED = {  # out_indices of four blocks -> resolved ones
     None: (0, 1, 1, 3),
     (0, 3): (0, 3),
     (-1, ): (3, ),
@@ -24,7 +24,7 @@ TAPS = {  # out_indices of four blocks -> the blocks that are tapped
 def test_out_indices(cls: type) -> None:
     every, image = tiny(cls, out_indices=(0, 1, 2, 3)).eval(), torch.randn(1, 3, 32, 32)
     weights, all_maps = every.state_dict(), every(image)
-    for out_indices, resolved in TAPS.items():
+    for out_indices, resolved in RESOLVED.items():
         backbone = tiny(cls, out_indices=out_indices).eval()
         backbone.load_state_dict({name: weights[name] for name in backbone.state_dict()})
         maps = backbone(image)
@@ -33,19 +33,19 @@ def test_out_indices(cls: type) -> None:
         assert all(torch.equal(m, all_maps[i]) for i, m in zip(resolved, maps, strict=True))
 
 
-@pytest.mark.parametrize('cls, arch, taps', [
+@pytest.mark.parametrize('cls, arch, out_indices', [
     (XCiT, 'nano_12_p16', (3, 5, 7, 11)),
     (XCiT, 'tiny_24_p8', (7, 11, 15, 23)),
     (ResMLP, 's36', (11, 17, 23, 35)),
     (CaiT, 'm48', (15, 23, 31, 47)),
 ])
-def test_default_taps(cls: type, arch: str, taps: tuple) -> None:
-    with without_memory():
-        assert cls(arch).out_indices == taps
+def test_default_out_indices(cls: type, arch: str, out_indices: tuple) -> None:
+    with on_meta_device():
+        assert cls(arch).out_indices == out_indices
 
 
-WRONG = [  # arguments, and what is said of them
-    (dict(arch='small_12_p14'), r"has no arch 'small_12_p14'; it has"),
+WRONG = [  # arguments, message
+    (dict(arch='small_12_p14'), r"has no arch 'small_12_p14': choose one of"),
     (dict(depth=0), 'depth must be at least 1, got 0'),
     (dict(arch=dict(embed_dim=32, width=1)), r"missing \['depth'.* unknown \['width'\]"),
     (dict(out_indices=(0, 4)), r'out_indices must be block numbers in -4 ... 3, got \(0, 4\)'),
@@ -58,7 +58,7 @@ WRONG = [  # arguments, and what is said of them
 
 
 @every_class
-def test_wrong_arguments(cls: type) -> None:
+def test_rejects_wrong_arguments(cls: type) -> None:
     for kwargs, message in WRONG:
         columns = {key: value for key, value in kwargs.items() if key == 'depth'}
         others = {key: value for key, value in kwargs.items() if key != 'depth'}
@@ -66,8 +66,32 @@ def test_wrong_arguments(cls: type) -> None:
             cls(**{'arch': ARCHS[cls] | columns, **others})
 
 
+@pytest.mark.parametrize('cls, kwargs, message', [
+    (XCiT, dict(arch=dict(patch_size=14)), 'patch_size must be 8 or 16, got 14'),
+    (XCiT, dict(arch=dict(num_heads=5)), 'multiple of num_heads, .* num_heads 5'),
+    (XCiT, dict(arch=dict(embed_dim=36)), 'embed_dim must be a multiple of 8 .*, got 36'),
+    (XCiT, dict(with_cp='attention'), 'with_cp must be False, True for all blocks'),
+    (CaiT, dict(img_size=100), 'img_size must be a multiple of patch_size 16, got 100'),
+    (CaiT, dict(attn_block_size=0), 'attn_block_size must be positive, got 0'),
+    (CaiT, dict(attn_budget=-1.), 'attn_budget must be positive'),
+    (CaiT, dict(attn_block_size=4, attn_budget=1.), 'attn_budget has no effect with attn_block'),
+    (ResMLP, dict(token_mixing='tile'), "token_mixing must be resample or window, got 'tile'"),
+    (ResMLP, dict(img_size=60), 'img_size must be a multiple of patch_size 8, got 60'),
+    (SimplifiedViT, dict(block='serial'), "must be parallel, sequential, plain, got 'serial'"),
+    (SimplifiedViT, dict(init='static'), r"'inverse_dynamic' or a pair \(alpha, .* 'static'"),
+    (SimplifiedViT, dict(init=(1, 0, 0)), r'or a pair \(alpha, beta\) .* got \(1, 0, 0\)'),
+    (SimplifiedViT, dict(init=0.5), r'or a pair \(alpha, beta\) .* got 0.5'),
+    (SimplifiedViT, dict(block='plain', init=(1, 0)), "init has no effect with block='plain'"),
+    (SimplifiedViT, dict(block='plain', centring=True), 'centring has no effect with block='),
+    (SimplifiedViT, dict(img_size=100), 'img_size must be a multiple of patch_size 8, got 100'),
+])
+def test_rejects_wrong_own_arguments(cls: type, kwargs: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        cls(**kwargs | dict(arch=ARCHS[cls] | kwargs.get('arch', {})))
+
+
 @every_class
-def test_unknown_argument(cls: type) -> None:
+def test_rejects_unknown_argument(cls: type) -> None:
     with pytest.raises(TypeError, match='dorp_path_rate'):
         tiny(cls, dorp_path_rate=0.1)
 
@@ -88,7 +112,7 @@ def test_layer_depth(make: type, name: str, depth: int) -> None:
 
 
 @every_class
-def test_every_parameter_has_a_layer(cls: type) -> None:
+def test_every_parameter_has_layer_depth(cls: type) -> None:
     backbone = tiny(cls)
     depths = {backbone.get_layer_depth(name)[0] for name, _ in backbone.named_parameters()}
     assert depths == {0, 1, 2, 3, 4}
@@ -96,7 +120,7 @@ def test_every_parameter_has_a_layer(cls: type) -> None:
 
 @pytest.mark.parametrize('scope', ['mmdet', 'mmseg', None])
 @every_class
-def test_registry_finds_it_in_every_scope(cls: type, scope: str | None) -> None:
+def test_registry_in_every_scope(cls: type, scope: str | None) -> None:
     cfg = dict(type=cls.__name__, arch=ARCHS[cls], **({'_scope_': scope} if scope else {}))
     assert type(MODELS.build(cfg)) is cls
 
@@ -123,8 +147,8 @@ def mmpretrain() -> Iterator[Registry]:
     ('mmengine.XCiT', None, True),
     ('CaiT', 'mmpretrain', True),
 ])
-def test_which_backbone_a_name_means_beside_mmpretrain(name: str, scope: str | None, ours: bool,
-                                                       mmpretrain: Registry) -> None:
+def test_registry_next_to_mmpretrain(name: str, scope: str | None, ours: bool,
+                                     mmpretrain: Registry) -> None:
     arch = dict(arch=ARCHS[CaiT if name == 'CaiT' else XCiT]) if ours else {}
     built = MODELS.build(dict(type=name, **arch, **({'_scope_': scope} if scope else {})))
     assert isinstance(built, (XCiT, CaiT)) == ours
@@ -132,8 +156,8 @@ def test_which_backbone_a_name_means_beside_mmpretrain(name: str, scope: str | N
 
 @pytest.mark.parametrize('cls, settings', [(CaiT, dict(norm_cfg=dict(type='BN'))),
                                            (ResMLP, dict(norm_eval=True))])
-def test_settings_without_effect_are_named(cls: type, settings: dict,
-                                           monkeypatch: pytest.MonkeyPatch) -> None:
+def test_warns_of_settings_without_effect(cls: type, settings: dict,
+                                          monkeypatch: pytest.MonkeyPatch) -> None:
     said = []
     monkeypatch.setattr('colonnade.backbones.columnar.print_log',
                         lambda text, **_: said.append(text))
@@ -142,7 +166,7 @@ def test_settings_without_effect_are_named(cls: type, settings: dict,
 
 
 @every_class
-def test_drop_path_is_constant_over_depth(cls: type) -> None:
+def test_drop_path_is_constant(cls: type) -> None:
     rates = [
         m.drop_prob for m in tiny(cls, drop_path_rate=0.15).modules()
         if type(m).__name__ == 'DropPath'
@@ -152,13 +176,13 @@ def test_drop_path_is_constant_over_depth(cls: type) -> None:
 
 
 @every_class
-def test_parameters_are_timms(cls: type) -> None:
+def test_parameters_equal_timm(cls: type) -> None:
     for arch in cls.variants.rows:
         check_parameters(cls, arch)
 
 
 def check_parameters(cls: type, arch: str) -> None:
-    with without_memory():
+    with on_meta_device():
         ours, theirs = cls(arch), timm_model(cls, arch)
     expected = {
         name: tensor.shape

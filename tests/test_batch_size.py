@@ -15,8 +15,9 @@ from test_configs import learning_rates
 
 from colonnade.backbones import XCiT
 from colonnade.common.errors import UserError
-from colonnade.engine.optim.batch_size import accumulate, base_batch_size, enable_auto_scale_lr
-from colonnade.recipes.custom_data.scaled_schedule import schedule
+from colonnade.engine.optim.batch_size import (enable_auto_scale_lr, get_base_batch_size,
+                                               set_grad_accumulation)
+from colonnade.recipes.custom_data.scaled_schedule import scale_schedule
 
 SEGMENTER = ROOT / 'configs/sem_fpn/xcit_small_12_p16_80k_ade20k.py'
 DETECTOR = ROOT / 'configs/mask_rcnn/xcit_small_12_p16_3x_coco.py'
@@ -29,19 +30,19 @@ def load(path: Path, **changes: object) -> Config:
     return cfg
 
 
-def test_as_many_iterations_as_make_up_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert accumulate(load(SEGMENTER)) == 8
+def test_grad_accum_defaults_to_base_batch_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert set_grad_accumulation(load(SEGMENTER)) == 8
     cfg = load(DETECTOR, launcher='pytorch')
     monkeypatch.setenv('WORLD_SIZE', '4')
-    assert accumulate(cfg) == 2
+    assert set_grad_accumulation(cfg) == 2
     assert cfg.optim_wrapper.accumulative_counts == 2
     # so that --auto-scale-lr compares the images of a step
-    assert base_batch_size(cfg) == 8
+    assert get_base_batch_size(cfg) == 8
 
 
-def test_what_is_counted_in_iterations_is_stretched() -> None:
+def test_grad_accum_stretches_iterations() -> None:
     cfg = load(SEGMENTER)
-    accumulate(cfg, 4)
+    set_grad_accumulation(cfg, 4)
     assert (cfg.train_cfg.max_iters, cfg.train_cfg.val_interval) == (320000, 32000)
     assert cfg.default_hooks.checkpoint.interval == 32000
     assert cfg.default_hooks.logger.interval == 50
@@ -49,27 +50,27 @@ def test_what_is_counted_in_iterations_is_stretched() -> None:
     np.testing.assert_allclose(rates, learning_rates(load(SEGMENTER), 2000), rtol=2e-3, atol=1e-10)
 
 
-def test_epochs_stay_epochs() -> None:
+def test_grad_accum_keeps_epochs() -> None:
     cfg = load(DETECTOR)
-    accumulate(cfg, 4)
+    set_grad_accumulation(cfg, 4)
     warm_up, steps = cfg.param_scheduler
     assert (warm_up.end, steps.milestones, steps.end) == (2000, [27, 33], 36)
     assert (cfg.train_cfg.max_epochs, cfg.default_hooks.checkpoint.interval) == (36, 1)
 
 
-def test_a_dumped_config_is_not_changed_twice(tmp_path: Path) -> None:
+def test_dumped_config_is_not_changed_twice(tmp_path: Path) -> None:
     cfg = load(SEGMENTER)
-    accumulate(cfg, 4)
+    set_grad_accumulation(cfg, 4)
     cfg.dump(tmp_path / 'dumped.py')
     dumped = load(tmp_path / 'dumped.py', **{'train_dataloader.batch_size': 4})
-    assert accumulate(dumped) == 4
-    assert accumulate(dumped, 4) == 4
+    assert set_grad_accumulation(dumped) == 4
+    assert set_grad_accumulation(dumped, 4) == 4
     assert dumped.train_cfg.max_iters == cfg.train_cfg.max_iters == 320000
     assert dumped.param_scheduler == cfg.param_scheduler
-    with pytest.raises(UserError, match='--accumulate 2 does not fit .* Pass --accumulate 4, or'):
-        accumulate(dumped, 2)
-    with pytest.raises(UserError, match='written by a run with --accumulate 4'):
-        schedule(dumped, 100)
+    with pytest.raises(UserError, match='--grad-accum 2 does not fit .* pass --grad-accum 4, or'):
+        set_grad_accumulation(dumped, 2)
+    with pytest.raises(UserError, match='written by a run with --grad-accum 4'):
+        scale_schedule(dumped, 100)
 
     cfg = load(SEGMENTER)
     cfg.param_scheduler[-1].eta_min = 1.
@@ -80,7 +81,7 @@ def test_a_dumped_config_is_not_changed_twice(tmp_path: Path) -> None:
     assert dumped.param_scheduler[-1].eta_min == cfg.param_scheduler[-1].eta_min == 0.125
 
 
-def test_schedules_of_other_kinds_are_stretched() -> None:
+def test_grad_accum_stretches_schedulers() -> None:
     cfg = load(SEGMENTER)
     del cfg.train_cfg['val_interval']
     cfg.param_scheduler = [
@@ -91,7 +92,7 @@ def test_schedules_of_other_kinds_are_stretched() -> None:
     ]
     cfg.default_hooks.checkpoint.interval = -1
     cfg.default_hooks.visualization, cfg.custom_hooks = None, None
-    accumulate(cfg, 2)
+    set_grad_accumulation(cfg, 2)
     restarts, cycle, exponential, by_epoch = cfg.param_scheduler
     assert (restarts.periods, cycle.total_steps, by_epoch.periods) == ([20, 40], 60, [3])
     assert exponential.gamma == pytest.approx(0.9)
@@ -99,12 +100,12 @@ def test_schedules_of_other_kinds_are_stretched() -> None:
     assert cfg.default_hooks.checkpoint.interval == -1  # never
 
 
-def test_schedules_of_several_optimizers_are_stretched() -> None:
+def test_grad_accum_stretches_schedulers_of_several_optimizers() -> None:
     cfg = load(SEGMENTER)
     cfg.param_scheduler = dict(
         head=[dict(type='PolyLR', end=10, by_epoch=False)],
         backbone=dict(type='LinearLR', end=5, by_epoch=False))
-    accumulate(cfg, 3)
+    set_grad_accumulation(cfg, 3)
     assert cfg.param_scheduler.head[0].end == 30
     assert cfg.param_scheduler.backbone.end == 15
 
@@ -119,9 +120,9 @@ def test_schedules_of_several_optimizers_are_stretched() -> None:
     ({
         'auto_scale_lr': None
     }, None, 'no auto_scale_lr.base_batch_size'),
-    ({}, -1, '--accumulate must be at least 1, got -1'),
+    ({}, -1, '--grad-accum must be at least 1, got -1'),
 ])
-def test_what_cannot_be_made_up(changes: dict, count: int | None, message: str) -> None:
+def test_grad_accum_errors(changes: dict, count: int | None, message: str) -> None:
     cfg = load(SEGMENTER)
     for key, value in changes.items():
         if value is None:
@@ -129,12 +130,11 @@ def test_what_cannot_be_made_up(changes: dict, count: int | None, message: str) 
         else:
             cfg.merge_from_dict({key: value})
     with pytest.raises(ValueError, match=message):
-        accumulate(cfg, count)
+        set_grad_accumulation(cfg, count)
 
 
 @every_class
-def test_two_accumulated_images_are_a_batch_of_two(cls: type) -> None:
-    """With norm statistics frozen; the loss is the mean over the images."""
+def test_accumulated_gradients_equal_batch(cls: type) -> None:
     images = torch.rand(2, 3, 40, 56)
     steps = {}
     for count in (1, 2):
@@ -154,11 +154,12 @@ def test_two_accumulated_images_are_a_batch_of_two(cls: type) -> None:
 
 
 @pytest.mark.parametrize('option, expected', [
-    (['--accumulate', '2'], 'a step of the optimizer every 2 iterations of 2 images'),
+    (['--grad-accum', '2'], 'an optimizer step every 2 iterations of 2 images'),
     (['--auto-scale-lr'], 'Scaling the original LR by 0.25'),
 ])
-def test_in_training(option: list[str], expected: str, shapes: Path, tmp_path: Path,
-                     run_tool: Callable, capfd: pytest.CaptureFixture[str]) -> None:
+def test_batch_size_options_in_training(option: list[str], expected: str, shapes: Path,
+                                        tmp_path: Path, run_tool: Callable,
+                                        capfd: pytest.CaptureFixture[str]) -> None:
     head = 'sem_fpn'
     run_tool('train', ROOT / f'configs/{head}/xcit_nano_12_p16_slim_shapes.py', *option,
              '--data-root', shapes / LAYOUTS[head], '--work-dir', tmp_path, '--cfg-options',

@@ -1,4 +1,4 @@
-"""Set-up: a failed step says what failed and what to do; a finished one is not repeated."""
+"""Setup: a failed step is reported with advice, and a finished setup is not repeated."""
 from __future__ import annotations
 
 import errno
@@ -20,7 +20,7 @@ from helpers.fake_installers import write_fakes, write_program
 from colonnade.tools import bootstrap as tool
 from colonnade.tools import build_mmcv
 
-WHEEL = (f'onedl-mmcv-2.3.6-torchvision-{tool.digest(tool.MMCV_TOOLS)[:16]}/'
+WHEEL = (f'onedl-mmcv-2.3.6-torchvision-{tool.compute_digest(tool.MMCV_TOOLS)[:16]}/'
          'onedl_mmcv-2.3.6+torchvision-py3-none-any.whl')
 CPU_WHEEL = (f'onedl-mmcv-2.3.6-torch-2.12.1+cu130-cpu-{sys.implementation.cache_tag}-'
              f'{platform.machine()}/onedl_mmcv-2.3.6-any.whl')
@@ -49,28 +49,28 @@ def bootstrap(venv: Path, cache: Path, *options: str,
 def wait_for(path: Path) -> None:
     deadline = time.monotonic() + 20
     while not path.exists():
-        assert time.monotonic() < deadline, f'{path} does not appear'
+        assert time.monotonic() < deadline, f'{path} was not created'
         time.sleep(0.02)
 
 
 @pytest.fixture
 def fakes(tmp_path: Path) -> dict[str, str]:
-    """Environment variables of a set-up that installs nothing."""
+    """Environment variables with fake installers."""
     return write_fakes(tmp_path / 'fakes')
 
 
-def made(tmp_path: Path) -> list[str]:
+def get_builds(tmp_path: Path) -> list[str]:
     return (tmp_path / 'fakes/log').read_text().split()
 
 
-def test_no_compiler(tmp_path: Path) -> None:
+def test_missing_compiler(tmp_path: Path) -> None:
     done = bootstrap(tmp_path / 'venv', tmp_path, COMPILED, PATH=str(tmp_path), CXX='none')
     assert done.returncode == 1
-    assert 'There is no C++ compiler' in done.stderr
+    assert 'COMPILED_MMCV=1 requires a C++ compiler' in done.stderr
     assert 'apt-get install g++' in done.stderr
 
 
-def test_no_compiler_is_needed(tmp_path: Path, fakes: dict[str, str]) -> None:
+def test_setup_without_compiler(tmp_path: Path, fakes: dict[str, str]) -> None:
     (tmp_path / 'bin').mkdir()
     for program in ('basename', 'dirname', 'ln', 'mkdir'):
         (tmp_path / 'bin' / program).symlink_to(shutil.which(program))
@@ -80,10 +80,10 @@ def test_no_compiler_is_needed(tmp_path: Path, fakes: dict[str, str]) -> None:
     assert (tmp_path / 'colonnade' / WHEEL).is_file()
     done = bootstrap(tmp_path / 'venv', tmp_path, COMPILED, **dict(fakes, CXX=sys.executable))
     assert done.returncode == 1
-    assert 'There is no CUDA compiler (nvcc), which COMPILED_MMCV=1 needs' in done.stderr
+    assert 'COMPILED_MMCV=1 requires a CUDA compiler (nvcc) for a GPU' in done.stderr
 
 
-def test_no_room_to_write(tmp_path: Path) -> None:
+def test_unwritable_folder(tmp_path: Path) -> None:
     (tmp_path / 'file').touch()
     done = bootstrap(tmp_path / 'file/venv', tmp_path)
     assert done.returncode == 1
@@ -92,7 +92,7 @@ def test_no_room_to_write(tmp_path: Path) -> None:
 
 
 def test_no_network(tmp_path: Path) -> None:
-    """pip's own settings lead nowhere, so that uv itself cannot be had."""
+    """The package index is unreachable, so uv cannot be installed."""
     done = bootstrap(
         tmp_path / 'venv',
         tmp_path / 'cache',
@@ -102,25 +102,25 @@ def test_no_network(tmp_path: Path) -> None:
         PIP_RETRIES='0')
     assert done.returncode == 1
     assert 'installing uv failed' in done.stderr
-    assert 'does it reach a package index?' in done.stderr
+    assert 'reaches a package index' in done.stderr
     assert 'bootstrap.log' in done.stderr
     assert 'Traceback' not in done.stderr
     assert [path.name for path in (tmp_path / 'cache/colonnade').iterdir()] == ['lock']
 
 
-def test_a_failed_step_is_repeated(tmp_path: Path) -> None:
+def test_failed_step_is_repeated(tmp_path: Path) -> None:
     write_program(
         tmp_path / 'colonnade/uv-0.13.8/bin/uv',
         '#!/bin/sh\ntest "$1" = --version || { echo no space left on device >&2; exit 2; }\n')
     for _ in range(2):
         done = bootstrap(tmp_path / 'venv', tmp_path)
         assert done.returncode == 1
-        assert 'making the environment failed (exit code 2)' in done.stderr
+        assert 'creating the environment failed (exit code 2)' in done.stderr
         assert 'no space left on device' in done.stderr
 
 
-def test_a_set_up_makes_everything_once(tmp_path: Path, fakes: dict[str, str]) -> None:
-    """Environments share the wheels; either mmcv replaces the other."""
+def test_everything_is_built_once(tmp_path: Path, fakes: dict[str, str]) -> None:
+    """Environments share wheels, and either mmcv replaces the other."""
     with_gpu = dict(fakes, FAKE_GPUS='9.0', CUDA_HOME='/')
     gpu_wheel = CPU_WHEEL.replace('-cpu-', '-cuda13.0-sm9.0-')
     for venv, options, environ, wheel, is_repeated in (
@@ -136,10 +136,10 @@ def test_a_set_up_makes_everything_once(tmp_path: Path, fakes: dict[str, str]) -
         assert done.stdout == '' or not is_repeated
         assert (tmp_path / venv / 'mmcv').read_text().strip() == Path(wheel).name
         assert (tmp_path / 'cache/colonnade' / wheel).is_file()
-    assert made(tmp_path) == ['uv', 'wheel', 'wheel', 'wheel']
+    assert get_builds(tmp_path) == ['uv', 'wheel', 'wheel', 'wheel']
 
 
-def test_killed_while_uv_is_installed(tmp_path: Path, fakes: dict[str, str]) -> None:
+def test_kill_during_installation_of_uv(tmp_path: Path, fakes: dict[str, str]) -> None:
     process = start(tmp_path / 'venv', tmp_path / 'cache', **fakes, PIP_SECONDS='60')
     wait_for(tmp_path / 'fakes/busy')
     os.killpg(process.pid, signal.SIGKILL)
@@ -151,58 +151,58 @@ def test_killed_while_uv_is_installed(tmp_path: Path, fakes: dict[str, str]) -> 
 
 
 @pytest.mark.parametrize('mode', [0o644, 0o755], ids=['not executable', 'cut off'])
-def test_a_broken_uv_is_replaced(tmp_path: Path, fakes: dict[str, str], mode: int) -> None:
+def test_broken_uv_is_replaced(tmp_path: Path, fakes: dict[str, str], mode: int) -> None:
     uv = tmp_path / 'cache/colonnade/uv-0.13.8/bin/uv'
     write_program(uv, '\x7fELF')
     uv.chmod(mode)
     done = bootstrap(tmp_path / 'venv', tmp_path / 'cache', **fakes)
     assert done.returncode == 0, done.stderr
-    assert made(tmp_path) == ['uv', 'wheel']
+    assert get_builds(tmp_path) == ['uv', 'wheel']
 
 
-def test_a_damaged_wheel_is_made_again(tmp_path: Path, fakes: dict[str, str]) -> None:
+def test_damaged_wheel_is_rebuilt(tmp_path: Path, fakes: dict[str, str]) -> None:
     bootstrap(tmp_path / 'one', tmp_path / 'cache', **fakes)
     wheel = tmp_path / 'cache/colonnade' / WHEEL
-    whole = wheel.read_bytes()
-    flipped = bytes([whole[80] ^ 1])  # in the contents of its first file
-    for damaged in (whole[:-20], whole[:80] + flipped + whole[81:], b''):
+    intact = wheel.read_bytes()
+    flipped = bytes([intact[80] ^ 1])  # in the content of the first file
+    for damaged in (intact[:-20], intact[:80] + flipped + intact[81:], b''):
         wheel.write_bytes(damaged)
         (tmp_path / 'one/fingerprint').unlink()
         done = bootstrap(tmp_path / 'one', tmp_path / 'cache', **fakes)
         assert done.returncode == 0, done.stderr
-        assert f'{wheel} is damaged and is made again' in done.stdout
-        assert len(wheel.read_bytes()) == len(whole)
+        assert f'{wheel} is damaged and will be rebuilt' in done.stdout
+        assert len(wheel.read_bytes()) == len(intact)
 
 
 @pytest.mark.parametrize('other', ['venv', 'venv2'])
-def test_two_at_once(tmp_path: Path, fakes: dict[str, str], other: str) -> None:
+def test_parallel_setups(tmp_path: Path, fakes: dict[str, str], other: str) -> None:
     processes = [
         start(tmp_path / venv, tmp_path / 'cache', **fakes, PIP_SECONDS='1')
         for venv in ('venv', other)
     ]
     outputs = [process.communicate() for process in processes]
     assert [process.returncode for process in processes] == [0, 0], outputs
-    said = ''.join(out for out, _ in outputs)
-    assert said.count('waiting for another set-up, which holds') == 1
-    assert made(tmp_path) == ['uv', 'wheel']
+    output = ''.join(out for out, _ in outputs)
+    assert output.count('waiting for another setup, which holds') == 1
+    assert get_builds(tmp_path) == ['uv', 'wheel']
     assert (tmp_path / other / 'fingerprint').is_file()
 
 
-def test_a_file_system_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-                                     capsys: pytest.CaptureFixture) -> None:
+def test_file_system_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                   capsys: pytest.CaptureFixture) -> None:
 
     def flock(*_: object) -> None:
         raise OSError(errno.ENOLCK, 'No locks available')
 
     monkeypatch.setattr(tool, 'CACHE', tmp_path)
     monkeypatch.setattr(fcntl, 'flock', flock)
-    with tool.one_at_a_time():
+    with tool.lock_cache():
         printed = capsys.readouterr().out
     assert f'warning: {tmp_path}/lock cannot be locked (No locks available)' in printed
 
 
-def test_another_set_up_brings_uv_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where there are no locks."""
+def test_uv_of_parallel_setup_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a file system without locks."""
     home = tmp_path / 'uv-0.13.8'
 
     def run(step: str, command: list[str | Path], *_: object) -> None:
@@ -217,7 +217,7 @@ def test_another_set_up_brings_uv_first(tmp_path: Path, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize(('full', 'hint'), [('venv', 'VENV=...'), ('cache', 'UV_CACHE_DIR=...'),
                                             ('tmp', 'TMPDIR=...')])
-def test_each_disk_has_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: str,
+def test_space_on_each_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: str,
                             hint: str) -> None:
     folders = {name: tmp_path / name for name in ('venv', 'cache', 'tmp')}
     for folder in folders.values():
@@ -225,7 +225,7 @@ def test_each_disk_has_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ful
     free = {str(folder): 100e9 for folder in folders.values()}
     monkeypatch.setattr(tool, 'UV_CACHE', folders['cache'])
     monkeypatch.setattr(tool.tempfile, 'gettempdir', lambda: str(folders['tmp']))
-    monkeypatch.setattr(tool, 'disk', lambda folder: list(free).index(str(folder)))
+    monkeypatch.setattr(tool, 'get_disk', lambda folder: list(free).index(str(folder)))
     monkeypatch.setattr(shutil, 'disk_usage',
                         lambda folder: SimpleNamespace(free=free[str(folder)]))
     tool.check_space(folders['venv'], compiled=True)
@@ -233,33 +233,32 @@ def test_each_disk_has_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ful
     with pytest.raises(tool.SetupError) as error:
         tool.check_space(folders['venv'], compiled=True)
     assert f'0.2 GB are free on the disk of {tmp_path / full}, ' in str(error.value)
-    assert str(error.value).endswith(f'name another place with {hint}')
+    assert str(error.value).endswith(f'choose another folder with {hint}')
 
 
-def refuse(*_: object) -> None:
+def raise_os_error(*_: object) -> None:
     raise OSError(errno.EXDEV, 'Invalid cross-device link')
 
 
-def test_one_disk_has_room_for_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_space_on_one_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tool, 'UV_CACHE', tmp_path)
-    monkeypatch.setattr(tool, 'disk', lambda folder: 0)
+    monkeypatch.setattr(tool, 'get_disk', lambda folder: 0)
     monkeypatch.setattr(shutil, 'disk_usage', lambda folder: SimpleNamespace(free=6.1e9))
     monkeypatch.delenv('UV_LINK_MODE', raising=False)
-    with pytest.raises(tool.SetupError, match='6.1 GB are free .* 7.4 GB are needed'):
+    with pytest.raises(tool.SetupError, match='6.1 GB are free .* 7.4 GB are required'):
         tool.check_space(tmp_path, compiled=False)
-    with pytest.raises(tool.SetupError, match='7.8 GB are needed'):
+    with pytest.raises(tool.SetupError, match='7.8 GB are required'):
         tool.check_space(tmp_path, compiled=True)
     monkeypatch.setenv('UV_LINK_MODE', 'copy')
-    with pytest.raises(tool.SetupError, match='14 GB are needed'):
+    with pytest.raises(tool.SetupError, match='14 GB are required'):
         tool.check_space(tmp_path, compiled=False)
     monkeypatch.delenv('UV_LINK_MODE')
-    monkeypatch.setattr(tool.os, 'link', refuse)
-    with pytest.raises(tool.SetupError, match='14.4 GB are needed'):
+    monkeypatch.setattr(tool.os, 'link', raise_os_error)
+    with pytest.raises(tool.SetupError, match='14.4 GB are required'):
         tool.check_space(tmp_path, compiled=True)
     (tmp_path / 'torch').touch()
-    monkeypatch.setattr(tool, 'disk_blocks', lambda path: 6e9 / 512)
-    tool.check_space(
-        tmp_path, compiled=True)  # of an environment that is there, little is made anew
+    monkeypatch.setattr(tool, 'get_num_blocks', lambda path: 6e9 / 512)
+    tool.check_space(tmp_path, compiled=True)
 
 
 @pytest.mark.parametrize(('environ', 'kind'), [
@@ -271,16 +270,15 @@ def test_one_disk_has_room_for_all(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     (dict(TORCH_CUDA_ARCH_LIST='8.0'), 'cpu'),
     (dict(FORCE_CUDA='1'), ''),
 ])
-def test_a_wheel_is_for_the_gpus_it_is_compiled_for(tmp_path: Path, fakes: dict[str, str],
-                                                    environ: dict[str, str], kind: str,
-                                                    monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wheel_key_names_gpus(tmp_path: Path, fakes: dict[str, str], environ: dict[str, str],
+                              kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {**fakes, **environ}.items():
         monkeypatch.setenv(name, value)
     if not kind:
-        with pytest.raises(tool.SetupError, match='without a GPU needs TORCH_CUDA_ARCH_LIST'):
-            tool.compiled_key(tmp_path, tmp_path / 'fakes/python')
+        with pytest.raises(tool.SetupError, match='without a GPU requires TORCH_CUDA_ARCH_LIST'):
+            tool.compute_compiled_key(tmp_path, tmp_path / 'fakes/python')
         return
-    key = tool.compiled_key(tmp_path, tmp_path / 'fakes/python')
+    key = tool.compute_compiled_key(tmp_path, tmp_path / 'fakes/python')
     folder = CPU_WHEEL.replace('-cpu-', f'-{kind}-').partition('/')[0]
     assert folder == f'onedl-mmcv-2.3.6-{key}'
 
@@ -288,10 +286,10 @@ def test_a_wheel_is_for_the_gpus_it_is_compiled_for(tmp_path: Path, fakes: dict[
 @pytest.mark.skipif(
     not (Path(sys.prefix) / 'fingerprint').exists(),
     reason='this environment was not made by tools/bootstrap.py')
-def test_a_finished_one_is_not_repeated(tmp_path: Path) -> None:
-    # the stamp names the Python that made the environment, not the one inside
+def test_finished_setup_is_not_repeated(tmp_path: Path) -> None:
+    # The fingerprint contains the Python that created the environment, not the one in it.
     maker = Path(sys.base_prefix, 'bin', f'python3.{sys.version_info.minor}')
-    options = [COMPILED] if build_mmcv.compiled_operators() else []
+    options = [COMPILED] if build_mmcv.find_compiled_operators() else []
     done = subprocess.run([maker, ROOT / 'tools/bootstrap.py', sys.prefix, *options],
                           env={
                               **os.environ, 'XDG_CACHE_HOME': str(tmp_path),

@@ -24,26 +24,26 @@ PLAIN = {
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
-    """pip's calls; it builds a small wheel, and installs nothing."""
-    found = []
+    """Record calls of pip, and build a small wheel."""
+    recorded = []
 
-    def pip(*arguments: str | Path) -> None:
-        found.append(tuple(map(str, arguments)))
+    def run_pip(*arguments: str | Path) -> None:
+        recorded.append(tuple(map(str, arguments)))
         if arguments[0] == 'wheel':
             folder = arguments[arguments.index('--wheel-dir') + 1]
             with zipfile.ZipFile(folder / 'onedl_mmcv-2.3.6-py3-none-any.whl', 'w') as archive:
                 for name, content in PLAIN.items():
                     archive.writestr(name, content)
 
-    monkeypatch.setattr(build_mmcv, 'pip', pip)
-    return found
+    monkeypatch.setattr(build_mmcv, 'run_pip', run_pip)
+    return recorded
 
 
 @pytest.fixture
 def no_mmcv(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is installed."""
-    monkeypatch.setattr(build_mmcv, 'compiled_operators', lambda: None)
-    monkeypatch.setattr(build_mmcv, 'other_distribution', lambda: None)
+    """Pretend that no mmcv is installed."""
+    monkeypatch.setattr(build_mmcv, 'find_compiled_operators', lambda: None)
+    monkeypatch.setattr(build_mmcv, 'find_other_distribution', lambda: None)
 
 
 @pytest.mark.usefixtures('calls')
@@ -58,7 +58,7 @@ def test_wheel(tmp_path: Path) -> None:
         assert (tmp_path / 'site/mmcv/_ext' / source.name).read_bytes() == source.read_bytes()
     installed = PathDistribution(tmp_path / 'site/onedl_mmcv-2.3.6+torchvision.dist-info')
     assert installed.version == wheel.name.split('-')[1] == '2.3.6+torchvision'
-    assert installed.read_text('METADATA').endswith('\n\nVersion: 2.3.6\n')  # of its description
+    assert installed.read_text('METADATA').endswith('\n\nVersion: 2.3.6\n')  # in its description
     assert sorted(map(str, installed.files)) == sorted(names)
     for file in installed.files:
         if file.name != 'RECORD':
@@ -73,19 +73,19 @@ def test_version_everywhere() -> None:
     assert Requirement(bootstrap.MMCV).specifier.contains(build_mmcv.VERSION + build_mmcv.LABEL)
 
 
-def test_compiled_operators_stay(monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
-                                 calls: list[tuple[str, ...]]) -> None:
+def test_compiled_extension_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+                                    calls: list[tuple[str, ...]]) -> None:
     (tmp_path / 'mmcv').mkdir()
     monkeypatch.setattr(sys, 'path', [str(tmp_path)])
     monkeypatch.setattr(sys, 'modules', {**sys.modules})
     sys.modules.pop('mmcv', None)
     (tmp_path / 'mmcv/__init__.py').touch()
     (tmp_path / 'mmcv/_ext').mkdir()
-    assert build_mmcv.compiled_operators() is None
+    assert build_mmcv.find_compiled_operators() is None
     compiled = tmp_path / 'mmcv/_ext.cpython-311-x86_64-linux-gnu.so'
     compiled.touch()
-    assert build_mmcv.install(replace=False) == (
-        f'{compiled} has the compiled operators: nothing is replaced (--replace does)')
+    assert build_mmcv.install(
+        replace=False) == (f'{compiled} has compiled operators: pass --replace to replace them')
     assert calls == []
     build_mmcv.install(replace=True)
     assert [call[0] for call in calls] == ['wheel', 'install']
@@ -99,21 +99,21 @@ def test_install(calls: list[tuple[str, ...]]) -> None:
 
 
 @pytest.mark.usefixtures('no_mmcv')
-def test_another_distribution_is_in_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(build_mmcv, 'other_distribution', lambda: 'mmcv-lite 2.1.0')
+def test_other_distribution_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build_mmcv, 'find_other_distribution', lambda: 'mmcv-lite 2.1.0')
     with pytest.raises(build_mmcv.BuildError, match='mmcv-lite 2.1.0 .* pip uninstall mmcv-lite'):
         build_mmcv.install(replace=False)
 
 
-def test_a_build_that_found_torch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_build_with_torch_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     name = 'onedl_mmcv-2.3.6-cp311-cp311-linux_x86_64.whl'
-    monkeypatch.setattr(build_mmcv, 'pip', lambda *_: (tmp_path / name).touch())
+    monkeypatch.setattr(build_mmcv, 'run_pip', lambda *_: (tmp_path / name).touch())
     with pytest.raises(build_mmcv.BuildError, match=f'{name} has compiled operators'):
         build_mmcv.build_without_operators(tmp_path)
 
 
 def test_no_network(tmp_path: Path) -> None:
-    said = run_python(
+    output = run_python(
         'tools/build_mmcv.py',
         tmp_path,
         fail=True,
@@ -121,8 +121,8 @@ def test_no_network(tmp_path: Path) -> None:
         PIP_FIND_LINKS='',
         PIP_INDEX_URL='http://127.0.0.1:9/simple',
         PIP_RETRIES='0')
-    assert 'does it reach a package index?' in said
-    assert 'Traceback' not in said
+    assert 'reaches a package index' in output
+    assert 'Traceback' not in output
 
 
 @pytest.mark.parametrize('arguments', [(), ('wheels', '--install'), ('wheels', '--replace')])

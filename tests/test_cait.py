@@ -1,4 +1,4 @@
-"""What CaiT alone has: talking heads by blocks, positions of any grid, weights of other grids."""
+"""CaiT: talking heads in blocks, and positions of other grids."""
 from __future__ import annotations
 
 import logging
@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from colonnade.backbones import CaiT, position_embedding
 from colonnade.backbones.cait import talking_heads
 from colonnade.backbones.cait.talking_heads import MIB, BoundedTalkingHeadAttn
+from colonnade.backbones.kernels.devices import on_meta_device
 from colonnade.backbones.kernels.resampling import resample_positions
-from colonnade.backbones.kernels.without_memory import without_memory
 from colonnade.weights.loading import load_weights, plan_loading
 
 TOKENS, HEADS = 50, 4
@@ -36,7 +36,7 @@ def pair() -> tuple[TalkingHeadAttn, BoundedTalkingHeadAttn, Tensor]:
 
 @pytest.mark.parametrize('training', [False, True])
 @pytest.mark.parametrize('block_size', [1, 7, 25, 49, 50, 1000, None])
-def test_talking_heads_equal_timms(block_size: int | None, training: bool) -> None:
+def test_talking_heads_equal_timm(block_size: int | None, training: bool) -> None:
     theirs, ours, x = pair()
     ours.block_size = block_size
     results = []
@@ -57,8 +57,8 @@ def test_talking_heads_equal_timms(block_size: int | None, training: bool) -> No
     (100., TOKENS),
     (None, TOKENS),
 ])
-def test_the_budget_sets_the_block(budget: float | None, block_size: int,
-                                   monkeypatch: pytest.MonkeyPatch) -> None:
+def test_budget_sets_block_size(budget: float | None, block_size: int,
+                                monkeypatch: pytest.MonkeyPatch) -> None:
     _, ours, x = pair()
     ours.budget = budget
     seen = []
@@ -71,8 +71,7 @@ def test_the_budget_sets_the_block(budget: float | None, block_size: int,
     assert sum(seen) == 2 * TOKENS
 
 
-def test_no_tensor_has_all_pairs_of_tokens() -> None:
-    """Neither forward nor saved for backward."""
+def test_no_tensor_is_quadratic_in_tokens() -> None:
     _, ours, x = pair()
     ours.block_size = 5
     sizes = []
@@ -85,7 +84,6 @@ def test_no_tensor_has_all_pairs_of_tokens() -> None:
 
 @pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16, None])
 def test_talking_heads_in_half_precision(dtype: torch.dtype | None) -> None:
-    """Of their weights, or under autocast."""
     theirs, ours, x = pair()
     exact = theirs(x)
     with torch.no_grad(), torch.autocast('cpu', torch.bfloat16, enabled=dtype is None):
@@ -96,7 +94,7 @@ def test_talking_heads_in_half_precision(dtype: torch.dtype | None) -> None:
     assert (got - exact).abs().max() <= 1.5 * (expected - exact).abs().max()
 
 
-def test_evaluation_in_inference_mode_does_not_hinder_training() -> None:
+def test_training_after_inference_mode() -> None:
     backbone, image = tiny(CaiT), torch.randn(1, 3, 32, 96)
     backbone.pos_embed.requires_grad_(False)
     with torch.inference_mode():
@@ -105,8 +103,7 @@ def test_evaluation_in_inference_mode_does_not_hinder_training() -> None:
     assert backbone.blocks[0].gamma_1.grad.any()
 
 
-def test_positions_are_resized_as_images_are() -> None:
-    """A ramp stays a ramp, whichever way the grid changes."""
+def test_resized_positions_keep_ramp() -> None:
     ramp = torch.linspace(0, 1, 14)[:, None].expand(14, 14).reshape(1, 196, 1)
     for grid in ((28, 20), (7, 9)):
         got = resample_positions(ramp, (14, 14), grid).view(grid)
@@ -118,11 +115,11 @@ def test_positions_are_resized_as_images_are() -> None:
 def published(img_size: int) -> dict[str, Tensor]:
     """A tiny CaiT's file for another size of image."""
     backbone = tiny(CaiT, ARCHS[CaiT] | dict(img_size=img_size))
-    state = backbone._build(4, num_classes=7).state_dict()
+    state = backbone._build(4, drop_path_rate=0., num_classes=7).state_dict()
     return {key: torch.rand_like(value) for key, value in state.items()}
 
 
-def test_positions_of_another_grid_are_resized_and_reported(tmp_path: Path) -> None:
+def test_resizes_and_reports_positions_of_other_grid(tmp_path: Path) -> None:
     state = published(96)
     torch.save({'model': {
         f'module.{key}': value
@@ -137,18 +134,6 @@ def test_positions_of_another_grid_are_resized_and_reported(tmp_path: Path) -> N
     assert torch.equal(same.pos_embed, state['pos_embed'])
 
 
-def test_a_whole_models_positions_are_resized_too(tmp_path: Path) -> None:
-    """By our entrance, and by OpenMMLab's own loader."""
-    finer = nn.ModuleDict(dict(backbone=tiny(CaiT, img_size=96)))
-    expected = resample_positions(finer.backbone.pos_embed, (6, 6), (4, 4))
-    torch.save(dict(state_dict=finer.state_dict()), tmp_path / 'a.pth')
-    for load in (load_weights, load_checkpoint):
-        model = nn.ModuleDict(dict(backbone=tiny(CaiT)))
-        nn.init.zeros_(model.backbone.pos_embed)
-        load(model, str(tmp_path / 'a.pth'))
-        assert torch.equal(model.backbone.pos_embed, expected)
-
-
 @pytest.mark.parametrize('arch, timms', [
     ('xxs24_224', 'cait_xxs24_224'),
     ('xxs36_224', 'cait_xxs36_224'),
@@ -156,11 +141,11 @@ def test_a_whole_models_positions_are_resized_too(tmp_path: Path) -> None:
     ('xxs24', 'cait_xxs24_384'),
     ('m48', 'cait_m48_448'),
 ])
-def test_published_files_are_named_and_loaded_as_they_are(arch: str, timms: str,
-                                                          monkeypatch: pytest.MonkeyPatch) -> None:
+def test_published_files_load_without_resizing(arch: str, timms: str,
+                                               monkeypatch: pytest.MonkeyPatch) -> None:
     said = []
     monkeypatch.setattr(position_embedding, 'print_log', lambda text, **_: said.append(text))
-    with without_memory():
+    with on_meta_device():
         state = timm.create_model(timms).state_dict()
         backbone = CaiT(arch)
     assert backbone.describe(state) == backbone.describe() == f'CaiT {arch}'
@@ -169,9 +154,8 @@ def test_published_files_are_named_and_loaded_as_they_are(arch: str, timms: str,
 
 
 @pytest.mark.parametrize('entrance', ['ours', 'whole model', 'load_state_dict'])
-def test_positions_that_are_resized_are_warned_of(entrance: str, tmp_path: Path,
-                                                  monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once, with both grids and with what keeps them."""
+def test_warns_of_resized_positions(entrance: str, tmp_path: Path,
+                                    monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(CaiT.variants.rows, 'tiny_96',
                         ARCHS[CaiT] | dict(img_size=96, patch_size=16, drop_path_rate=0.))
     said = []
@@ -190,42 +174,20 @@ def test_positions_that_are_resized_are_warned_of(entrance: str, tmp_path: Path,
     (level, text), = said
     assert level == logging.WARNING
     assert 'of a 6 x 6 grid (images of 96) is resized to 4 x 4 (images of 64)' in text
-    assert text.endswith("write img_size=96 or arch='tiny_96'")
+    assert text.endswith("set img_size=96 or arch='tiny_96'")
     said.clear()
     tiny(CaiT, img_size=96).load_state_dict(other.state_dict())
     assert said == []
 
 
-@torch.no_grad()
-def test_what_the_warning_says_is_so() -> None:
-    """Positions that were resized to a larger grid and back are not the same."""
-    file = tiny(CaiT).eval()
-    nn.init.normal_(file.pos_embed)
-    larger = tiny(CaiT, img_size=96).eval()
-    larger.load_state_dict(file.state_dict())
-    image = torch.randn(1, 3, 64, 64)
-    assert (larger(image)[0] - file(image)[0]).abs().max() > 0.05 * file(image)[0].abs().max()
-
-
 @pytest.mark.parametrize('shape', [(1, 15, 32), (1, 36, 31), (36, 32)])
-def test_positions_of_no_square_grid_are_refused(shape: tuple[int, ...]) -> None:
+def test_rejects_positions_of_non_square_grid(shape: tuple[int, ...]) -> None:
     state = published(64) | dict(pos_embed=torch.zeros(shape))
     with pytest.raises(ValueError, match=r'of another shape: pos_embed is .* \(1, 16, 32\) in the'):
         plan_loading(tiny(CaiT), state, 'a.pth')
 
 
-@pytest.mark.parametrize('kwargs, message', [
-    (dict(img_size=100), 'img_size must be a multiple of patch_size 16, got 100'),
-    (dict(attn_block_size=0), 'attn_block_size must be positive, got 0'),
-    (dict(attn_budget=-1.), 'attn_budget must be positive'),
-    (dict(attn_block_size=4, attn_budget=1.), 'attn_budget has no effect beside attn_block_size'),
-])
-def test_wrong_arguments(kwargs: dict, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        tiny(CaiT, **kwargs)
-
-
-def test_the_papers_drop_rates_are_the_defaults() -> None:
-    with without_memory():
+def test_default_drop_rates_are_those_of_paper() -> None:
+    with on_meta_device():
         assert CaiT('s36').blocks[0].drop_path.drop_prob == 0.2
         assert CaiT('s36', drop_path_rate=0.).blocks[0].drop_path.__class__ is nn.Identity

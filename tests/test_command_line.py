@@ -1,4 +1,4 @@
-"""What the tools' command lines share."""
+"""Common parts of all command lines."""
 from __future__ import annotations
 
 import argparse
@@ -24,7 +24,7 @@ COMMANDS = (*TOOLS, 'demo')
 
 @dataclass
 class Convert:
-    """A command with a positional argument behind flags."""
+    """Command with a positional argument after flags."""
     amp: bool | str = amp_option()
     config: str = argument('a config')
 
@@ -36,31 +36,31 @@ class Convert:
     ImageError('no such class'),
     ModelError('no such class'),
 ])
-def test_users_errors_end_the_program(error: Exception, capsys: pytest.CaptureFixture[str]) -> None:
+def test_user_errors(error: Exception, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match='^train: no such class$'), report_user_errors('train'):
         raise error
     assert not capsys.readouterr().err
 
 
 @pytest.mark.parametrize('kind', [ValueError, OSError, KeyError, FloatingPointError])
-def test_errors_of_somebodys_code_pass(kind: type[Exception]) -> None:
+def test_other_errors_are_raised(kind: type[Exception]) -> None:
     with pytest.raises(kind) as caught, report_user_errors('train'):
         raise kind('theirs')
     assert type(caught.value) is kind
 
 
-def test_the_traceback_of_somebodys_code_stands_before_the_message(
-        capsys: pytest.CaptureFixture[str]) -> None:
+def test_traceback_of_user_code(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match='^train: the head fails$'), report_user_errors('train'):
         try:
             int('theirs')
         except ValueError as error:
             raise UserCodeError('the head fails') from error
-    said = capsys.readouterr().err
-    assert said.startswith('Traceback') and __file__ in said and said.endswith("'theirs'\n")
+    output = capsys.readouterr().err
+    assert output.startswith('Traceback') and __file__ in output
+    assert output.endswith("'theirs'\n")
 
 
-def test_files_that_cannot_be_opened_are_named(tmp_path: Path) -> None:
+def test_missing_files(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match=rf"^train: \[Errno 2\] .*: '{tmp_path}/a'$"), \
             report_user_errors('train'), file_errors():
         open(tmp_path / 'a')
@@ -73,14 +73,13 @@ def test_files_that_cannot_be_opened_are_named(tmp_path: Path) -> None:
     (['--amp', '--amp-dtype', 'float16'], 'float16'),
     (['--amp-dtype', 'float16', '--amp'], 'float16'),
 ])
-def test_half_precision_takes_no_positional(options: list[str], expected: bool | str) -> None:
-    found = parse_options(argparse.ArgumentParser(), Convert, words=[*options, 'a.py'])
-    assert found.amp == expected
+def test_amp_options(options: list[str], expected: bool | str) -> None:
+    args = parse_options(argparse.ArgumentParser(), Convert, words=[*options, 'a.py'])
+    assert args.amp == expected
 
 
-def test_a_broken_package_is_no_users_error(tmp_path: Path,
+def test_broken_package_is_not_a_user_error(tmp_path: Path,
                                             monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its traceback says which package it is."""
     (tmp_path / 'broken_package.py').write_text('raise ValueError("numpy.dtype size changed")')
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ValueError, match='size changed'), report_user_errors('train'):
@@ -95,8 +94,7 @@ def test_a_misspelt_config(tmp_path: Path) -> None:
         find_config(tmp_path / 'nowhere/a.py')
 
 
-def test_help_imports_nothing_that_takes_time() -> None:
-    """For all tools in one process: only what is imported counts, not a time."""
+def test_help_without_slow_imports() -> None:
     code = f"""
 import sys
 from importlib import import_module
@@ -111,21 +109,21 @@ print(*sorted({{'torch', 'mmengine', 'mmdet', 'numpy'}} & sys.modules.keys()), '
     assert run_python('-c', code).endswith('\nare imported\n')
 
 
-@pytest.mark.parametrize('given, expected', [
+@pytest.mark.parametrize('variables, expected', [
     ({}, SPINS),
     (dict(GOMP_SPINCOUNT='7'), '7'),
     (dict(OMP_WAIT_POLICY='ACTIVE'), 'None'),
 ])
-def test_idle_threads_sleep_soon_unless_the_user_chose(given: dict[str, str], expected: str,
-                                                       monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spin_count(variables: dict[str, str], expected: str,
+                    monkeypatch: pytest.MonkeyPatch) -> None:
     for name in WAITING:
         monkeypatch.delenv(name, raising=False)
     code = 'import os; from colonnade.tools import train; print(os.getenv("GOMP_SPINCOUNT"))'
-    assert run_python('-c', code, **given) == f'{expected}\n'
+    assert run_python('-c', code, **variables) == f'{expected}\n'
 
 
-def test_nothing_is_set_too_late(monkeypatch: pytest.MonkeyPatch) -> None:
-    """libgomp has read its variables when torch is imported."""
+def test_spin_count_is_not_set_after_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """libgomp reads the variable when torch is imported."""
     for name in WAITING:
         monkeypatch.delenv(name, raising=False)
     assert 'torch' in sys.modules
@@ -142,8 +140,7 @@ def test_nothing_is_set_too_late(monkeypatch: pytest.MonkeyPatch) -> None:
     ('serve', ['no.pth']),
     ('package', ['no.pth', '--out', 'new']),
 ])
-def test_missing_weights_are_refused_before_torch_is_imported(tool: str,
-                                                              arguments: list[str]) -> None:
+def test_missing_weights_are_reported_without_torch(tool: str, arguments: list[str]) -> None:
     words = [tool, str(config('sem_fpn')), *arguments]
     printed = run_python(
         '-c', f"""

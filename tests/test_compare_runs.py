@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from colonnade.common.plots import COLORS
+from colonnade.evaluation.plots import COLORS
 from colonnade.visualization.html_pages import Table
 from colonnade.visualization.run_report.comparison import (compare_runs, compare_samples,
                                                            plot_metrics, read_runs)

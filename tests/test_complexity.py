@@ -15,11 +15,11 @@ from helpers.backbones import tiny
 from torch import nn
 
 from colonnade.backbones import CaiT, ResMLP, XCiT
-from colonnade.backbones.kernels.without_memory import without_memory
+from colonnade.backbones.kernels.devices import on_meta_device
 from colonnade.evaluation.benchmark.model_profile import Stopwatch, format_parts
-from colonnade.models.complexity import (backbone_rows, build, classifier_complexity,
-                                         count_parameters, multiply_adds, parts_of, total_of,
-                                         whole_model_rows)
+from colonnade.models.complexity import (build_from_file, count_classifier, count_multiply_adds,
+                                         count_parameters, iter_backbone_rows, iter_model_rows,
+                                         iter_parts, sum_parts)
 
 MMDET = Path(find_spec('mmdet').origin).parent / '.mim/configs'
 
@@ -37,7 +37,7 @@ def test_count_every_matmul() -> None:
             image = torch.empty(1, 3, 64, 64)
             deep, shallow = (tiny(cls, out_indices=(last, )).eval().requires_grad_(False)
                              for last in (3, 2))  # yapf: disable
-        return multiply_adds(deep, image)[0] - multiply_adds(shallow, image)[0]
+        return count_multiply_adds(deep, image)[0] - count_multiply_adds(shallow, image)[0]
 
     def count_linear(tokens: int) -> int:
         return linear(tokens, 32, 96) + linear(tokens, 32, 32) + linear(tokens, 32, 128, 32)
@@ -55,15 +55,15 @@ def test_count_every_matmul() -> None:
     'upernet/resmlp_nano_12_slim_shapes'
 ])
 def test_parts_sum_up_to_model(name: str) -> None:
-    model, _ = build(ROOT / f'configs/{name}.py')
-    parts = list(parts_of(model, 128, 128))
-    assert total_of(parts).parameters == count_parameters(model)
+    model, _ = build_from_file(ROOT / f'configs/{name}.py')
+    parts = list(iter_parts(model, 128, 128))
+    assert sum_parts(parts).parameters == count_parameters(model)
     assert all(part.multiply_adds or part.name == 'auxiliary_head' for part in parts)
 
 
 @pytest.mark.slow
 def test_counts_match_papers_backbones() -> None:
-    rows = list(backbone_rows())
+    rows = list(iter_backbone_rows())
     assert len(rows) == 14 * 2 + 9 * 3
     for name, quantity, ours, paper in rows:
         digit = 0.5 if name.startswith('XCiT') and 'parameters' in quantity else 0.05
@@ -75,7 +75,7 @@ def test_counts_match_papers_backbones() -> None:
 
 
 def test_counts_match_papers_models() -> None:
-    rows = list(whole_model_rows())
+    rows = list(iter_model_rows())
     assert len(rows) == 24
     for name, _, ours, paper in rows:
         assert ours == paper, name
@@ -91,9 +91,9 @@ def test_metafiles_match_counts() -> None:
     assert len({model['Config'] for model in models}) == 24
     readme = (ROOT / 'README.md').read_text()
     for described in models:
-        model, _ = build(ROOT / described['Config'])
+        model, _ = build_from_file(ROOT / described['Config'])
         metadata = described['Metadata']
-        total = total_of(list(parts_of(model, *metadata['Input Size'])))
+        total = sum_parts(list(iter_parts(model, *metadata['Input Size'])))
         assert metadata['Parameters'] == total.parameters, described['Name']
         assert metadata['FLOPs'] == total.multiply_adds, described['Name']
         metrics = [str(v) for result in described['Results'] for v in result['Metrics'].values()]
@@ -104,8 +104,8 @@ def test_metafiles_match_counts() -> None:
 
 def test_count_classifier() -> None:
     """timm lists 15.35 M and 3.01 G for resmlp_12_224."""
-    with without_memory():
-        parameters, work = classifier_complexity(ResMLP('s12'), 224)
+    with on_meta_device():
+        parameters, work = count_classifier(ResMLP('s12'), 224)
     assert (round(parameters / 1e6, 2), round(work / 1e9, 2)) == (15.35, 3.01)
 
 
@@ -115,8 +115,8 @@ MODEL = f'_base_ = {str(ROOT / XCIT)!r}\nmodel = dict(backbone=dict({{}}))\n'
 
 @pytest.mark.parametrize('config, arguments, message', [
     (XCIT, ['--size', 8, 64], r'images must be at least 16 x 16 \(one patch\), got 8 x 64'),
-    (XCIT, ['--size', 0, 64], '--size must be two positive numbers of pixels, got 0 64'),
-    (XCIT, ['--size', 64, -16], '--size must be two positive numbers of pixels, got 64 -16'),
+    (XCIT, ['--size', 0, 64], '--size must be two positive integers, got 0 64'),
+    (XCIT, ['--size', 64, -16], '--size must be two positive integers, got 64 -16'),
     ('no.py', [], 'no config file no.py'),
     ('setup.cfg', [], 'setup.cfg is no config'),
     ('a = 1', [], 'is no config of a detector or segmenter'),
@@ -125,7 +125,7 @@ MODEL = f'_base_ = {str(ROOT / XCIT)!r}\nmodel = dict(backbone=dict({{}}))\n'
     (MODEL.format("type='XCiT', arch='small'"), [], "XCiT has no arch 'small'"),
     (MODEL.format("type='XCiT', archs='small_12_p16'"), [], "cannot be built: .*'archs'"),
     ('mmdet::sparse_rcnn/sparse-rcnn_r50_fpn_1x_coco.py', [],
-     r'model.rpn_head \(EmbeddingRPNHead\) cannot be counted by itself: '),
+     r'model.rpn_head \(EmbeddingRPNHead\) cannot be counted separately: '),
 ])
 def test_invalid_configs_and_options(config: str, arguments: list, message: str, run_tool: Callable,
                                      tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""What does not fit in a config, or to the data, is named before anything is loaded."""
+"""Inconsistent configs are reported before anything is loaded."""
 from __future__ import annotations
 
 import json
@@ -14,13 +14,14 @@ from mmengine.config import Config, ConfigDict
 from mmengine.registry import MODELS
 from mmseg.evaluation import IoUMetric
 
-from colonnade.engine.training import TrainOptions, training_settings
+from colonnade.engine.training import TrainOptions, load_training_settings
 from colonnade.recipes.config_report import examine
-from colonnade.settings.checks.all_checks import check_config, findings
-from colonnade.settings.config_types import check_types, kind_problems
-from colonnade.settings.dataset_paths import (categories_of, check_dataset, evaluators,
-                                              find_datasets, paths_of, redirect_data_root)
-from colonnade.settings.findings import errors_of
+from colonnade.settings.checks.all_checks import check_config, find_problems
+from colonnade.settings.config_types import check_types, find_type_errors
+from colonnade.settings.dataset_paths import (check_dataset, find_datasets, get_dataset_paths,
+                                              iter_evaluators, read_category_names,
+                                              redirect_data_root)
+from colonnade.settings.findings import get_errors
 from colonnade.settings.reading import check_metrics, read_config
 
 RECIPES = [
@@ -30,25 +31,26 @@ RECIPES = [
 ALL = ('train_dataloader', 'val_dataloader', 'test_dataloader')
 
 
-def checked(path: Path, **changes: Any) -> None:
+def check(path: Path, **changes: Any) -> None:
     cfg = copy_config(path)
     cfg.merge_from_dict(changes)
     check_config(cfg, ALL)
 
 
 @pytest.mark.parametrize('path', RECIPES, ids=lambda path: f'{path.parent.name}/{path.stem}')
-def test_our_configs_fit(path: Path) -> None:
-    """Also without a warning; tests of faults look at every config."""
-    assert not findings(read_config(path), ALL)
+def test_shipped_configs_have_no_findings(path: Path) -> None:
+    """Slow tests check all configs."""
+    assert not find_problems(read_config(path), ALL)
 
 
-def test_pyramids_take_no_prefix_tokens() -> None:
-    with pytest.raises(ValueError, match='prefix_tokens is True, and ColumnarPyramid takes maps'):
-        checked(ROOT / 'configs/sem_fpn/plain_vit_nano_12_slim_shapes.py',
-                **{'model.backbone.return_prefix_tokens': True})  # yapf: disable
+def test_pyramid_rejects_prefix_tokens() -> None:
+    with pytest.raises(
+            ValueError, match='prefix_tokens is True, and ColumnarPyramid accepts feature maps'):
+        check(ROOT / 'configs/sem_fpn/plain_vit_nano_12_slim_shapes.py',
+              **{'model.backbone.return_prefix_tokens': True})  # yapf: disable
 
 
-@pytest.mark.parametrize('head, key, value, says', [
+@pytest.mark.parametrize('head, key, value, message', [
     ('mask_rcnn', 'model.rpn_head.anchor_generator.strides', [3.5, 7, 14, 28, 56],
      r'strides is \[3.5, 7, 14, 28, 56\], and the pyramid gives \[4, 8, 16, 32, 64\]'),
     ('mask_rcnn', 'model.roi_head.bbox_head.num_classes', 80,
@@ -71,22 +73,22 @@ def test_pyramids_take_no_prefix_tokens() -> None:
     ('mask_rcnn', 'model.roi_head.bbox_roi_extractor.featmap_strides', [8, 16, 32, 64],
      r'bbox_roi_extractor.featmap_strides=\[4, 8, 16, 32\]'),
     ('mask_rcnn', 'model.roi_head.mask_roi_extractor.out_channels', 256, 'out_channels=64'),
-    ('upernet', 'train_dataloader.batch_size', 1, 'UPerHead .* normalises one value per image'),
+    ('upernet', 'train_dataloader.batch_size', 1, 'UPerHead .* normalizes one value per image'),
 ])  # yapf: disable
-def test_what_does_not_fit_is_named(head: str, key: str, value: Any, says: str) -> None:
-    with pytest.raises(ValueError, match=says):
-        checked(config(head), **{key: value})
+def test_mismatches_are_reported(head: str, key: str, value: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        check(config(head), **{key: value})
 
 
-def test_advice_is_given_where_classes_differ() -> None:
-    for key, given in (('model.roi_head.bbox_head.num_classes', True), ('model.neck.stride',
-                                                                        False)):
+def test_advice_on_classes() -> None:
+    for key, has_advice in (('model.roi_head.bbox_head.num_classes', True),
+                            ('model.neck.stride', False)):  # yapf: disable
         with pytest.raises(ValueError) as raised:
-            checked(config('mask_rcnn'), **{key: 80})
-        assert ('colonnade create_config writes a config' in str(raised.value)) == given
+            check(config('mask_rcnn'), **{key: 80})
+        assert ('with colonnade create_config' in str(raised.value)) == has_advice
 
 
-def with_simple_pyramid(**settings: Any) -> Config:
+def use_simple_pyramid(**settings: Any) -> Config:
     cfg = copy_config(config('mask_rcnn'))
     neck = dict(type='SimplePyramid', in_channels=128, stride=16, out_channels=64) | settings
     cfg.model.neck = Config(dict(a=neck)).a
@@ -94,11 +96,11 @@ def with_simple_pyramid(**settings: Any) -> Config:
     return cfg
 
 
-def test_a_simple_pyramid_fits() -> None:
-    check_config(with_simple_pyramid(), ALL)
+def test_simple_pyramid_matches() -> None:
+    check_config(use_simple_pyramid(), ALL)
 
 
-@pytest.mark.parametrize('settings, says', [
+@pytest.mark.parametrize('settings, message', [
     (dict(in_channels=64),
      'embed_dim of XCiT nano_12_p16 is 128 .*: set model.neck.in_channels=128'),
     (dict(stride=8), 'patch_size of XCiT nano_12_p16 is 16 .*: set model.neck.stride=16'),
@@ -107,25 +109,25 @@ def test_a_simple_pyramid_fits() -> None:
     (dict(out_strides=[8, 16, 32]), r'anchor_generator.strides=\[8, 16, 32, 64, 128\]'),
     (dict(fpn=dict(type='FPN')), r'model.neck \(SimplePyramid\) has no setting fpn'),
 ])
-def test_a_simple_pyramid_that_does_not_fit(settings: dict, says: str) -> None:
-    with pytest.raises(ValueError, match=says):
-        check_config(with_simple_pyramid(**settings), ALL)
+def test_simple_pyramid_mismatches(settings: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        check_config(use_simple_pyramid(**settings), ALL)
 
 
-def test_all_of_it_is_listed() -> None:
+def test_all_errors_are_listed() -> None:
     with pytest.raises(ValueError) as error:
-        checked(
+        check(
             config('sem_fpn'), **{
                 'model.neck.in_channels': 7,
                 'model.decode_head.num_classes': 150,
                 'model.neck.stride': 8
             })
-    assert str(error.value).count('\n') == 4  # the last is advice on classes
+    assert str(error.value).count('\n') == 4  # the last line is the advice on classes
 
 
 @pytest.mark.parametrize('kind, patch_size', [('CaiT', 12), ('ResMLP', 12)])
-def test_backbones_of_other_patches_and_images_fit(kind: str, patch_size: int) -> None:
-    """img_size stands beside arch, and 224, the table's, is no multiple of 12."""
+def test_other_patch_and_image_sizes(kind: str, patch_size: int) -> None:
+    """img_size overrides 224 of the architecture, which is not a multiple of 12."""
     cfg = copy_config(config('sem_fpn'))
     arch = dict(embed_dim=128, depth=4, patch_size=patch_size)
     cfg.model.backbone = dict(
@@ -137,10 +139,10 @@ def test_backbones_of_other_patches_and_images_fit(kind: str, patch_size: int) -
 
 
 @pytest.mark.parametrize('head, key, value', [
-    # backbones of others
+    # third-party backbones
     ('sem_fpn', 'model.backbone', dict(type='ResNet', depth=50)),
     ('sem_fpn', 'model.backbone', dict(type='mmdet.SwinTransformer')),
-    # heads that take levels otherwise
+    # heads that read levels differently
     ('upernet', 'model.decode_head',
      dict(type='Mask2FormerHead', in_channels=[128] * 4, num_classes=4)),
     ('upernet', 'model.decode_head',
@@ -154,7 +156,7 @@ def test_backbones_of_other_patches_and_images_fit(kind: str, patch_size: int) -
     # one image a process suffices where norms are synchronised
     ('upernet', '', dict(train_dataloader=dict(batch_size=1), launcher='pytorch')),
 ])  # yapf: disable
-def test_what_is_not_known_is_left_alone(head: str, key: str, value: Any) -> None:
+def test_unknown_modules_are_not_checked(head: str, key: str, value: Any) -> None:
     cfg = read_config(config(head))
     if not key:
         cfg.merge_from_dict(value)
@@ -167,7 +169,7 @@ def test_what_is_not_known_is_left_alone(head: str, key: str, value: Any) -> Non
 
 
 @pytest.mark.parametrize('kind', ['SOLOHead', 'DecoupledSOLOLightHead', 'SOLOV2Head'])
-def test_solo_states_the_strides_of_levels_that_it_resizes(kind: str) -> None:
+def test_strides_of_solo_heads(kind: str) -> None:
     cfg = copy_config(config('mask_rcnn'))
     head = dict(type=kind, num_classes=3, in_channels=64, strides=[8, 8, 16, 32, 32])
     cfg.model = ConfigDict(
@@ -178,23 +180,23 @@ def test_solo_states_the_strides_of_levels_that_it_resizes(kind: str) -> None:
         check_config(cfg, ALL)
 
 
-@pytest.mark.parametrize('classes, says', [
+@pytest.mark.parametrize('classes, message', [
     (('disc', 'square', 'star'), r'metainfo.classes has star, and the categories of .*train2017.*'
      'are disc, square, triangle'),
     (('triangle', 'square', 'disc'),
      'must be in the order of the categories .*: disc, square, tri'),
 ])
-def test_classes_that_the_file_has_not(classes: tuple[str, ...], says: str, shapes: Path) -> None:
+def test_classes_that_the_annotations_lack(classes: tuple[str, ...], message: str,
+                                           shapes: Path) -> None:
     cfg = copy_config(config('mask_rcnn'))
     redirect_data_root(cfg, shapes / 'coco')
     for _, dataset in find_datasets(cfg):
         dataset.metainfo.classes = classes
-    with pytest.raises(ValueError, match=says):
+    with pytest.raises(ValueError, match=message):
         check_config(cfg, ALL)
 
 
-def test_classes_in_a_file_of_their_own(shapes: Path, tmp_path: Path) -> None:
-    """As mmengine reads them."""
+def test_classes_in_a_file(shapes: Path, tmp_path: Path) -> None:
     (tmp_path / 'classes.txt').write_text('disc\nsquare\ntriangle\n')
     cfg = copy_config(config('mask_rcnn'))
     redirect_data_root(cfg, shapes / 'coco')
@@ -206,7 +208,7 @@ def test_classes_in_a_file_of_their_own(shapes: Path, tmp_path: Path) -> None:
         check_config(cfg, ALL)
 
 
-def test_data_sets_without_a_file_are_left_alone(tmp_path: Path) -> None:
+def test_datasets_without_annotation_file(tmp_path: Path) -> None:
     for paths in (dict(data_prefix=dict(img=str(tmp_path))), dict(data_root=str(tmp_path))):
         cfg = copy_config(config('mask_rcnn'))
         cfg.train_dataloader.dataset = Config(
@@ -222,75 +224,74 @@ def test_data_sets_without_a_file_are_left_alone(tmp_path: Path) -> None:
     (dict(categories=None), None),
     ([], None),
 ])
-def test_categories_of_a_file(content: Any, names: list[str] | None, tmp_path: Path) -> None:
+def test_read_category_names(content: Any, names: list[str] | None, tmp_path: Path) -> None:
     (tmp_path / 'a.json').write_text(json.dumps(content))
-    assert categories_of(tmp_path / 'a.json') == names
+    assert read_category_names(tmp_path / 'a.json') == names
     (tmp_path / 'a.json').write_text('')
-    assert categories_of(tmp_path / 'a.json') is None
+    assert read_category_names(tmp_path / 'a.json') is None
 
 
-def run_train(run_tool: Callable, capsys: pytest.CaptureFixture[str], *arguments: Any) -> str:
+def fail_training(run_tool: Callable, capsys: pytest.CaptureFixture[str], *arguments: Any) -> str:
     with pytest.raises(SystemExit) as stopped:
         run_tool('train', *arguments)
     return f'{capsys.readouterr().err}{stopped.value}'
 
 
-@pytest.mark.parametrize('option, says', [
+@pytest.mark.parametrize('option, message', [
     ('model.backbone.out_indices=[1,2,3,12]', 'out_indices must be block numbers in -12 ... 11'),
     ('model.backbone.type=Xcitt', 'type Xcitt is not known; did you mean XCiT'),
     ('model.decode_head.num_classes=7', 'decode_head.num_classes is 7'),
     ('model.backbone.frozen_stages=99', 'frozen_stages must be in -1 ... 12, got 99'),
-    ('train_cfg.max_iters=two', "train_cfg.max_iters: it is a number, 500, got 'two'"),
+    ('train_cfg.max_iters=two', "train_cfg.max_iters: expected a number such as 500, got 'two'"),
     ('model.neck.fpn.out_channel=7', 'did you mean model.neck.fpn.out_channels?'),
     ('model.backbone.arch=nano', "XCiT has no arch 'nano'"),
     ('val_evaluator.type=IoUMetrik', 'the type IoUMetrik is not known; did you mean IoUMetric'),
 ])
-def test_the_tools_say_it_in_a_line(option: str, says: str, shapes: Path, tmp_path: Path,
-                                    run_tool: Callable, capsys: pytest.CaptureFixture[str]) -> None:
-    said = run_train(run_tool, capsys, config('sem_fpn'), '--data-root', shapes / 'ade',
-                     '--work-dir', tmp_path / 'run', '--cfg-options', option)
-    assert said.startswith('train: ') and says in said and 'Traceback' not in said
+def test_errors_in_one_line(option: str, message: str, shapes: Path, tmp_path: Path,
+                            run_tool: Callable, capsys: pytest.CaptureFixture[str]) -> None:
+    output = fail_training(run_tool, capsys, config('sem_fpn'), '--data-root', shapes / 'ade',
+                           '--work-dir', tmp_path / 'run', '--cfg-options', option)
+    assert output.startswith('train: ') and message in output and 'Traceback' not in output
 
 
-@pytest.mark.parametrize('model, says', [
+@pytest.mark.parametrize('model, message', [
     ('backbone=dict(dorp_path_rate=0.1)',
      'model.backbone (XCiT) has no setting dorp_path_rate; did you mean drop_path'),
     ('decode_head=dict(chanels=7)',
      'model.decode_head (FPNHead) has no setting chanels; did you mean channels?'),
     ('decode_head=dict(of_others=7)', "unexpected keyword argument 'of_others'"),
 ])
-def test_unknown_settings_of_a_config_file(model: str, says: str, shapes: Path, tmp_path: Path,
+def test_unknown_settings_in_a_config_file(model: str, message: str, shapes: Path, tmp_path: Path,
                                            run_tool: Callable,
                                            capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path /
      'own.py').write_text(f'_base_ = {str(config("sem_fpn"))!r}\nmodel = dict({model})\n')
-    said = run_train(run_tool, capsys, tmp_path / 'own.py', '--data-root', shapes / 'ade',
-                     '--work-dir', tmp_path / 'run')
-    assert says in said
-    if 'of_others' in says:
-        assert said.startswith('train: a part of the config cannot be built: ')
+    output = fail_training(run_tool, capsys, tmp_path / 'own.py', '--data-root', shapes / 'ade',
+                           '--work-dir', tmp_path / 'run')
+    assert message in output
+    if 'of_others' in message:
+        assert output.startswith('train: a part of the config cannot be built: ')
 
 
-@pytest.mark.parametrize('text, says', [
+@pytest.mark.parametrize('text, message', [
     ('_base_ = "nowhere.py"', 'cannot be read'),
     ('model = dict(', 'cannot be read: SyntaxError'),
     ('a = b', 'cannot be read: NameError'),
     ('from mmengine.config import read_base\nwith read_base():\n    from .nowhere import *',
      'cannot be read: ConfigParsingError'),
     ('raise ValueError("set DATA")', 'cannot be read: ValueError: set DATA'),
-    ('a = 1', 'is no config of a detector or segmenter'),
-    ('model = dict()\ndefault_scope = "mmpretrain"', 'is no config of a detector or segmenter'),
+    ('a = 1', 'is not a config of a detector or segmenter'),
+    ('model = dict()\ndefault_scope = "mmpretrain"', 'is not a config of a detector or segmenter'),
     ('custom_imports = dict(imports=["no_such_module"])', 'cannot be read: ImportError'),
 ])
-def test_files_that_are_no_configs(text: str, says: str, tmp_path: Path, run_tool: Callable,
-                                   capsys: pytest.CaptureFixture[str]) -> None:
+def test_files_that_are_not_configs(text: str, message: str, tmp_path: Path, run_tool: Callable,
+                                    capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / 'own.py').write_text(text)
-    assert says in run_train(run_tool, capsys, tmp_path / 'own.py')
+    assert message in fail_training(run_tool, capsys, tmp_path / 'own.py')
 
 
 @pytest.mark.parametrize('kind', ['IoUMetric', 'mmseg.IoUMetric', 'mmdet.CocoMetric', IoUMetric])
-def test_metrics_that_mmengine_finds(kind: str | type) -> None:
-    """Also of another library, and as a class; those of tests are not looked at before training."""
+def test_known_metrics(kind: str | type) -> None:
     cfg = copy_config(config('sem_fpn'))
     cfg.merge_from_dict({'val_evaluator.type': kind, 'test_evaluator.type': 'Unknown'})
     check_metrics(cfg, 'val_evaluator')
@@ -298,7 +299,7 @@ def test_metrics_that_mmengine_finds(kind: str | type) -> None:
         check_metrics(cfg, 'test_evaluator')
 
 
-def test_evaluators_of_a_kind_of_their_own() -> None:
+def test_custom_evaluators() -> None:
     cfg = copy_config(config('mask_rcnn'))
     cfg.val_evaluator = dict(
         type='MultiDatasetsEvaluator', metrics=[cfg.val_evaluator], dataset_prefixes=['drawn'])
@@ -310,21 +311,21 @@ def test_evaluators_of_a_kind_of_their_own() -> None:
             check_metrics(cfg, 'test_evaluator')
 
 
-# where the data lie
+# paths of datasets
 
 
 def data_config(data_root: str | None, ann_file: str = 'annotations/a.json') -> Config:
     dataset = dict(type='CocoDataset', data_root=data_root, ann_file=ann_file,
                    data_prefix=dict(img='images/'))  # yapf: disable
-    where = ann_file if not data_root else f'{data_root}/{ann_file}'
+    path = ann_file if not data_root else f'{data_root}/{ann_file}'
     return Config(
         dict(
             train_dataloader=dict(dataset=dataset),
-            val_evaluator=dict(type='CocoMetric', metric='bbox', ann_file=where)))
+            val_evaluator=dict(type='CocoMetric', metric='bbox', ann_file=path)))
 
 
 @pytest.mark.parametrize('old_root', ['', None, 'data/coco', 'data/coco/'])
-def test_a_new_data_root(old_root: str | None, tmp_path: Path) -> None:
+def test_redirect_data_root(old_root: str | None, tmp_path: Path) -> None:
     cfg = data_config(old_root)
     redirect_data_root(cfg, tmp_path)
     assert cfg.train_dataloader.dataset.data_root == str(tmp_path)
@@ -339,21 +340,20 @@ def test_a_new_data_root(old_root: str | None, tmp_path: Path) -> None:
     (('a.json', ), 'images', ['/x/a.json', '/x/images']),
     (None, None, []),
 ])
-def test_paths_of_own_data_sets(ann_file: Any, prefix: Any, paths: list[str]) -> None:
-    """Which may read several files."""
+def test_paths_of_custom_datasets(ann_file: Any, prefix: Any, paths: list[str]) -> None:
     dataset = ConfigDict(data_root='/x', ann_file=ann_file, data_prefix=prefix)
-    assert paths_of(dataset) == paths
+    assert get_dataset_paths(dataset) == paths
 
 
-def test_absolute_paths_stay(tmp_path: Path) -> None:
+def test_absolute_paths_are_kept(tmp_path: Path) -> None:
     cfg = data_config('', '/somewhere/a.json')
     redirect_data_root(cfg, tmp_path)
     assert cfg.val_evaluator.ann_file == '/somewhere/a.json'
 
 
 @pytest.mark.parametrize('inside', [True, False])
-def test_the_folder_above_the_data_set_will_do(inside: bool, tmp_path: Path) -> None:
-    """ADE20k unpacks to a folder ADEChallengeData2016."""
+def test_data_root_may_be_the_parent_folder(inside: bool, tmp_path: Path) -> None:
+    """ADE20K is unpacked to a folder ADEChallengeData2016."""
     cfg = read_config(ROOT / 'configs/sem_fpn/xcit_small_12_p16_80k_ade20k.py')
     folder = tmp_path / 'ADEChallengeData2016'
     for kind in ('images', 'annotations'):
@@ -364,10 +364,10 @@ def test_the_folder_above_the_data_set_will_do(inside: bool, tmp_path: Path) -> 
     check_dataset(cfg, ALL)
 
 
-@pytest.mark.parametrize('text, says', [
+@pytest.mark.parametrize('text, message', [
     ("model = 'x'", 'model must be a dict of settings, got'),
     ("default_hooks = [dict(type='LoggerHook')]", 'default_hooks must be a dict'),
-    ("val_evaluator = 3", 'val_evaluator must be a dict of settings, or a list of them, got 3'),
+    ("val_evaluator = 3", 'val_evaluator must be a dict of settings or a list of dicts, got 3'),
     ("custom_hooks = dict(type='EMAHook')", 'custom_hooks must be a list'),
     ("custom_hooks = ['EMAHook']", r'custom_hooks\[0\] must be a dict of settings'),
     ("train_dataloader = dict(dataset=None)", 'train_dataloader.dataset must be a dict'),
@@ -379,19 +379,19 @@ def test_the_folder_above_the_data_set_will_do(inside: bool, tmp_path: Path) -> 
      "type='ADE20KDataset', pipeline=['Mosaic'])]))",
      r"train_dataloader.dataset.datasets\[0\].pipeline\[0\] must be a dict .*'Mosaic'"),
     ("train_dataloader = dict(dataset=dict(metainfo=dict(classes=3)))",
-     'train_dataloader.dataset.metainfo.classes must be text or a list of it, got 3'),
+     'train_dataloader.dataset.metainfo.classes must be a string or a list of strings, got 3'),
     ("train_dataloader = dict(dataset=dict(ann_file=['a.txt']))",
-     'train_dataloader.dataset.ann_file must be text, got'),
-    ("train_cfg = dict(max_iters='x')", "train_cfg.max_iters is a number, got 'x'"),
+     'train_dataloader.dataset.ann_file must be a string, got'),
+    ("train_cfg = dict(max_iters='x')", "train_cfg.max_iters must be a number, got 'x'"),
 ])  # yapf: disable
-def test_sections_of_another_kind(text: str, says: str, shapes: Path, tmp_path: Path) -> None:
+def test_sections_of_wrong_type(text: str, message: str, shapes: Path, tmp_path: Path) -> None:
     (tmp_path / 'own.py').write_text(f'_base_ = {str(config("sem_fpn"))!r}\n{text}\n')
     options = TrainOptions(
         tmp_path / 'own.py', data_root=shapes / 'ade', work_dir=tmp_path / 'run', patience=1)
-    with pytest.raises(ValueError, match=says):
-        training_settings(options)
-    if ' must be ' in says:
-        assert re.search(says, str(examine(tmp_path / 'own.py')[0]))
+    with pytest.raises(ValueError, match=message):
+        load_training_settings(options)
+    if ' must be ' in message and 'a number' not in message:
+        assert re.search(message, str(examine(tmp_path / 'own.py')[0]))
 
 
 @pytest.mark.parametrize('text', [
@@ -399,8 +399,7 @@ def test_sections_of_another_kind(text: str, says: str, shapes: Path, tmp_path: 
     "visualizer = dict(vis_backends=[dict(type='WandbVisBackend', "
     "init_kwargs=dict(config=dict(model='x', dataset='y', pipeline=1)))])",
 ])
-def test_own_keys_of_known_names_are_left_alone(text: str, tmp_path: Path) -> None:
-    """Of what a tracker or a hook is told, only they know what it must be."""
+def test_keys_of_hooks_and_trackers_are_not_checked(text: str, tmp_path: Path) -> None:
     (tmp_path / 'own.py').write_text(f'_base_ = {str(config("sem_fpn"))!r}\n{text}\n')
     check_types(read_config(tmp_path / 'own.py'))
 
@@ -424,15 +423,15 @@ class OwnPairs(BaseSegDataset):
     dict(pipeline=dict(weak=[], strong=[])),
     dict(mixture=dict(data_root=3, pipeline='weak', ann_file=3)),
 ])
-def test_data_sets_of_ones_own_take_any_settings(settings: dict[str, Any], tmp_path: Path,
-                                                 monkeypatch: pytest.MonkeyPatch) -> None:
+def test_custom_datasets_accept_any_settings(settings: dict[str, Any], tmp_path: Path,
+                                             monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / 'own_pairs.py').write_text(OWN)
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / 'own.py').write_text(
         f'_base_ = {str(config("sem_fpn"))!r}\ncustom_imports = dict(imports=["own_pairs"])\n'
         f'train_dataloader = dict(dataset=dict(_delete_=True, type="OwnPairs", **{settings}))')
-    assert not kind_problems(read_config(tmp_path / 'own.py'))
-    assert not errors_of(examine(tmp_path / 'own.py'))
+    assert not find_type_errors(read_config(tmp_path / 'own.py'))
+    assert not get_errors(examine(tmp_path / 'own.py'))
 
 
 @pytest.mark.parametrize('steps', [
@@ -444,15 +443,15 @@ def test_data_sets_of_ones_own_take_any_settings(settings: dict[str, Any], tmp_p
                                           [dict(type='PackSegInputs')]])],
     ({'type': 'LoadAnnotations'}, {'type': 'PackSegInputs'}),
 ])  # yapf: disable
-def test_steps_within_steps_load_and_pack(steps: Any) -> None:
+def test_nested_steps_load_and_pack(steps: Any) -> None:
     cfg = copy_config(config('sem_fpn'))
     for loader in (cfg.train_dataloader, cfg.val_dataloader):
         loader.dataset.pipeline = [dict(type='LoadImageFromFile'), *steps]
-    assert not [each for each in findings(cfg, ALL) if 'pipeline' in str(each)]
+    assert not [each for each in find_problems(cfg, ALL) if 'pipeline' in str(each)]
 
 
-def test_types_of_python_configs(tmp_path: Path) -> None:
-    """Their texts are classes with all modules, of which mmcv has others of the same name."""
+def test_types_in_pure_python_configs(tmp_path: Path) -> None:
+    """Types are names with all modules; mmcv has classes of the same names."""
     (tmp_path / 'own.py').write_text("""
 from mmcv.transforms import LoadImageFromFile
 from mmdet.datasets.transforms import LoadAnnotations, PackDetInputs
@@ -467,32 +466,31 @@ train_dataloader = dict(
             dict(type=PackDetInputs)
         ]))
 """)
-    said = map(str, findings(read_config(tmp_path / 'own.py'), ('train_dataloader', )))
-    assert not [text for text in said if 'has no setting' in text or 'not known' in text]
+    messages = map(str, find_problems(read_config(tmp_path / 'own.py'), ('train_dataloader', )))
+    assert not [text for text in messages if 'has no setting' in text or 'not known' in text]
 
 
-@pytest.mark.parametrize('content, says', [
-    (None, 'metainfo.classes: there is no file {}'),
-    (b'\xff\xd8\xff', 'metainfo.classes: {} is no text'),
+@pytest.mark.parametrize('content, message', [
+    (None, 'metainfo.classes: file {} does not exist'),
+    (b'\xff\xd8\xff', 'metainfo.classes: {} is not a text file'),
 ])
-def test_files_of_classes_that_cannot_be_read(content: bytes | None, says: str,
-                                              tmp_path: Path) -> None:
+def test_unreadable_files_of_classes(content: bytes | None, message: str, tmp_path: Path) -> None:
     path = tmp_path / 'classes.txt'
     if content:
         path.write_bytes(content)
-    with pytest.raises(ValueError, match=says.format(path)):
-        checked(config('sem_fpn'), **{'train_dataloader.dataset.metainfo.classes': str(path)})
+    with pytest.raises(ValueError, match=message.format(path)):
+        check(config('sem_fpn'), **{'train_dataloader.dataset.metainfo.classes': str(path)})
 
 
-def test_metrics_in_a_tuple() -> None:
+def test_tuple_of_metrics() -> None:
     cfg = copy_config(config('sem_fpn'))
     cfg.val_evaluator = (cfg.val_evaluator, dict(type='mmseg.IoUMetric', iou_metrics=['mDice']))
-    assert [metric.type for metric in evaluators(cfg, ('val_evaluator', ))] == [
+    assert [metric.type for metric in iter_evaluators(cfg, ('val_evaluator', ))] == [
         'IoUMetric', 'mmseg.IoUMetric']  # yapf: disable
-    assert not findings(cfg, ALL)
+    assert not find_problems(cfg, ALL)
 
 
-def test_options_of_another_kind() -> None:
+def test_overrides_of_wrong_type() -> None:
     error, note = examine(config('sem_fpn'), cfg_options={'model.backbone': 'x'})
     assert 'model.backbone must be a dict of settings' in str(error)
-    assert str(note) == 'all other rules were not asked: correct the errors first'
+    assert str(note) == 'all other rules were not checked: fix the errors first'

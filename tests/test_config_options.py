@@ -1,4 +1,4 @@
-"""``--cfg-options``: what nothing reads is refused, with what was meant."""
+"""``--cfg-options``: unknown keys are errors with suggestions."""
 from __future__ import annotations
 
 from pathlib import Path
@@ -10,22 +10,22 @@ from helpers.cached_configs import copy_config
 from mmengine.config import Config
 
 from colonnade.settings import overrides
-from colonnade.settings.known_settings import is_misspelt
-from colonnade.settings.overrides import merge_options, value_at
+from colonnade.settings.known_settings import is_typo
+from colonnade.settings.overrides import get_value, merge_options
 from colonnade.tools import train
 
 DETECTOR = ROOT / 'configs/mask_rcnn/xcit_small_12_p16_3x_coco.py'
 SEGMENTER = ROOT / 'configs/sem_fpn/xcit_small_12_p16_80k_ade20k.py'
 
 
-def merged(path: Path, key: str, value: Any = 1) -> Config:
+def override(path: Path, key: str, value: Any = 1) -> Config:
     cfg = copy_config(path)
     merge_options(cfg, {key: value})
     return cfg
 
 
 @pytest.mark.parametrize(
-    'key, says',
+    'key, message',
     [
         ('optim_wraper.optimizer.lr', 'did you mean optim_wrapper.optimizer.lr?'),
         ('train_cfgg.max_epochs', 'did you mean train_cfg.max_epochs?'),
@@ -49,17 +49,18 @@ def merged(path: Path, key: str, value: Any = 1) -> Config:
         ('auto_scale_lr.enabled', 'did you mean auto_scale_lr.enable?'),
         ('param_scheduler.0.endd', 'did you mean param_scheduler.0.end?'),
         ('test_evaluator.metrik', 'did you mean test_evaluator.metric?'),
-        # paths that cannot be followed
-        ('train_dataloader.dataset.pipeline.9.scale', 'a list of 5 items, 0 to 4, got 9'),
-        ('train_dataloader.dataset.pipeline.-1.scale', 'a list of 5 items, 0 to 4, got -1'),
-        ('train_dataloader.dataset.pipeline.x', 'a list of 5 items, 0 to 4, got x'),
-        ('model.data_preprocessor.mean.5', 'a list of 3 items, 0 to 2, got 5'),
-        ('custom_hooks.0.type', 'custom_hooks is no list that has an item 0'),
+        # keys that cannot be set
+        ('train_dataloader.dataset.pipeline.9.scale', 'a list of 5 items, expected 0 to 4, got 9'),
+        ('train_dataloader.dataset.pipeline.-1.scale',
+         'a list of 5 items, expected 0 to 4, got -1'),
+        ('train_dataloader.dataset.pipeline.x', 'a list of 5 items, expected 0 to 4, got x'),
+        ('model.data_preprocessor.mean.5', 'a list of 3 items, expected 0 to 2, got 5'),
+        ('custom_hooks.0.type', 'custom_hooks is not a list, so it has no item 0'),
         ('model.backbone.arch.embed_dim', "arch is 'small_12_p16' and has no settings"),
     ])
-def test_what_nothing_reads_is_refused(key: str, says: str) -> None:
-    with pytest.raises(ValueError, match=says):
-        merged(DETECTOR, key)
+def test_unknown_keys_are_errors(key: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        override(DETECTOR, key)
 
 
 @pytest.mark.parametrize('path, key', [
@@ -93,8 +94,8 @@ def test_what_nothing_reads_is_refused(key: str, says: str) -> None:
     (SEGMENTER, 'model.decode_head.loss_decode.avg_non_ignore'),
     (SEGMENTER, 'train_dataloader.dataset.reduce_zero_label'),
 ])
-def test_what_is_read_is_set(path: Path, key: str) -> None:
-    value: Any = merged(path, key, 'x').to_dict()
+def test_known_keys_are_set(path: Path, key: str) -> None:
+    value: Any = override(path, key, 'x').to_dict()
     for part in key.split('.'):
         value = value[int(part) if isinstance(value, list) else part]
     assert value == 'x'
@@ -105,8 +106,7 @@ def test_what_is_read_is_set(path: Path, key: str) -> None:
     ({'type': 'SGD', 'momentum': 0.9},
      dict(type='SGD', momentum=0.9, lr=0.0001, betas=(0.9, 0.999), weight_decay=0.05)),
 ])  # yapf: disable
-def test_a_dict_is_replaced_or_takes_settings_of_its_new_type(options: dict[str, Any],
-                                                              expected: dict[str, Any]) -> None:
+def test_replace_or_update_dict(options: dict[str, Any], expected: dict[str, Any]) -> None:
     cfg = copy_config(DETECTOR)
     merge_options(cfg, {f'optim_wrapper.optimizer.{key}': options[key] for key in options})
     assert cfg.optim_wrapper.optimizer == expected
@@ -122,37 +122,37 @@ def test_a_dict_is_replaced_or_takes_settings_of_its_new_type(options: dict[str,
     ('crop_size', 'mode', False),
 ])
 def test_misspelt_names(name: str, other: str, misspelt: bool) -> None:
-    assert is_misspelt(name, other) == misspelt
+    assert is_typo(name, other) == misspelt
 
 
-def test_what_may_not_be_read_gets_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
-    merged(SEGMENTER, 'model.test_cfg.crop_size', (512, 512))
-    assert 'model.test_cfg had no crop_size in the config' in capsys.readouterr().out
+def test_keys_that_may_be_unread_get_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
+    override(SEGMENTER, 'model.test_cfg.crop_size', (512, 512))
+    assert 'model.test_cfg has no crop_size in the config' in capsys.readouterr().out
 
 
-def test_a_variable_that_was_not_copied_may_be_read_by_a_hook(
-        tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_variables_that_may_be_unread_get_a_warning(tmp_path: Path,
+                                                    capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / 'own.py').write_text(f'_base_ = {str(DETECTOR)!r}\nmy_threshold = 0.123\n')
-    assert merged(tmp_path / 'own.py', 'my_threshold', 0.5).my_threshold == 0.5
+    assert override(tmp_path / 'own.py', 'my_threshold', 0.5).my_threshold == 0.5
     assert 'my_threshold is a variable of the config file' in capsys.readouterr().out
 
 
-def test_settings_in_one_text(monkeypatch: pytest.MonkeyPatch,
-                              capsys: pytest.CaptureFixture[str]) -> None:
+def test_quoted_settings(monkeypatch: pytest.MonkeyPatch,
+                         capsys: pytest.CaptureFixture[str]) -> None:
     option = 'train_cfg.max_iters=4 train_cfg.val_interval=2'
     monkeypatch.setattr('sys.argv', ['train', str(DETECTOR), '--cfg-options', option])
     with pytest.raises(SystemExit, match='2'):
         train.main()
-    assert f'leave out the quotes around {option}' in capsys.readouterr().err
+    assert f'remove the quotes around {option}' in capsys.readouterr().err
 
 
 @pytest.mark.parametrize('option', ['resume', 'a=[(1,2]', 'a=dict(b=1,c=2)'])
-def test_what_is_no_setting(option: str, monkeypatch: pytest.MonkeyPatch,
-                            capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_settings(option: str, monkeypatch: pytest.MonkeyPatch,
+                          capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr('sys.argv', ['train', str(DETECTOR), '--cfg-options', option])
     with pytest.raises(SystemExit, match='2'):
         train.main()
-    assert f'--cfg-options takes KEY=VALUE, as in train_cfg.max_epochs=12, got {option}' \
+    assert f'--cfg-options takes KEY=VALUE, such as train_cfg.max_epochs=12, got {option}' \
         in capsys.readouterr().err
 
 
@@ -163,23 +163,23 @@ def test_what_is_no_setting(option: str, monkeypatch: pytest.MonkeyPatch,
     ('train_dataloader.dataset.pipeline.0', dict(type='LoadImageFromFile', to_float32=True),
      'train_dataloader.dataset.pipeline.0.to_float32', True),
 ])  # yapf: disable
-def test_items_of_lists_are_set(key: str, value: Any, path: str, expected: Any) -> None:
-    """mmengine sets those alone that are dicts."""
-    assert value_at(merged(DETECTOR, key, value).to_dict(), path) == expected
+def test_set_items_of_lists(key: str, value: Any, path: str, expected: Any) -> None:
+    """mmengine can only set items that are dicts."""
+    assert get_value(override(DETECTOR, key, value).to_dict(), path) == expected
 
 
-def test_a_later_option_removes_an_earlier_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[str] = []
-    monkeypatch.setattr(overrides, 'print_log', lambda text, **_: said.append(text))
+def test_later_option_removes_earlier_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    messages: list[str] = []
+    monkeypatch.setattr(overrides, 'print_log', lambda text, **_: messages.append(text))
     options = {'randomness.seed': 1, 'randomness': dict(_delete_=True, deterministic=True)}
     cfg = copy_config(DETECTOR)
     merge_options(cfg, options)
     assert cfg.randomness == dict(deterministic=True)
-    assert said == ['--cfg-options randomness.seed has no effect: a later option removes it']
-    assert options['randomness'] == dict(_delete_=True, deterministic=True)  # for another config
+    assert messages == ['--cfg-options randomness.seed has no effect: a later option removes it']
+    assert options['randomness'] == dict(_delete_=True, deterministic=True)  # not modified
 
 
-def test_two_settings_of_one_place() -> None:
+def test_conflicting_settings() -> None:
     with pytest.raises(ValueError, match='drop_last is 0.5 and has no settings'):
         merge_options(
             copy_config(DETECTOR), {

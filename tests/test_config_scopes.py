@@ -1,4 +1,4 @@
-"""Configs that inherit from those of mmdet and mmseg, whatever their distributions are called."""
+"""Inheritance from configs of installed packages, with any distribution name."""
 from __future__ import annotations
 
 import subprocess
@@ -41,17 +41,17 @@ def write_config(folder: Path, base: str) -> Path:
 
 
 @pytest.mark.parametrize('base', BASES)
-def test_a_config_inherits_from_a_package(tmp_path: Path, base: str) -> None:
+def test_inherit_from_package(tmp_path: Path, base: str) -> None:
     cfg = load_config(LaunchOptions(write_config(tmp_path, base)))
     assert cfg.train_dataloader.dataset.type == BASES[base]
 
 
 @pytest.mark.parametrize('name', WEIGHTS)
-def test_the_hub_has_what_is_installed(name: str) -> None:
+def test_hub_finds_installed_packages(name: str) -> None:
     assert WEIGHTS[name] in hub.get_config(name, pretrained=True).model_path
 
 
-def test_in_a_process_that_imports_colonnade(tmp_path: Path) -> None:
+def test_importing_colonnade_registers_everything(tmp_path: Path) -> None:
     path = write_config(tmp_path, 'mmseg::_base_/datasets/ade20k.py')
     printed = run_python(
         '-c', f"""
@@ -67,22 +67,22 @@ print('read by', CheckpointLoader._get_checkpoint_loader('a.pth').__module__)
     assert 'registered: True True True\nread by colonnade.weights.mmengine_loaders' in printed
 
 
-def test_a_missing_package_is_named_and_not_installed(tmp_path: Path, run_tool: Callable,
-                                                      capsys: pytest.CaptureFixture) -> None:
+def test_missing_package_is_not_installed(tmp_path: Path, run_tool: Callable,
+                                          capsys: pytest.CaptureFixture) -> None:
     path = write_config(tmp_path, 'mmrotate::_base_/datasets/dotav1.py')
     with pytest.raises(SystemExit) as stopped:
         run_tool('train', path)
-    said = str(stopped.value)
-    assert f'train: {path} cannot be read: ModuleNotFoundError: mmrotate is not' in said
+    assert f'train: {path} cannot be read: ModuleNotFoundError: mmrotate is not' in str(
+        stopped.value)
     with pytest.raises(ModuleNotFoundError, match='mmrotate is not installed'):
         hub.get_config('mmrotate::_base_/datasets/dotav1.py')
 
 
 @pytest.mark.parametrize('package', ['mmdet', 'mmseg'])
-def test_the_pages_base_for_other_tools(tmp_path: Path, package: str) -> None:
-    """It needs no colonnade."""
+def test_base_config_of_the_docs(tmp_path: Path, package: str) -> None:
+    """It works without colonnade."""
     line = next(
-        line for line in (ROOT / 'docs/configs.md').read_text().splitlines()
+        line for line in (ROOT / 'docs/guides/custom_models.md').read_text().splitlines()
         if line.startswith("_base_ = __import__('mmseg')"))
     path = tmp_path / 'own.py'
     path.write_text(line.replace('mmseg', package).replace('datasets/ade20k', 'default_runtime'))

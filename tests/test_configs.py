@@ -1,4 +1,4 @@
-"""Every config loads, builds and says what its name says."""
+"""Every config can be built, and matches its name."""
 from __future__ import annotations
 
 import functools
@@ -18,15 +18,15 @@ from mmengine.registry import PARAM_SCHEDULERS, init_default_scope
 from torch import nn
 
 from colonnade.backbones import ColumnarBackbone
-from colonnade.models.meta_device import build_on_meta
+from colonnade.models.building import build_on_meta
 from colonnade.necks.pyramid import Pyramid
-from colonnade.settings.classes import class_heads, num_classes_of
+from colonnade.settings.classes import get_num_classes, iter_class_heads
 
-LEAVES = sorted((ROOT / 'configs').glob('[!_]*/*.py'))
-HEADS = sorted({leaf.parent.name for leaf in LEAVES})
-PUBLISHED = [leaf for leaf in LEAVES if '_slim_' not in leaf.stem]
-KINDS = {cls.__module__.split('.')[2]: cls for cls in OURS}  # by their folders
-ARCHS = {  # leaves of the full recipes, with the rate of stochastic depth
+PATHS = sorted((ROOT / 'configs').glob('[!_]*/*.py'))
+HEADS = sorted({path.parent.name for path in PATHS})
+PUBLISHED = [path for path in PATHS if '_slim_' not in path.stem]
+CLASSES = {cls.__module__.split('.')[2]: cls for cls in OURS}  # folder -> backbone class
+ARCHS = {  # backbone -> architecture -> drop path rate of the full recipes
     'xcit': {
         'nano_12_p16': 0., 'tiny_12_p16': 0., 'tiny_12_p8': 0., 'tiny_24_p16': 0.05,
         'small_12_p16': 0.05, 'small_12_p8': 0.05, 'small_24_p16': 0.1, 'small_24_p8': 0.1,
@@ -41,42 +41,42 @@ ARCHS = {  # leaves of the full recipes, with the rate of stochastic depth
                                 'vit_base_patch16_siglip_512'), 0.1),
 }  # yapf: disable
 RECIPES = {'mask_rcnn': '3x_coco', 'sem_fpn': '80k_ade20k', 'upernet': '160k_ade20k'}
-RECIPES_OF_SOME = {
+RECIPES_OF_SUBSET = {
     'faster_rcnn': '3x_coco', 'cascade_mask_rcnn': '3x_coco', 'mask2former': '50ep_coco_lsj',
     'dino': '12ep_coco', 'rtmdet_ins': '300ep_coco', 'segformer': '160k_ade20k',
     'segmenter': '160k_ade20k', 'linear': '40k_ade20k', 'mask2former_semantic': '160k_ade20k',
 }  # yapf: disable
-KIND_OF = {  # of detectors, and of segmenters' heads
+HEAD_TYPES = {  # type of the detector, or of the head of the segmenter
     'mask_rcnn': 'MaskRCNN', 'faster_rcnn': 'FasterRCNN', 'cascade_mask_rcnn': 'CascadeRCNN',
     'vitdet': 'MaskRCNN', 'mask2former': 'Mask2Former', 'dino': 'DINO', 'rtmdet_ins': 'RTMDet',
     'sem_fpn': 'FPNHead', 'upernet': 'UPerHead', 'segformer': 'SegformerHead',
     'segmenter': 'SegmenterMaskTransformerHead', 'linear': 'LinearHead',
     'mask2former_semantic': 'Mask2FormerHead',
 }  # yapf: disable
-SCHEDULES = {  # epochs, iterations
+SCHEDULES = {  # name -> epochs, iterations
     '3x': (36, None), '12ep': (12, None), '100ep': (100, None), '300ep': (300, None),
     '50ep': (None, 368750), '40k': (None, 40000), '80k': (None, 80000), '160k': (None, 160000),
 }  # yapf: disable
-SOME = ('xcit_small_12_p16', 'cait_s24', 'resmlp_s24', 'vit_small_patch16_dinov3',
-        'vit_base_patch16_dinov3', 'vit_small_patch14_dinov2', 'vit_base_patch14_dinov2',
-        'deit3_small_patch16_224', 'deit3_base_patch16_224')
+SUBSET = ('xcit_small_12_p16', 'cait_s24', 'resmlp_s24', 'vit_small_patch16_dinov3',
+          'vit_base_patch16_dinov3', 'vit_small_patch14_dinov2', 'vit_base_patch14_dinov2',
+          'deit3_small_patch16_224', 'deit3_base_patch16_224')
 VITDET = ('vit_base_patch16_224_mae', 'vit_small_patch16_dinov3', 'vit_base_patch16_dinov3')
-SLIDING = ('segmenter', 'linear')  # heads that are tested in windows
-PARTS = (  # of a leaf's name; plain ViTs have timm's names
-    rf'(?:(?P<backbone>{"|".join(KINDS)})_)?(?P<arch>\w+)',
+SLIDING = ('segmenter', 'linear')  # heads with sliding windows
+PARTS = (  # of file names; plain ViTs have timm names
+    rf'(?:(?P<backbone>{"|".join(CLASSES)})_)?(?P<arch>\w+)',
     f'(?P<schedule>{"|".join(SCHEDULES)}|slim)',
     '(?P<data>coco|ade20k|shapes)(?P<variant>_lld|_lsj|_ema|_slide)?')
 NAME = re.compile('_'.join(PARTS))
 
 
-def name_of(backbone: str, arch: str) -> str:
+def format_name(backbone: str, arch: str) -> str:
     return arch if backbone == 'plain_vit' else f'{backbone}_{arch}'
 
 
 @functools.cache
-def config_of(leaf: Path) -> Config:
-    """Read once for all tests, which leave it as it is."""
-    return Config.fromfile(leaf)
+def read_config(path: Path) -> Config:
+    """Read a config that no test modifies."""
+    return Config.fromfile(path)
 
 
 def build(cfg: Config) -> nn.Module:
@@ -85,38 +85,38 @@ def build(cfg: Config) -> nn.Module:
 
 
 @functools.cache
-def backbone_of(settings: str) -> ColumnarBackbone:
-    """A backbone on the meta device, built once for all heads."""
+def build_backbone(settings: str) -> ColumnarBackbone:
+    """Build a backbone on the meta device, once for all heads."""
     return build_on_meta(ConfigDict(json.loads(settings)))
 
 
-def test_there_are_leaves_for_each_head() -> None:
-    names = {(leaf.parent.name, leaf.stem) for leaf in LEAVES}
+def test_configs_of_each_head_exist() -> None:
+    names = {(path.parent.name, path.stem) for path in PATHS}
     for head, recipe in RECIPES.items():
         for backbone, archs in ARCHS.items():
             for arch in archs:
-                assert (head, f'{name_of(backbone, arch)}_{recipe}') in names
-        for backbone in KINDS:  # of the demo
-            assert any(other == head and leaf.startswith(f'{backbone}_nano_12')
-                       and leaf.endswith('_slim_shapes') for other, leaf in names)
-    for head, recipe in RECIPES_OF_SOME.items():
-        assert {(head, f'{leaf}_{recipe}') for leaf in SOME} <= names
+                assert (head, f'{format_name(backbone, arch)}_{recipe}') in names
+        for backbone in CLASSES:  # configs of the demo
+            assert any(other == head and path.startswith(f'{backbone}_nano_12')
+                       and path.endswith('_slim_shapes') for other, path in names)
+    for head, recipe in RECIPES_OF_SUBSET.items():
+        assert {(head, f'{path}_{recipe}') for path in SUBSET} <= names
         assert (head, 'xcit_nano_12_p16_slim_shapes') in names
-    assert {('vitdet', f'{leaf}_100ep_coco_lsj') for leaf in VITDET} <= names
+    assert {('vitdet', f'{path}_100ep_coco_lsj') for path in VITDET} <= names
     assert ('vitdet', 'xcit_nano_12_p16_slim_shapes') in names
 
 
-def check_name(leaf: Path, cfg: Config) -> None:
-    name, model, head = NAME.fullmatch(leaf.stem), cfg.model, leaf.parent.name
-    assert name, f'{leaf.stem} is not BACKBONE_ARCH_SCHEDULE_DATA'
+def check_name(path: Path, cfg: Config) -> None:
+    name, model, head = NAME.fullmatch(path.stem), cfg.model, path.parent.name
+    assert name, f'{path.stem} is not BACKBONE_ARCH_SCHEDULE_DATA'
     backbone = name['backbone'] or 'plain_vit'
-    assert model.backbone.type == KINDS[backbone].__name__
-    assert (model.get('decode_head') or model).type == KIND_OF[head]
+    assert model.backbone.type == CLASSES[backbone].__name__
+    assert (model.get('decode_head') or model).type == HEAD_TYPES[head]
     classes = {'coco': 80, 'ade20k': 150}.get(name['data'])
     classes = classes or len(cfg.train_dataloader.dataset.metainfo.classes)
-    assert {num_classes_of(part) for _, part in class_heads(model)} == {classes}
-    if name['schedule'] == 'slim':  # of no more than XCiT-N12's width and depth
-        settings = KINDS[backbone].variants.resolve(model.backbone.arch)
+    assert {get_num_classes(part) for _, part in iter_class_heads(model)} == {classes}
+    if name['schedule'] == 'slim':  # width and depth of XCiT-N12
+        settings = CLASSES[backbone].variants.resolve(model.backbone.arch)
         assert (settings['embed_dim'], settings['depth']) == (128, 12)
         assert name['arch'].startswith('nano_12')
         return
@@ -126,38 +126,39 @@ def check_name(leaf: Path, cfg: Config) -> None:
     rate = ARCHS.get(backbone, {}).get(name['arch'], model.backbone.drop_path_rate)
     if head == 'sem_fpn' and name['arch'].startswith('medium_24'):
         rate = 0.2  # as published
-    assert model.backbone.drop_path_rate == (0. if head == 'linear' else rate)  # frozen there
+    assert model.backbone.drop_path_rate == (0. if head == 'linear' else rate
+                                             )  # the backbone is frozen
 
 
-def check_variant(leaf: Path, cfg: Config) -> None:
-    head, variant = leaf.parent.name, NAME.fullmatch(leaf.stem)['variant']
+def check_variant(path: Path, cfg: Config) -> None:
+    head, variant = path.parent.name, NAME.fullmatch(path.stem)['variant']
     paramwise_cfg = cfg.optim_wrapper.get('paramwise_cfg') or {}
-    of_vitdet = head == 'vitdet' or '_100ep_' in leaf.stem
-    assert ('layer_decay_rate' in paramwise_cfg) == (variant == '_lld' or of_vitdet)
-    averages = any(hook.type == 'EMAHook' for hook in cfg.get('custom_hooks', []))
-    assert averages == (variant == '_ema' or head == 'rtmdet_ins')
-    slides = cfg.model.test_cfg.get('mode') == 'slide'
-    assert slides == (variant == '_slide' or head in SLIDING)
-    jitters = any(
+    is_vitdet = head == 'vitdet' or '_100ep_' in path.stem
+    assert ('layer_decay_rate' in paramwise_cfg) == (variant == '_lld' or is_vitdet)
+    has_ema = any(hook.type == 'EMAHook' for hook in cfg.get('custom_hooks', []))
+    assert has_ema == (variant == '_ema' or head == 'rtmdet_ins')
+    is_sliding = cfg.model.test_cfg.get('mode') == 'slide'
+    assert is_sliding == (variant == '_slide' or head in SLIDING)
+    has_lsj = any(
         step.get('scale') == (1024, 1024) for step in cfg.train_dataloader.dataset.pipeline)
-    assert jitters == (variant == '_lsj')
-    if jitters:  # squares of whole patches
+    assert has_lsj == (variant == '_lsj')
+    if has_lsj:  # square images of full patches
         stride = cfg.model.backbone.get('patch_size') or cfg.model.neck.stride
         assert cfg.model.data_preprocessor.pad_size_divisor == -(-1024 // stride) * stride
 
 
-def check_sizes(leaf: Path, cfg: Config) -> None:
-    """The neck, the head and the optimizer expect this backbone."""
-    head, neck = leaf.parent.name, cfg.model.neck
+def check_sizes(path: Path, cfg: Config) -> None:
+    """Check that neck, head and optimizer match the backbone."""
+    head, neck = path.parent.name, cfg.model.neck
     settings = {key: value for key, value in cfg.model.backbone.items() if key != 'drop_path_rate'}
-    backbone = backbone_of(json.dumps(settings))
+    backbone = build_backbone(json.dumps(settings))
     assert isinstance(backbone, ColumnarBackbone)
     if neck is None:
         assert cfg.model.decode_head.in_channels == backbone.embed_dim
     else:
         assert neck.in_channels == backbone.embed_dim
         assert neck.stride == backbone.patch_size
-    if head == 'sem_fpn' and leaf in PUBLISHED:  # an FPN as wide as the backbone
+    if head == 'sem_fpn' and path in PUBLISHED:  # the FPN is as wide as the backbone
         assert set(cfg.model.decode_head.in_channels) == {backbone.embed_dim}
     known = {'custom_keys', 'layer_decay_rate', 'flat_decay_mult'}
     assert known & (cfg.optim_wrapper.get('paramwise_cfg') or {}).keys() or head in SLIDING
@@ -181,30 +182,29 @@ def check_dump(cfg: Config, dumped: Path) -> None:
     pytest.param(head, all_models, marks=pytest.mark.slow if all_models else [])
     for all_models in (False, True) for head in HEADS
 ])  # yapf: disable
-def test_each_leaf_of_a_head_is_what_its_name_says(head: str, all_models: bool,
-                                                   tmp_path: Path) -> None:
-    """Whole models are built for one leaf of each backbone and schedule; for all where slow."""
-    leaves = [leaf for leaf in LEAVES if leaf.parent.name == head]
+def test_configs_match_their_names(head: str, all_models: bool, tmp_path: Path) -> None:
+    """Full models are built for one config per backbone and schedule, or all in slow tests."""
+    paths = [path for path in PATHS if path.parent.name == head]
     built: set[tuple[str, ...]] = set()
-    for leaf in leaves:
-        with case(leaf):
-            assert len([line for line in leaf.read_text().splitlines() if line.strip()]) <= 8
-            cfg = config_of(leaf)
-            check_name(leaf, cfg)
-            if leaf in PUBLISHED:
-                check_variant(leaf, cfg)
-            check_sizes(leaf, cfg)
-            name = NAME.fullmatch(leaf.stem)
+    for path in paths:
+        with case(path):
+            assert len([line for line in path.read_text().splitlines() if line.strip()]) <= 8
+            cfg = read_config(path)
+            check_name(path, cfg)
+            if path in PUBLISHED:
+                check_variant(path, cfg)
+            check_sizes(path, cfg)
+            name = NAME.fullmatch(path.stem)
             kind = (cfg.model.backbone.type, name['schedule'], name['variant'] or '')
             if all_models or kind not in built:
                 check_model(cfg)
             if name['backbone'] == 'xcit' and kind not in built:
-                check_dump(cfg, tmp_path / f'{leaf.stem}.py')
+                check_dump(cfg, tmp_path / f'{path.stem}.py')
             built.add(kind)
-    assert len({str(config_of(leaf).to_dict()) for leaf in leaves}) == len(leaves)
+    assert len({str(read_config(path).to_dict()) for path in paths}) == len(paths)
 
 
-def test_only_layer_norms_of_the_backbone_do_not_decay() -> None:
+def test_only_backbone_norms_do_not_decay() -> None:
     cfg = Config.fromfile(ROOT / 'configs/mask_rcnn/xcit_tiny_12_p16_3x_coco.py')
     model = build(cfg)
     groups = build_optim_wrapper(model, cfg.optim_wrapper).optimizer.param_groups
@@ -220,7 +220,7 @@ def test_only_layer_norms_of_the_backbone_do_not_decay() -> None:
 
 
 def learning_rates(cfg: Config, num_iters: int) -> np.ndarray:
-    """The rate of each of the first iterations."""
+    """Return the learning rate of each of the first iterations."""
     init_default_scope(cfg.default_scope)
     parameter = nn.Parameter(torch.zeros(1))
     optimizer = torch.optim.AdamW([parameter], lr=cfg.optim_wrapper.optimizer.lr)
@@ -239,11 +239,11 @@ def learning_rates(cfg: Config, num_iters: int) -> np.ndarray:
 
 @pytest.mark.parametrize('name, total', [('sem_fpn/xcit_small_12_p16_80k_ade20k', 80000),
                                          ('upernet/xcit_small_12_p16_160k_ade20k', 160000)])
-def test_poly_schedule_is_the_originals(name: str, total: int) -> None:
+def test_poly_schedule_equals_original(name: str, total: int) -> None:
     rates = learning_rates(Config.fromfile(ROOT / f'configs/{name}.py'), 1600)
     t = np.arange(1600)
     warm_up = np.minimum(1, 1e-6 + (1 - 1e-6) * t / 1500)
-    # mmengine reaches the end of either ramp one iteration earlier than mmcv 1 did
+    # mmengine ends both ramps one iteration earlier than mmcv 1.
     np.testing.assert_allclose(rates, 6e-5 * (1 - t / total) * warm_up, rtol=2e-3)
 
 
@@ -259,12 +259,12 @@ def test_detection_schedule() -> None:
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason=f'no reference outputs in {SHARED}')
 @pytest.mark.parametrize(
-    'leaf', [ROOT / f'configs/{h}/xcit_small_12_p16_{r}.py' for h, r in RECIPES.items()],
+    'path', [ROOT / f'configs/{h}/xcit_small_12_p16_{r}.py' for h, r in RECIPES.items()],
     ids=lambda p: p.parent.name)
-def test_parameters_count_as_in_the_original(leaf: Path) -> None:
+def test_parameter_counts_equal_original(path: Path) -> None:
     reference = json.loads((SHARED / 'reference/downstream_keys.json').read_text())
-    expected = reference[f'{leaf.parent.name}_{leaf.stem}']
-    model = build(Config.fromfile(leaf))
+    expected = reference[f'{path.parent.name}_{path.stem}']
+    model = build(Config.fromfile(path))
     assert sum(p.numel() for p in model.parameters()) == expected['total_params']
     assert sum(p.numel() for p in model.backbone.parameters()) + sum(
         p.numel() for name, p in model.neck.named_parameters()

@@ -1,4 +1,4 @@
-"""The demo, without training: which configs it takes, what it starts and what it prints."""
+"""Demo without training: its configs, the tools that it runs, and its output."""
 from __future__ import annotations
 
 import json
@@ -9,18 +9,18 @@ import pytest
 from conftest import ROOT
 from mmengine.config import Config
 
-from colonnade.tools.demo import HEADS, configs_of
+from colonnade.tools.demo import HEADS, list_configs
 
 Calls = list[tuple[str, list[str]]]
 
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
-    """What the demo starts; each run leaves the metrics of its library behind."""
-    found: Calls = []
+    """Record the tools that the demo runs, and write metrics for each run."""
+    recorded: Calls = []
 
     def run_tool(tool: str, log: Path, config: Path, *arguments: object, show: bool) -> None:
-        found.append((tool, [str(config), *map(str, arguments)]))
+        recorded.append((tool, [str(config), *map(str, arguments)]))
         names = ('coco/bbox_mAP', 'coco/bbox_mAP_50') if HEADS[config.parent.name][1] == 'coco' \
             else ('mIoU', )
         metrics = dict(metrics=dict.fromkeys(names, 0.5))
@@ -28,23 +28,22 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
         (log.parent / 'metrics.json').write_text(json.dumps(metrics))
 
     monkeypatch.setattr('colonnade.tools.demo.run_tool', run_tool)
-    monkeypatch.setattr('colonnade.tools.demo.draw', lambda folder: None)
+    monkeypatch.setattr('colonnade.tools.demo.create_dataset', lambda folder: None)
     monkeypatch.setattr('colonnade.tools.demo.write_report',
                         lambda *arguments: arguments[-1] / 'report.html')
-    return found
+    return recorded
 
 
-def test_every_head_with_a_slim_config_is_known() -> None:
-    folders = {leaf.parent.name for leaf in ROOT.glob('configs/[!_]*/*_slim_shapes.py')}
+def test_all_heads_with_slim_configs() -> None:
+    folders = {path.parent.name for path in ROOT.glob('configs/[!_]*/*_slim_shapes.py')}
     assert folders <= HEADS.keys()
     for head in folders:
         scopes = {'coco': 'mmdet', 'ade': 'mmseg'}
-        for leaf in configs_of(head).values():
-            assert Config.fromfile(leaf).default_scope == scopes[HEADS[head][1]]
+        for path in list_configs(head).values():
+            assert Config.fromfile(path).default_scope == scopes[HEADS[head][1]]
 
 
-def test_it_trains_and_tests_with_its_options(calls: Calls, tmp_path: Path,
-                                              run_tool: Callable) -> None:
+def test_options_are_passed_to_tools(calls: Calls, tmp_path: Path, run_tool: Callable) -> None:
     run_tool('demo', '--out', tmp_path, '--backbone', 'cait', '--cfg-options',
              'train_cfg.max_iters=2')
     assert [tool for tool, _ in calls] == ['train.py', 'test.py'] * 2
@@ -56,11 +55,11 @@ def test_it_trains_and_tests_with_its_options(calls: Calls, tmp_path: Path,
         assert 'train_cfg.max_iters=2' in words
 
 
-def test_it_prints_the_rows_that_there_are(calls: Calls, tmp_path: Path, run_tool: Callable,
-                                           capsys: pytest.CaptureFixture[str]) -> None:
+def test_table(calls: Calls, tmp_path: Path, run_tool: Callable,
+               capsys: pytest.CaptureFixture[str]) -> None:
     run_tool('demo', '--out', tmp_path, '--head', 'mask_rcnn', 'segformer', 'upernet')
     lines = capsys.readouterr().out.splitlines()
-    start = lines.index('xcit_nano_12_p16 from scratch, on the validation part (percent)')
+    start = lines.index('xcit_nano_12_p16 from scratch, on the validation split (percent)')
     *rows, where, page = lines[start + 1:]
     assert [row.strip().rpartition('  ')[0].strip() or row for row in rows] == [
         'Mask R-CNN', 'box mAP', 'box AP50', 'time', 'SegFormer', 'mIoU', 'time', 'UperNet', 'mIoU',
@@ -70,9 +69,8 @@ def test_it_prints_the_rows_that_there_are(calls: Calls, tmp_path: Path, run_too
     assert str(tmp_path) in where and page.split()[-1].startswith(f'file://{tmp_path}/')
 
 
-def test_a_backbone_without_a_config_is_named(calls: Calls, tmp_path: Path,
-                                              run_tool: Callable) -> None:
+def test_backbone_without_config(calls: Calls, tmp_path: Path, run_tool: Callable) -> None:
     with pytest.raises(SystemExit) as stopped:
         run_tool('demo', '--out', tmp_path, '--head', 'sem_fpn', 'segformer', '--backbone', 'cait')
-    assert stopped.value.code == 'demo: --backbone cait: segformer has slim configs on xcit'
+    assert stopped.value.code == 'demo: --backbone cait: segformer has slim configs for xcit'
     assert not calls

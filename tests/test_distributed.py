@@ -20,7 +20,7 @@ def states(tmp_path_factory: pytest.TempPathFactory) -> States:
 
 
 @every_class
-def test_two_processes_step_as_one_with_their_images(cls: type, states: States) -> None:
+def test_ddp_step_equals_single_process(cls: type, states: States) -> None:
     alone = backbone(cls)
     before = {name: p.detach().clone() for name, p in alone.named_parameters()}
     step(alone, images())
@@ -33,8 +33,7 @@ def test_two_processes_step_as_one_with_their_images(cls: type, states: States) 
 
 
 @every_class
-def test_sharded_parameters_step_as_replicated_ones(cls: type, states: States) -> None:
-    """Also where gradients are clipped, and the average of the weights."""
+def test_fsdp_step_equals_ddp(cls: type, states: States) -> None:
     found = states[cls.__name__]
     names = {name for name, _ in backbone(cls).named_parameters()}
     for shards, replicas in (('fsdp', 'ddp'), ('averaged_shards', 'averaged')):

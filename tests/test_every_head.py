@@ -1,4 +1,4 @@
-"""Every tool takes every head: one body, parametrised over both."""
+"""Every tool with every head."""
 from __future__ import annotations
 
 import copy
@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from conftest import ROOT
-from helpers.drawn_data import CLASSES, draw_instances, draw_label_maps
+from helpers.synthetic_data import CLASSES, draw_instances, draw_label_maps
 from mmengine.config import Config
 from mmengine.dataset import pseudo_collate
 from mmengine.optim import OptimWrapper, build_optim_wrapper
@@ -18,17 +18,17 @@ from mmengine.registry import DATASETS, MODELS
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
-from colonnade.engine.optim.batch_size import accumulate
+from colonnade.engine.optim.batch_size import set_grad_accumulation
 from colonnade.evaluation.tta import augment_tests
+from colonnade.models.building import build_on_meta
 from colonnade.models.checkpoint_conversion import convert
-from colonnade.models.class_transfer import rows_by_class
-from colonnade.models.columnar_parts import parts_of_ours
-from colonnade.models.complexity import build, count_parameters, parts_of, total_of
+from colonnade.models.class_transfer import find_class_rows
+from colonnade.models.complexity import build_from_file, count_parameters, iter_parts, sum_parts
 from colonnade.models.fusion import fuse as fuse_model
+from colonnade.models.fusion.full_model import find_columnar_modules
 from colonnade.models.half_precision import Bfloat16OptimWrapper, compute_in
-from colonnade.models.meta_device import build_on_meta
 from colonnade.settings.checks.all_checks import check_config
-from colonnade.settings.classes import class_heads, num_classes_of
+from colonnade.settings.classes import get_num_classes, iter_class_heads
 from colonnade.settings.dataset_paths import redirect_data_root
 from colonnade.settings.reading import read_config
 from colonnade.weights.files import read_checkpoint
@@ -78,13 +78,13 @@ def create_config(head: SimpleNamespace) -> None:
     head.run_tool('create_config', head.leaf, *draw(head.tmp_path), *names, '--out', out)
     cfg = read_config(out)
     check_config(cfg, ('train_dataloader', 'val_dataloader'))
-    assert {num_classes_of(part) for _, part in class_heads(cfg.model)} == {2}
+    assert {get_num_classes(part) for _, part in iter_class_heads(cfg.model)} == {2}
     build_on_meta(cfg.model)
 
 
 def new_classes(head: SimpleNamespace) -> None:
     number = 4 if head.cfg.default_scope == 'mmseg' else 3
-    assert rows_by_class(head.cfg, number)
+    assert find_class_rows(head.cfg, number)
 
 
 def layer_decay(head: SimpleNamespace) -> None:
@@ -123,8 +123,8 @@ def conversion(head: SimpleNamespace) -> None:
 
 
 def complexity(head: SimpleNamespace) -> None:
-    model, _ = build(head.leaf)
-    whole = total_of(list(parts_of(model, 64, 96)))
+    model, _ = build_from_file(head.leaf)
+    whole = sum_parts(list(iter_parts(model, 64, 96)))
     assert whole.parameters == count_parameters(head.model)
     assert whole.multiply_adds
 
@@ -141,7 +141,6 @@ def assert_same_features(model: nn.Module, change: Callable[[nn.Module], object]
 
 
 def fuse(head: SimpleNamespace) -> None:
-    """What heads give is as it was, though what they get may be another; but not of regions."""
     if hasattr(head.model, 'roi_head'):
         assert_same_features(head.model, fuse_model)
         return
@@ -167,12 +166,12 @@ def compiled(head: SimpleNamespace) -> None:
 
 
 def compile_parts(model: nn.Module) -> None:
-    for part in parts_of_ours(model):
+    for part in find_columnar_modules(model):
         part.compile(dynamic=True)
 
 
 def accumulation(head: SimpleNamespace) -> None:
-    accumulate(head.cfg, 2)
+    set_grad_accumulation(head.cfg, 2)
     head.cfg.optim_wrapper.optimizer.lr = 1e-3
     model = head.model.train()
     wrapper = build_optim_wrapper(model, head.cfg.optim_wrapper)
@@ -210,7 +209,7 @@ def half_precision(head: SimpleNamespace) -> None:
     assert len(instances) == len(expected.pred_instances)
     torch.testing.assert_close(
         instances.scores, expected.pred_instances.scores, rtol=0.1, atol=0.02)
-    if len(instances) and head.name != 'mask2former':  # whose boxes are edges of pixels
+    if len(instances) and head.name != 'mask2former':  # its boxes are edges of pixels
         assert not instances.bboxes.equal(instances.bboxes.bfloat16().float())
 
 
@@ -234,14 +233,13 @@ PAIRS = [
 
 
 @pytest.mark.parametrize('tool, head', PAIRS, indirect=['head'])
-def test_a_tool_on_a_head(tool: Callable[[SimpleNamespace], None], head: SimpleNamespace) -> None:
+def test_tool_supports_head(tool: Callable[[SimpleNamespace], None], head: SimpleNamespace) -> None:
     tool(head)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize('head', LEAVES, indirect=True)
-def test_a_training_step_in_half_precision(head: SimpleNamespace) -> None:
-    """All losses are float32 and near those of float32; all gradients are finite."""
+def test_training_step_in_half_precision(head: SimpleNamespace) -> None:
     totals = []
     for half in (False, True):
         model = copy.deepcopy(head.model).train()

@@ -1,4 +1,4 @@
-"""Whole detectors as graphs, which find in onnxruntime what they find in torch."""
+"""Exported detectors, whose predictions with onnxruntime equal those of torch."""
 from __future__ import annotations
 
 import copy
@@ -26,18 +26,18 @@ from mmengine.registry import MODELS
 from torch import nn
 
 from colonnade import runtime
-from colonnade.common.hashing import sha256_of
-from colonnade.export.detectors import plan
-from colonnade.export.end_to_end import num_different, require_agreement, scenes
+from colonnade.common.hashing import compute_sha256
+from colonnade.export.detectors import build_plan
+from colonnade.export.end_to_end import count_differences, draw_images, verify_predictions
 from colonnade.export.exporter import ExportOptions, export
 from colonnade.export.graphs import ExportError, to_onnx
 from colonnade.inference.model import Model
-from colonnade.runtime.boxes import Coder, anchors, decode, levels_of, suppress
-from colonnade.runtime.masks import boxes_around, paste
+from colonnade.runtime.boxes import Coder, assign_levels, build_anchors, decode_deltas, suppress
+from colonnade.runtime.detection import compute_mask_boxes, paste
 from colonnade.settings.reading import read_config
 
-SIZES = ((150, 211), (77, 300), (128, 128))  # resized to fit 128 x 128, ratio kept
-SPREAD = {  # weights of heads that are spread out, so that scores and boxes differ
+SIZES = ((150, 211), (77, 300), (128, 128))  # resized to fit 128 x 128, with the same aspect ratio
+STDS = {  # standard deviation of weights of heads, so that scores and boxes differ
     'fc_cls.weight': 0.5, 'fc_reg.weight': 0.1, 'conv_logits.weight': 0.5, 'rpn_cls.weight': 0.1,
     'rpn_reg.weight': 0.05, 'rtm_cls.weight': 0.2, 'rtm_cls.bias': 1., 'rtm_reg.weight': 0.05,
     'rtm_kernel.weight': 0.2, 'cls_embed.weight': 0.5, 'mask_embed.weight': 0.3,
@@ -45,8 +45,8 @@ SPREAD = {  # weights of heads that are spread out, so that scores and boxes dif
 }  # yapf: disable
 
 
-def detector(head: str, num_classes: int | None = None) -> Model:
-    """A head of a slim config on a backbone of one block, with random weights and statistics."""
+def build_detector(head: str, num_classes: int | None = None) -> Model:
+    """Build a slim config on a backbone with one block, random weights and statistics."""
     torch.manual_seed(0)
     cfg = read_config(next(ROOT.glob(f'configs/{head}/xcit*_slim_shapes.py')))
     backbone, model = cfg.model.backbone, cfg.model
@@ -59,15 +59,15 @@ def detector(head: str, num_classes: int | None = None) -> Model:
         model.roi_head.bbox_head.num_classes = model.roi_head.mask_head.num_classes = num_classes
     module = MODELS.build(model)
     module.init_weights()
-    spread_out(module)
+    randomize_heads(module)
     names = ('disc', 'square', 'triangle')[:num_classes]
     return Model(module.eval(), cfg, names, ((0, 0, 0), ) * len(names), 'random weights')
 
 
 @torch.no_grad()
-def spread_out(module: nn.Module) -> None:
+def randomize_heads(module: nn.Module) -> None:
     for name, value in module.state_dict().items():
-        for part, std in SPREAD.items():
+        for part, std in STDS.items():
             if re.sub(r'\.\d+', '', name).endswith(part):
                 value.normal_(std=std)
     for part in module.modules():
@@ -78,26 +78,26 @@ def spread_out(module: nn.Module) -> None:
         module.bbox_head(maps)
 
 
-def write(model: Model, folder: Path) -> runtime.Model:
-    """The graphs of a model, and the runtime's model of them."""
-    planned = plan(model, model.cfg, ExportOptions())
+def write_export(model: Model, folder: Path) -> runtime.Model:
+    """Write the graphs of a model without verification, and load them with the runtime."""
+    plan = build_plan(model, model.cfg, ExportOptions())
     folder.mkdir()
     graphs = {}
-    for graph in planned.graphs:
+    for graph in plan.graphs:
         path = folder / f'{graph.name}.onnx'
         to_onnx(graph.module, graph.make_inputs(graph.sizes[0]), graph.dynamic_shapes, path,
                 graph.input_names, graph.output_names)
         graphs[graph.name] = dict(
             file=path.name,
-            sha256=sha256_of(path),
+            sha256=compute_sha256(path),
             inputs=graph.input_names,
             outputs=graph.output_names)
     about = dict(
         format=1,
-        task=planned.task,
+        task=plan.task,
         graphs=graphs,
-        preprocess=planned.preprocess,
-        postprocess=planned.postprocess,
+        preprocess=plan.preprocess,
+        postprocess=plan.postprocess,
         classes=model.classes,
         palette=model.palette)
     (folder / 'model.json').write_text(json.dumps(about))
@@ -106,42 +106,42 @@ def write(model: Model, folder: Path) -> runtime.Model:
 
 @pytest.fixture(scope='module')
 def mask_rcnn(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
-    """Mask R-CNN, and what became of it."""
-    model = detector('mask_rcnn')
+    """Mask R-CNN and its export."""
+    model = build_detector('mask_rcnn')
     folder = tmp_path_factory.mktemp('exported') / 'mask_rcnn'
-    return SimpleNamespace(model=model, folder=folder, exported=write(model, folder))
+    return SimpleNamespace(model=model, folder=folder, exported=write_export(model, folder))
 
 
-def image_of(size: tuple[int, int]) -> np.ndarray:
-    """Patches of different colours."""
+def draw_image(size: tuple[int, int]) -> np.ndarray:
+    """Draw random patches."""
     height, width = size
     patches = np.random.default_rng(0).integers(0, 255, (height // 8 + 1, width // 8 + 1, 3))
     return patches.astype(np.uint8).repeat(8, 0).repeat(8, 1)[:height, :width]
 
 
 def check_same(model: Model, exported: runtime.Model, size: tuple[int, int]) -> int:
-    """Compare the objects in an image, of which equal scores may change places; returns how many.
-    """
-    image = image_of(size)
-    wanted, found = model.predict(image), exported.predict(image)
-    assert found.size == wanted.size == size and len(found) == len(wanted)
+    """Compare predicted objects, in any order for equal scores, and return their number."""
+    image = draw_image(size)
+    expected, found = model.predict(image), exported.predict(image)
+    assert found.size == expected.size == size and len(found) == len(expected)
     assert (found.boxes.dtype, found.scores.dtype,
-            found.labels.dtype) == (wanted.boxes.dtype, wanted.scores.dtype, wanted.labels.dtype)
+            found.labels.dtype) == (expected.boxes.dtype, expected.scores.dtype,
+                                    expected.labels.dtype)
     assert (np.diff(found.scores) <= 0).all()
-    if not len(wanted):
+    if not len(expected):
         return 0
     ours, theirs = (np.concatenate([r.boxes / 1e3, r.scores[:, None], r.labels[:, None]], 1)
-                    for r in (found, wanted))  # yapf: disable
+                    for r in (found, expected))  # yapf: disable
     distance = abs(ours[:, None] - theirs).max(2)
     match = distance.argmin(1)
     assert distance.min(1).max() < 1e-4 and len(set(match)) == len(match)
-    if wanted.masks is None:
+    if expected.masks is None:
         assert found.masks is None
-        return len(wanted)
-    masks = wanted.decode_masks()[match]
+        return len(expected)
+    masks = expected.decode_masks()[match]
     assert found.masks.shape == masks.shape and masks.any() and not masks.all()
     assert (found.masks != masks).sum() <= len(masks) / 5
-    return len(wanted)
+    return len(expected)
 
 
 @pytest.mark.parametrize('size', SIZES)
@@ -149,8 +149,8 @@ def test_mask_rcnn(mask_rcnn: SimpleNamespace, size: tuple[int, int]) -> None:
     assert check_same(mask_rcnn.model, mask_rcnn.exported, size) > 10
 
 
-def changed(source: Path, folder: Path, change: Callable[[dict[str, Any]], Any]) -> Path:
-    """An exported model whose ``model.json`` is changed."""
+def copy_changed(source: Path, folder: Path, change: Callable[[dict[str, Any]], Any]) -> Path:
+    """Copy an exported model and change its ``model.json``."""
     folder.mkdir()
     for path in source.glob('*.onnx'):
         (folder / path.name).symlink_to(path)
@@ -166,23 +166,23 @@ def changed(source: Path, folder: Path, change: Callable[[dict[str, Any]], Any])
     (lambda about: about['postprocess']['proposals']['levels'][1].update(anchors=[[1, 2]]),
      r'postprocess.proposals.levels\[1\].anchors must be a list of boxes of four numbers'),
 ])
-def test_faults_of_the_description_are_named(mask_rcnn: SimpleNamespace, tmp_path: Path,
-                                             change: Callable, match: str) -> None:
-    folder = changed(mask_rcnn.folder, tmp_path / 'changed', change)
+def test_errors_in_model_json(mask_rcnn: SimpleNamespace, tmp_path: Path, change: Callable,
+                              match: str) -> None:
+    folder = copy_changed(mask_rcnn.folder, tmp_path / 'changed', change)
     with pytest.raises(runtime.ModelError, match=match):
         runtime.load(folder)
 
 
 def test_no_objects(mask_rcnn: SimpleNamespace, tmp_path: Path) -> None:
-    folder = changed(mask_rcnn.folder, tmp_path / 'none',
-                     lambda about: about['postprocess']['boxes'].update(least_score=1.))
-    found = runtime.load(folder, threads=1).predict(image_of((50, 60)))
+    folder = copy_changed(mask_rcnn.folder, tmp_path / 'none',
+                          lambda about: about['postprocess']['boxes'].update(least_score=1.))
+    found = runtime.load(folder, threads=1).predict(draw_image((50, 60)))
     assert len(found) == 0 and found.masks.shape == (0, 50, 60)
     assert json.loads(found.save(tmp_path / 'found')[0].read_text())['instances'] == []
 
 
-def test_instances_are_saved(mask_rcnn: SimpleNamespace, tmp_path: Path) -> None:
-    found = mask_rcnn.exported.predict(image_of(SIZES[0]))
+def test_saved_instances(mask_rcnn: SimpleNamespace, tmp_path: Path) -> None:
+    found = mask_rcnn.exported.predict(draw_image(SIZES[0]))
     path, = found.save(tmp_path / 'found')
     content = json.loads(path.read_text())
     assert content['size'] == list(SIZES[0]) and len(content['instances']) == len(found)
@@ -198,7 +198,7 @@ SLOW = ('faster_rcnn', 'cascade_mask_rcnn', 'vitdet', 'rtmdet_ins', 'dino', 'mas
 @pytest.mark.slow
 @pytest.mark.parametrize('head', SLOW)
 def test_other_detectors(head: str, tmp_path: Path) -> None:
-    model = detector(head)
+    model = build_detector(head)
     export(model, model.cfg, tmp_path / head, ExportOptions())
     exported = runtime.load(tmp_path / head, threads=1)
     for size in SIZES:
@@ -207,123 +207,126 @@ def test_other_detectors(head: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_one_class(tmp_path: Path) -> None:
-    model = detector('mask_rcnn', num_classes=1)
-    exported = write(model, tmp_path / 'one')
+    model = build_detector('mask_rcnn', num_classes=1)
+    exported = write_export(model, tmp_path / 'one')
     assert check_same(model, exported, SIZES[0]) > 0
 
 
-def test_what_the_runtime_does_not_do_is_refused(mask_rcnn: SimpleNamespace) -> None:
+def test_unsupported_components_are_rejected(mask_rcnn: SimpleNamespace) -> None:
     model = copy.copy(mask_rcnn.model)
 
-    def refused(match: str) -> None:
+    def check_error(match: str) -> None:
         with pytest.raises(ExportError, match=match):
-            plan(model, model.cfg, ExportOptions())
+            build_plan(model, model.cfg, ExportOptions())
 
     model.module = copy.deepcopy(model.module)
     model.module.roi_head.test_cfg.nms = ConfigDict(type='soft_nms')
-    refused(r'model.test_cfg.rcnn.nms .* got .*soft_nms')
+    check_error(r'model.test_cfg.rcnn.nms .* got .*soft_nms')
     model.module.roi_head.test_cfg.nms = ConfigDict(type='nms', iou_threshold=0.5)
     model.module.roi_head.test_cfg.mask_thr_binary = -1
-    refused('mask_thr_binary must be at least 0, got -1')
+    check_error('mask_thr_binary must be at least 0, got -1')
     model.module.rpn_head.__class__ = type('MyRPN', (type(model.module.rpn_head), ), {})
-    refused('MyRPN cannot be exported: the runtime has RPNHead')
+    check_error('MyRPN cannot be exported: the runtime supports only RPNHead')
     model.module = nn.Linear(2, 2)
-    refused('Linear cannot be exported: there are TwoStageDetector, RTMDet, DINO, Mask2Former')
+    check_error(
+        'Linear cannot be exported: expected one of TwoStageDetector, RTMDet, DINO, Mask2Former')
 
 
-@pytest.mark.parametrize('above, says', [(0, ''), (1, 'warning'), (9, 'error')])
-def test_objects_of_whole_images(above: int, says: str, mask_rcnn: SimpleNamespace,
-                                 tmp_path: Path) -> None:
-    """Few others are a warning, and many an error; here scores too low to be shown."""
+@pytest.mark.parametrize('rank, result', [(0, ''), (1, 'warning'), (9, 'error')])
+def test_verification_of_predictions(rank: int, result: str, mask_rcnn: SimpleNamespace,
+                                     tmp_path: Path) -> None:
+    """Few missing objects are a warning, and many are an error."""
     model = mask_rcnn.model
-    scores = np.sort(np.concatenate([model.predict(image).scores for image in scenes()]))
-    least = float(scores[above * len(scores) // 20])
+    scores = np.sort(np.concatenate([model.predict(image).scores for image in draw_images()]))
+    least = float(scores[rank * len(scores) // 20])
 
     def omit(about: dict[str, Any]) -> None:
         about['postprocess']['boxes'].update(least_score=least)
 
-    folder = changed(mask_rcnn.folder, tmp_path / 'omitting', omit)
-    if says == 'error':
-        with pytest.raises(ExportError, match='objects are other .* nothing is written. .* --what'):
-            require_agreement(model, folder)
+    folder = copy_changed(mask_rcnn.folder, tmp_path / 'omitting', omit)
+    if result == 'error':
+        with pytest.raises(
+                ExportError, match='objects differ .* nothing was written. .* --component'):
+            verify_predictions(model, folder)
         return
-    found = require_agreement(model, folder)
-    assert bool(found.warning) == bool(says) == (found.different > 0.02 * found.number)
+    comparison = verify_predictions(model, folder)
+    is_different = comparison.different > 0.02 * comparison.number
+    assert bool(comparison.warning) == bool(result) == is_different
 
 
-def test_other_objects_are_counted() -> None:
-    """By class, score and box; of two alike in torch, the runtime must find both."""
+def test_number_of_different_objects() -> None:
+    """Objects are compared by class, score and box; duplicates count separately."""
     box = [[0, 0, 9, 9]]
     found = runtime.Instances((9, 9), ('a', 'b', 'c'), ((0, 0, 0), ) * 3,
                               np.array(box * 2 + [[0.5, 0, 9, 9.5]]),
                               np.array([0.9, 0.8, 0.5]), np.array([1, 2, 1]))  # yapf: disable
-    assert num_different(found, found) == 0
+    assert count_differences(found, found) == 0
 
     changed = partial(replace, found)
-    assert num_different(found, changed(labels=np.array([1, 1, 1]))) == 1
-    assert num_different(found, changed(scores=np.array([0.9, 0.8, 0.4]))) == 1
-    assert num_different(found, changed(boxes=np.array(box * 2 + [[2, 0, 9, 9]]))) == 1
+    assert count_differences(found, changed(labels=np.array([1, 1, 1]))) == 1
+    assert count_differences(found, changed(scores=np.array([0.9, 0.8, 0.4]))) == 1
+    assert count_differences(found, changed(boxes=np.array(box * 2 + [[2, 0, 9, 9]]))) == 1
     none = changed(labels=found.labels[:0], scores=found.scores[:0], boxes=found.boxes[:0])
-    assert num_different(found, none) == num_different(none, found) == 3
+    assert count_differences(found, none) == count_differences(none, found) == 3
     twice = changed(labels=np.array([1, 2, 1, 1]), scores=np.array([0.9, 0.8, 0.5, 0.5]),
                     boxes=np.array(box * 4))  # yapf: disable
-    assert num_different(twice, found) == num_different(found, twice) == 1
+    assert count_differences(twice, found) == count_differences(found, twice) == 1
 
 
 def draw_boxes(num: int, size: tuple[int, int]) -> np.ndarray:
-    """Boxes in and around an image, the first two without an area."""
+    """Draw boxes in and around an image, the first two without area."""
     rng = np.random.default_rng(0)
-    places = (rng.random((num, 2, 2)) * 1.4 - 0.2) * size[::-1]
-    boxes = np.concatenate([places.min(1), places.max(1)], 1).astype(np.float32)
+    corners = (rng.random((num, 2, 2)) * 1.4 - 0.2) * size[::-1]
+    boxes = np.concatenate([corners.min(1), corners.max(1)], 1).astype(np.float32)
     boxes[0, 2] = boxes[0, 0]
     boxes[1, 2:] = boxes[1, :2]
     return boxes
 
 
-def test_anchors_are_mmdets() -> None:
+def test_anchors_equal_mmdet() -> None:
     generator = AnchorGenerator(strides=[4, 3.5], ratios=[0.5, 2.], scales=[8])
     expected = generator.grid_priors([(3, 5), (2, 1)], device='cpu')
     for level, size in enumerate([(3, 5), (2, 1)]):
         base = generator.base_anchors[level].numpy()
-        assert np.array_equal(anchors(size, generator.strides[level], base), expected[level])
+        assert np.array_equal(build_anchors(size, generator.strides[level], base), expected[level])
 
 
 @pytest.mark.parametrize('limit', [None, 2.])
-def test_deltas_are_decoded_as_mmdets(limit: float | None) -> None:
+def test_decoding_equals_mmdet(limit: float | None) -> None:
     stds = (0.1, 0.1, 0.2, 0.2)
-    theirs = DeltaXYWHBBoxCoder(
+    coder = DeltaXYWHBBoxCoder(
         target_stds=stds, add_ctr_clamp=limit is not None, ctr_clamp=limit or 32)
     boxes, size = draw_boxes(30, (60, 90)), (60, 90)
     deltas = np.random.default_rng(1).normal(0, 20, (30, 12)).astype(np.float32)
-    found = decode(boxes, deltas, Coder((0., ) * 4, stds, True, limit), size)
-    wanted = theirs.decode(torch.tensor(boxes), torch.tensor(deltas), max_shape=size)
-    np.testing.assert_allclose(found.reshape(30, 12), wanted, rtol=1e-6, atol=1e-4)
+    found = decode_deltas(boxes, deltas, Coder((0., ) * 4, stds, True, limit), size)
+    expected = coder.decode(torch.tensor(boxes), torch.tensor(deltas), max_shape=size)
+    np.testing.assert_allclose(found.reshape(30, 12), expected, rtol=1e-6, atol=1e-4)
 
 
-def test_suppression_is_mmcvs() -> None:
+def test_nms_equals_mmcv() -> None:
     boxes = draw_boxes(300, (60, 90)).clip(0)
     rng = np.random.default_rng(1)
     scores, groups = rng.random(300).astype(np.float32).round(2), rng.integers(0, 3, 300)
-    _, wanted = batched_nms(*map(torch.tensor, (boxes, scores, groups)), dict(iou_threshold=0.4))
+    _, expected = batched_nms(*map(torch.tensor, (boxes, scores, groups)), dict(iou_threshold=0.4))
     found = suppress(boxes, scores, groups, 0.4)
-    assert len(found) < 250 and np.array_equal(found, wanted)
+    assert len(found) < 250 and np.array_equal(found, expected)
     assert len(suppress(boxes[:0], scores[:0], groups[:0], 0.4)) == 0
 
 
-def test_levels_are_mmdets() -> None:
+def test_levels_equal_mmdet() -> None:
     layer = dict(type='RoIAlign', output_size=7, sampling_ratio=0)
     extractor = SingleRoIExtractor(layer, 2, [4, 8, 16])
     boxes = draw_boxes(200, (600, 900))
     rois = torch.tensor(np.pad(boxes, ((0, 0), (1, 0))))
-    assert np.array_equal(levels_of(boxes, 56, 3), extractor.map_roi_levels(rois, 3))
+    assert np.array_equal(assign_levels(boxes, 56, 3), extractor.map_roi_levels(rois, 3))
 
 
-def test_masks_are_pasted_as_mmdets() -> None:
+def test_pasted_masks_equal_mmdet() -> None:
     torch.manual_seed(0)
     head = FCNMaskHead(num_convs=0, in_channels=2, num_classes=1, class_agnostic=True)
     boxes, size = draw_boxes(25, (61, 83)).clip(0), (61, 83)
     logits = torch.randn(25, 1, 14, 14)
-    wanted = head._predict_by_feat_single(
+    expected = head._predict_by_feat_single(
         logits,
         torch.tensor(boxes),
         torch.zeros(25).long(),
@@ -331,9 +334,9 @@ def test_masks_are_pasted_as_mmdets() -> None:
         ConfigDict(mask_thr_binary=0.5),
         rescale=True)
     found = paste(logits[:, 0].sigmoid().numpy(), boxes, size, 0.5)
-    assert found.shape == wanted.shape and wanted.any()
-    assert (found != wanted.numpy()).sum() <= 2
-    assert boxes_around(found[:3] & False).tolist() == [[0.] * 4] * 3
+    assert found.shape == expected.shape and expected.any()
+    assert (found != expected.numpy()).sum() <= 2
+    assert compute_mask_boxes(found[:3] & False).tolist() == [[0.] * 4] * 3
     around = np.zeros((1, 5, 6), bool)
     around[0, 1:3, 2:5] = True
-    assert boxes_around(around).tolist() == [[2., 1., 5., 3.]]
+    assert compute_mask_boxes(around).tolist() == [[2., 1., 5., 3.]]

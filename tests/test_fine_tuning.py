@@ -1,4 +1,4 @@
-"""A trained model goes on with other classes: what depends on them starts anew, nothing else."""
+"""Fine-tuning on other classes: only layers that depend on them are reset."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -13,18 +13,18 @@ from mmengine.config import Config
 from mmengine.registry import MODELS
 from torch import Tensor
 
-from colonnade.models.class_transfer import ClassTransfer, rows_by_class
-from colonnade.settings.classes import class_heads
+from colonnade.models.class_transfer import ClassTransfer, find_class_rows
+from colonnade.settings.classes import iter_class_heads
 from colonnade.settings.reading import read_config
 from colonnade.weights.loading import plan_loading
-from colonnade.weights.state_dicts import trained_classes
+from colonnade.weights.state_dicts import get_classes
 
 OLD = {'coco': ('triangle', 'star', 'disc', 'ring'), 'ade': ('ring', 'square', 'background')}
 NEW = {
     'coco': ('disc', 'square', 'triangle'),
     'ade': ('background', 'disc', 'square', 'triangle'),
 }
-# tensor -> rows of a class, rows behind all classes
+# tensor -> rows per class, rows after those of the classes
 DETECTOR = {
     'roi_head.bbox_head.fc_cls': (1, 1),
     'roi_head.bbox_head.fc_reg': (4, 0),
@@ -37,17 +37,17 @@ DEPENDENT = {
 }  # yapf: disable
 
 
-def model_of(head: str, num_classes: int, **changes: Any) -> torch.nn.Module:
+def build_model(head: str, num_classes: int, **changes: Any) -> torch.nn.Module:
     cfg = read_config(config(head))
     cfg.merge_from_dict(changes)
-    for _, part in class_heads(cfg.model):
+    for _, part in iter_class_heads(cfg.model):
         part['num_classes'] = num_classes
     return MODELS.build(cfg.model)
 
 
 def save(path: Path, head: str, **meta: Any) -> dict[str, Tensor]:
     """A checkpoint of a model of the old classes; returns its tensors."""
-    state = model_of(head, len(OLD[LAYOUTS[head]])).state_dict()
+    state = build_model(head, len(OLD[LAYOUTS[head]])).state_dict()
     torch.save(dict(state_dict=state, meta=meta), path)
     return state
 
@@ -63,8 +63,8 @@ def fine_tune(run_tool: Callable, head: str, data: Path, work_dir: Path, *option
 @pytest.mark.parametrize(
     'head',
     ['sem_fpn', *(pytest.param(head, marks=pytest.mark.slow) for head in ('mask_rcnn', 'upernet'))])
-def test_classes_in_common_keep_their_rows(head: str, shapes: Path, tmp_path: Path,
-                                           run_tool: Callable) -> None:
+def test_common_classes_keep_rows(head: str, shapes: Path, tmp_path: Path,
+                                  run_tool: Callable) -> None:
     old, new = OLD[LAYOUTS[head]], NEW[LAYOUTS[head]]
     before = save(tmp_path / 'old.pth', head, dataset_meta=dict(classes=old))
 
@@ -100,14 +100,14 @@ def test_classes_in_common_keep_their_rows(head: str, shapes: Path, tmp_path: Pa
     assert ('Untrained: ' in log) == bool(others)
 
 
-def test_a_file_that_names_no_classes() -> None:
-    before = model_of('sem_fpn', len(OLD['ade'])).state_dict()
+def test_file_without_class_names() -> None:
+    before = build_model('sem_fpn', len(OLD['ade'])).state_dict()
     cfg = read_config(config('sem_fpn'))
     model, adapt = MODELS.build(cfg.model), ClassTransfer(cfg)
     checkpoint = dict(state_dict=before)
     adapt_to = partial(adapt, model.state_dict(), checkpoint)
     plan = plan_loading(model, checkpoint, 'a.pth', adapt=adapt_to)
-    assert 'The file does not name its classes: all of them start untrained.' in str(adapt)
+    assert 'The file has no class names: all classes start untrained.' in str(adapt)
     assert plan.state['decode_head.conv_seg.weight'].shape[0] == 4
     assert torch.equal(plan.state['neck.stride4.0.weight'], before['neck.stride4.0.weight'])
 
@@ -119,8 +119,8 @@ def test_a_file_that_names_no_classes() -> None:
     (dict(dataset_meta=dict(classes='a')), ()),
     (None, ()),
 ])
-def test_names_in_a_checkpoint(meta: Any, names: tuple[str, ...]) -> None:
-    assert trained_classes(dict(meta=meta)) == names
+def test_get_classes(meta: Any, names: tuple[str, ...]) -> None:
+    assert get_classes(dict(meta=meta)) == names
 
 
 def said_by(run_tool: Callable, capsys: pytest.CaptureFixture[str], *arguments: Any) -> str:
@@ -129,7 +129,7 @@ def said_by(run_tool: Callable, capsys: pytest.CaptureFixture[str], *arguments: 
     return f'{stopped.value}{capsys.readouterr().err}'
 
 
-def test_the_error_names_the_option(shapes: Path, tmp_path: Path, run_tool: Callable,
+def test_error_suggests_new_classes(shapes: Path, tmp_path: Path, run_tool: Callable,
                                     capsys: pytest.CaptureFixture[str]) -> None:
     save(tmp_path / 'old.pth', 'mask_rcnn')
     said = said_by(run_tool, capsys, 'mask_rcnn', shapes, tmp_path / 'run', '--load-from',
@@ -138,25 +138,25 @@ def test_the_error_names_the_option(shapes: Path, tmp_path: Path, run_tool: Call
     assert '--load-from FILE --new-classes' in said
 
 
-def test_other_differences_stay_errors(shapes: Path, tmp_path: Path, run_tool: Callable,
-                                       capsys: pytest.CaptureFixture[str]) -> None:
+def test_new_classes_keeps_other_errors(shapes: Path, tmp_path: Path, run_tool: Callable,
+                                        capsys: pytest.CaptureFixture[str]) -> None:
     changes = {'model.neck.fpn.out_channels': 32, 'model.decode_head.in_channels': [32] * 4}
-    torch.save(dict(state_dict=model_of('sem_fpn', 9, **changes).state_dict()), tmp_path / 'a.pth')
+    torch.save(
+        dict(state_dict=build_model('sem_fpn', 9, **changes).state_dict()), tmp_path / 'a.pth')
     said = said_by(run_tool, capsys, 'sem_fpn', shapes, tmp_path / 'run', '--load-from',
                    tmp_path / 'a.pth', '--new-classes')
     assert 'it differs from the model in neck, decode_head' in said
     assert 'conv_seg' not in said and '--new-classes leaves' not in said
 
 
-def test_the_option_needs_a_model(shapes: Path, tmp_path: Path, run_tool: Callable,
-                                  capsys: pytest.CaptureFixture[str]) -> None:
+def test_new_classes_needs_load_from(shapes: Path, tmp_path: Path, run_tool: Callable,
+                                     capsys: pytest.CaptureFixture[str]) -> None:
     said = said_by(run_tool, capsys, 'sem_fpn', shapes, tmp_path / 'run', '--new-classes')
     assert '--new-classes needs --load-from FILE' in said
 
 
 @pytest.mark.parametrize('old', [dict(num_classes=2, out_channels=1), dict(num_classes=4)])
-def test_one_row_for_two_classes_starts_anew(old: dict) -> None:
-    """It is of the second class, and of the first by not being so."""
+def test_resets_shared_row_of_two_classes(old: dict) -> None:
 
     def built(classes: tuple[str, ...], **head: Any) -> tuple[Config, torch.nn.Module]:
         cfg = read_config(config('sem_fpn'))
@@ -175,8 +175,7 @@ def test_one_row_for_two_classes_starts_anew(old: dict) -> None:
     assert torch.equal(plan.state['neck.stride8.weight'], other.state_dict()['neck.stride8.weight'])
 
 
-def test_rows_of_anchors_start_anew() -> None:
-    """Anchors vary faster than classes in some heads: their rows are not those of a class."""
+def test_resets_anchor_rows() -> None:
     cfg = read_config(config('mask_rcnn'))
     head = dict(type='RetinaHead', num_classes=3, in_channels=64, feat_channels=16, stacked_convs=1)
     cfg.model = Config(
@@ -188,7 +187,7 @@ def test_rows_of_anchors_start_anew() -> None:
                 bbox_head=head,
                 test_cfg=dict()))).model
     cfg.train_dataloader.dataset.metainfo = dict(classes=('a', 'b', 'c'))
-    rows = rows_by_class(cfg, 3)
+    rows = find_class_rows(cfg, 3)
     assert set(rows) == {'bbox_head.retina_cls.weight', 'bbox_head.retina_cls.bias'}
     adapter = ClassTransfer(cfg)
     own = {key: torch.zeros(27, *[1] * key.endswith('weight')) for key in rows}

@@ -1,4 +1,4 @@
-"""Whole models that are fused give what they gave before."""
+"""Fusion of full models: equal outputs, and exceptions."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
@@ -44,7 +44,7 @@ def randomised(model: nn.Module) -> nn.Module:
     return model
 
 
-def model_of(head: str, *, backbone: str = 'xcit') -> nn.Module:
+def build_model(head: str, *, backbone: str = 'xcit') -> nn.Module:
     """The slim model of a head, on a backbone of two blocks."""
     cfg = read_config(find_config(f'{head}/{backbone}_nano_12_p16_slim_shapes'))
     cfg.model.backbone.update(out_indices=[0] *
@@ -56,7 +56,7 @@ def model_of(head: str, *, backbone: str = 'xcit') -> nn.Module:
 
 
 def outputs(model: nn.Module, size: tuple[int, int]) -> list[Tensor]:
-    """What heads give of two images before post-processing; of an R-CNN, what they get."""
+    """Return outputs of heads before post-processing; of an R-CNN, their inputs."""
     images = torch.randn(2, 3, *size, generator=torch.Generator().manual_seed(1)).double()
     if hasattr(model, 'roi_head'):
         return list(model.extract_feat(images))
@@ -76,8 +76,8 @@ def check_same(found: list[Tensor], expected: list[Tensor]) -> None:
     ('vitdet', (75, 101), ('SimplePyramid: layers merged', )),
     ('rtmdet_ins', (64, 96), ('batch norms folded', )),
 ])
-def test_fused_models_give_the_same(head: str, size: tuple[int, int], says: tuple) -> None:
-    model = model_of(head)
+def test_fused_models_give_equal_outputs(head: str, size: tuple[int, int], says: tuple) -> None:
+    model = build_model(head)
     expected = outputs(model, size)
     lines = '; '.join(fuse(model))
     assert 'XCiT: norms and scales folded' in lines and all(part in lines for part in says), lines
@@ -86,9 +86,8 @@ def test_fused_models_give_the_same(head: str, size: tuple[int, int], says: tupl
     assert fuse(model) == []
 
 
-def test_gradients_go_through() -> None:
-    """To images, as pictures of what a model looks at ask for."""
-    model, found = model_of('upernet'), []
+def test_fused_model_passes_gradients_to_images() -> None:
+    model, found = build_model('upernet'), []
     image = torch.randn(1, 3, 75, 101).double().requires_grad_()
     for _ in range(2):
         with torch.enable_grad():
@@ -110,16 +109,16 @@ def pyramid(make: Callable[..., nn.Module], **options: object) -> nn.Module:
     lambda: pyramid(ColumnarPyramid, norm_cfg=dict(type='GN', num_groups=2)),
     lambda: pyramid(ColumnarPyramid, out_strides=(4, 4, 8, 64)),
 ])
-def test_fused_pyramids_give_the_same(make: Callable[[], nn.Module]) -> None:
+def test_fused_pyramids_give_equal_levels(make: Callable[[], nn.Module]) -> None:
     neck = make()
     maps = [torch.randn(2, 16, 5, 7).double() for _ in range(4)]
     expected = neck(maps)
     neck.fuse()
     check_same(neck(maps), expected)
     assert not any(isinstance(m, nn.BatchNorm2d) for m in neck.modules())
-    with pytest.raises(FusedError, match='cannot be trained: build it anew'):
+    with pytest.raises(FusedError, match='cannot be trained: build it again'):
         neck.train()
-    with pytest.raises(FusedError, match=r'takes no weights: load, then fuse\(\)'):
+    with pytest.raises(FusedError, match=r'cannot load weights: load first'):
         neck.load_state_dict(make().state_dict())
 
 
@@ -131,7 +130,7 @@ def test_fused_pyramids_give_the_same(make: Callable[[], nn.Module]) -> None:
     ((4, 8), dict(add_extra_convs='on_input'), '4'),
     ((4, 8), dict(add_extra_convs='on_output'), '4, 8'),
 ])
-def test_fpn_of_other_settings(strides: tuple, options: dict, merged: str) -> None:
+def test_merges_laterals_of_fpn_variants(strides: tuple, options: dict, merged: str) -> None:
     fpn = {'type': 'mmdet.FPN', 'out_channels': 8, 'num_outs': 5, **options}
     neck = pyramid(ColumnarPyramid, out_strides=strides, fpn=fpn)
     maps = [torch.randn(2, 16, 5, 7).double() for _ in strides]
@@ -140,7 +139,7 @@ def test_fpn_of_other_settings(strides: tuple, options: dict, merged: str) -> No
     check_same(neck(maps), expected)
 
 
-def test_hooked_layers_are_called() -> None:
+def test_fusion_skips_hooked_layers() -> None:
     neck = pyramid(ColumnarPyramid, fpn=dict(type='mmdet.FPN', out_channels=8, num_outs=4))
     seen = []
     for layer in (neck.stride4[3], neck.fpn.lateral_convs[1]):
@@ -159,10 +158,10 @@ def test_hooked_layers_are_called() -> None:
     [
         [(13, 10), (7, 5), (4, 3), (2, 2)],
         [(8, 8), (1, 1), (2, 2), (3, 3), (6, 6)],
-        [(2, 3), (1, 1), (6, 6)],  # where upsampling comes first
+        [(2, 3), (1, 1), (6, 6)],  # upsampling first
         [(1, 1), (1, 1)],
     ])
-def test_convolving_before_upsampling(sizes: list, align_corners: bool) -> None:
+def test_upsampling_convolution(sizes: list, align_corners: bool) -> None:
     widths = [3, 5, 4, 6, 2][:len(sizes)]
     conv = nn.Conv2d(sum(widths), 7, 3, padding=1).double()
     maps = [
@@ -195,7 +194,7 @@ class SegmenterWithEdges(EncoderDecoder):
     (EncoderDecoder, 2, ', at stride 4, 8 with the lateral ones'),
     (SegmenterWithEdges, 2, ''),
 ])
-def test_levels_that_others_may_take_stay(kind: type, index: int, merged: str) -> None:
+def test_shared_levels_are_not_merged(kind: type, index: int, merged: str) -> None:
     options = dict(channels=4, num_classes=3)
     with DefaultScope.overwrite_default_scope('mmseg'):
         model = kind(
@@ -207,7 +206,7 @@ def test_levels_that_others_may_take_stay(kind: type, index: int, merged: str) -
     assert f'ColumnarPyramid: layers merged{merged}' in fuse(randomised(model))
 
 
-def test_convolutions_that_are_shared_keep_norms_of_their_own() -> None:
+def test_shared_convolutions_keep_separate_norms() -> None:
     norm = dict(type='BN')
     model = nn.ModuleList(ConvModule(4, 4, 3, padding=1, norm_cfg=norm) for _ in range(2))
     model[1].conv = model[0].conv
@@ -219,20 +218,20 @@ def test_convolutions_that_are_shared_keep_norms_of_their_own() -> None:
     check_same([layer(x) for layer in model[:2]], expected)
 
 
-def test_what_cannot_be_fused() -> None:
-    with pytest.raises(ValueError, match='no backbone and no pyramid of colonnade'):
+def test_rejects_models_that_cannot_be_fused() -> None:
+    with pytest.raises(ValueError, match='neither a backbone nor a pyramid of Colonnade'):
         fuse(nn.Linear(2, 2).eval())
     neck = ColumnarPyramid(4, 16)
-    with pytest.raises(ValueError, match=r'for evaluation: call eval\(\) before'):
+    with pytest.raises(ValueError, match=r'for evaluation: call eval\(\) first'):
         fuse(nn.Sequential(neck))
     maybe_fuse(nn.Sequential(neck), False)
     assert not neck.fused
     maybe_fuse(nn.Linear(2, 2), None)
-    with pytest.raises(ValueError, match='no backbone and no pyramid of colonnade'):
+    with pytest.raises(ValueError, match='neither a backbone nor a pyramid of Colonnade'):
         maybe_fuse(nn.Linear(2, 2), True)
 
 
-def test_what_cannot_be_fused_is_left_as_it_was() -> None:
+def test_failed_fusion_changes_nothing() -> None:
     parts = dict(student=XCiT(ARCH, out_indices=[1]), teacher=XCiT(ARCH, out_indices=[1]))
     model = nn.ModuleDict({**parts, 'neck': ColumnarPyramid(16, 16)}).eval()
     hook = model.teacher.blocks[0].attn.qkv.register_forward_hook(lambda *_: None)
@@ -245,8 +244,8 @@ def test_what_cannot_be_fused_is_left_as_it_was() -> None:
     assert not any(part.fused for part in model.values())
 
 
-def test_parts_that_are_fused_by_themselves() -> None:
-    model = model_of('sem_fpn')
+def test_separately_fused_parts() -> None:
+    model = build_model('sem_fpn')
     expected = outputs(model, (75, 101))
     model.backbone.fuse()
     model.neck.fuse()
@@ -255,8 +254,8 @@ def test_parts_that_are_fused_by_themselves() -> None:
     assert fuse(model) == []
 
 
-def test_weights_lie_as_maps_do() -> None:
-    model = model_of('sem_fpn')
+def test_weights_are_channels_last() -> None:
+    model = build_model('sem_fpn')
     with torch.enable_grad():
         fuse(model)
     weights = [
@@ -268,8 +267,8 @@ def test_weights_lie_as_maps_do() -> None:
 
 
 @pytest.mark.parametrize('head', ['mask_rcnn', 'upernet'])
-def test_what_is_fast_on_a_cpu_only_is_not_done_elsewhere(head: str) -> None:
-    model = model_of(head)
+def test_cpu_fusions_are_skipped_on_accelerators(head: str) -> None:
+    model = build_model(head)
     heads = [part for name, part in model.named_modules() if 'head' in name]
     kinds = [type(part) for part in heads]
     with accelerator_forms():
@@ -284,20 +283,19 @@ def test_what_is_fast_on_a_cpu_only_is_not_done_elsewhere(head: str) -> None:
     assert weights and all(weight.is_contiguous() for weight in weights)
 
 
-def test_levels_of_the_input_stride_are_copies() -> None:
+def test_levels_of_input_stride_are_copies() -> None:
     x = torch.randn(1, 4, 5, 6).contiguous(memory_format=torch.channels_last)
     level = ColumnarPyramid(4, 16).eval().resample(x, 16)
     assert level.equal(x) and level.data_ptr() != x.data_ptr()
 
 
 @pytest.mark.parametrize('compiled, gradients', [(False, False), (True, False), (False, True)])
-def test_the_order_of_maps(compiled: bool, gradients: bool,
-                           monkeypatch: pytest.MonkeyPatch) -> None:
-    """Channels-last, but where mmcv's operators are compiled, and in training."""
+def test_memory_format_of_maps(compiled: bool, gradients: bool,
+                               monkeypatch: pytest.MonkeyPatch) -> None:
     assert memory_format.operators_read_any_order()  # tools/mmcv_ext, or none
     monkeypatch.setattr(memory_format, 'operators_read_any_order', lambda: not compiled)
     wanted = torch.contiguous_format if compiled or gradients else torch.channels_last
-    model, images = model_of('mask_rcnn'), torch.randn(2, 3, 75, 101).double()
+    model, images = build_model('mask_rcnn'), torch.randn(2, 3, 75, 101).double()
     with torch.set_grad_enabled(gradients):
         maps = model.backbone(images)
         levels = model.neck.resample(maps[0], 4), model.neck.resample(maps[1], 8), *maps

@@ -1,4 +1,4 @@
-"""What commands print and write, compared with files in ``tests/golden``.
+"""Outputs of commands, compared with files in ``tests/golden``.
 
     COLONNADE_RECORD=1 python -m pytest tests/test_golden.py    # after an intended change
 """
@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 from conftest import NO_WORKERS, ROOT, SHORT, config
-from helpers import foreign_data
-from helpers.drawn_data import draw_instances, draw_label_maps, leaf
+from helpers import third_party_formats
+from helpers.synthetic_data import draw_instances, draw_label_maps, leaf
 
 from colonnade.__main__ import TOOLS
 from colonnade.__main__ import main as run_command
@@ -23,7 +23,7 @@ from colonnade.__main__ import main as run_command
 GOLDEN = ROOT / 'tests/golden'
 RECORDS = os.environ.get('COLONNADE_RECORD') == '1'
 
-#: arguments of ``check_config`` with faults of several kinds
+#: arguments of ``check_config`` with different errors
 BROKEN_CONFIGS = {
     'width': ('mask_rcnn', 'model.neck.in_channels=96'),
     'misspelt': ('sem_fpn', 'train_cfg.max_iter=2', 'model.backbone.archh=1'),
@@ -33,12 +33,12 @@ BROKEN_CONFIGS = {
 
 
 def compare(name: str, text: str, *paths: Path) -> None:
-    """Compare a text with ``NAME.txt``, with names of folders in place of these paths.
+    """Compare a text with ``NAME.txt``.
 
     Args:
-        name: Of the golden file.
-        text: What was printed or written.
-        *paths: Folders of the test, which differ between machines.
+        name: Name of the golden file.
+        text: Output.
+        *paths: Temporary folders, which are replaced by a placeholder.
     """
     for path in paths:
         text = text.replace(str(path), 'TMP')
@@ -55,9 +55,9 @@ def compare(name: str, text: str, *paths: Path) -> None:
 @pytest.fixture
 def printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_tool: Callable,
             capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    """Run a tool; returns what it prints, and the message or the status that it ends with."""
+    """Run a tool, and return its output and its exit message or status."""
     monkeypatch.setenv('COLUMNS', '100')
-    monkeypatch.chdir(tmp_path)  # which has no data that a demo drew
+    monkeypatch.chdir(tmp_path)  # a folder without data
 
     def run(tool: str, *arguments: object) -> str:
         capsys.readouterr()
@@ -90,7 +90,7 @@ def test_command(arguments: list[str], monkeypatch: pytest.MonkeyPatch,
     compare(f'command_{arguments[0].strip("-")}', capsys.readouterr().out + end)
 
 
-def test_what_python_offers() -> None:
+def test_python_api() -> None:
     compare('api', '\n'.join(import_module('colonnade').__all__))
 
 
@@ -106,25 +106,26 @@ def test_config_checks(name: str, printed: Callable) -> None:
                                             *settings))
 
 
-def data_of(name: str, folder: Path) -> list[object]:
-    """Draw data of a format; returns the options of ``create_config`` for it."""
+def draw_dataset(name: str, folder: Path) -> list[object]:
+    """Draw a dataset of a format, and return the options of ``create_config`` for it."""
     if name == 'coco':
         return draw_instances(folder)
     if name == 'label_maps':
         return draw_label_maps(folder)
-    foreign_data.WRITERS[name](foreign_data.drawn_parts(folder / 'drawn'), folder / 'set')
+    third_party_formats.WRITERS[name](third_party_formats.drawn_parts(folder / 'drawn'),
+                                      folder / 'set')
     return ['--data', folder / 'set']
 
 
 @pytest.mark.parametrize('name', ['coco', 'label_maps', 'yolo_polygons', 'voc_boxes',
                                   'labelme_polygons'])  # yapf: disable
-def test_own_data(name: str, tmp_path: Path, printed: Callable) -> None:
-    """What is printed, the config, and the annotations if they are converted."""
+def test_custom_data(name: str, tmp_path: Path, printed: Callable) -> None:
+    """Compare the output, the config, and converted annotations."""
     head = 'sem_fpn' if name == 'label_maps' else 'mask_rcnn'
     out = tmp_path / 'own.py'
-    arguments = data_of(name, tmp_path)
+    arguments = draw_dataset(name, tmp_path)
     if name.startswith('labelme') or name.startswith('voc'):
-        arguments += ['--split', '0.5']
+        arguments += ['--val-fraction', '0.5']
     text = printed('create_config', leaf(head), *arguments, '--out', out)
     texts = [text, out.read_text() if out.exists() else 'no config']
     for part in ('train', 'val'):
@@ -134,17 +135,17 @@ def test_own_data(name: str, tmp_path: Path, printed: Callable) -> None:
     compare(f'own_data_{name}', '\n'.join(texts), tmp_path)
 
 
-def names_below(folder: Path) -> Iterator[str]:
-    """The files in a folder, without what is called by the time."""
+def iter_names(folder: Path) -> Iterator[str]:
+    """Yield the files in a folder, without times in their names."""
     for path in sorted(folder.rglob('*')):
         if path.is_file():
             yield re.sub(r'\d{8}_\d{6}', 'TIME', str(path.relative_to(folder)))
 
 
-def test_a_work_dir(shapes: Path, tmp_path: Path, run_tool: Callable) -> None:
-    """Names of files, keys of checkpoints' numbers, and what the metrics are called."""
+def test_work_dir(shapes: Path, tmp_path: Path, run_tool: Callable) -> None:
+    """Compare names of files, keys and metrics."""
     run_tool('train', config('sem_fpn'), '--data-root', shapes / 'ade', '--work-dir',
              tmp_path / 'run', *SHORT, *NO_WORKERS)
     metrics = (tmp_path / 'run/metrics.csv').read_text().splitlines()[0]
     run = json.loads((tmp_path / 'run/record/run.json').read_text())
-    compare('work_dir', '\n'.join([*sorted(set(names_below(tmp_path / 'run'))), metrics, *run]))
+    compare('work_dir', '\n'.join([*sorted(set(iter_names(tmp_path / 'run'))), metrics, *run]))

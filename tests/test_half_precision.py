@@ -1,4 +1,4 @@
-"""``--amp``: the rule of each device, weights in half precision, training and prediction in it."""
+"""Mixed precision (``--amp``): types per device, cast weights, training and prediction."""
 from __future__ import annotations
 
 import copy
@@ -21,10 +21,10 @@ from colonnade import load
 from colonnade.backbones import XCiT
 from colonnade.engine.training import set_amp
 from colonnade.models import half_precision
-from colonnade.models.fusion.precision import cast_weights
+from colonnade.models.fusion.full_model import cast_weights
 from colonnade.models.fusion.region_heads import fuse_regions
-from colonnade.models.half_precision import (Bfloat16OptimWrapper, compute_in, half_type,
-                                             in_float32, keep_answers_float32)
+from colonnade.models.half_precision import (Bfloat16OptimWrapper, cast_to_float32, compute_in,
+                                             get_half_type, keep_outputs_float32)
 from colonnade.settings.reading import read_config
 
 HEAD = 'sem_fpn'
@@ -34,11 +34,11 @@ no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason='a GPU is there')
 @pytest.fixture
 def fast_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the processor: what is slow is right all the same."""
-    monkeypatch.setattr(half_precision, 'lacks_bfloat16', lambda: '')
+    monkeypatch.setattr(half_precision, 'explain_missing_bfloat16', lambda: '')
 
 
 def set_processor(monkeypatch: pytest.MonkeyPatch, *flags: str, limit: str = '') -> None:
-    monkeypatch.setattr(half_precision, 'instruction_sets', lambda: set(flags))
+    monkeypatch.setattr(half_precision, 'get_instruction_sets', lambda: set(flags))
     monkeypatch.setattr('platform.machine', lambda: 'x86_64')
     monkeypatch.delenv('DNNL_MAX_CPU_ISA', raising=False)
     monkeypatch.setenv('ONEDNN_MAX_CPU_ISA', limit)
@@ -47,69 +47,59 @@ def set_processor(monkeypatch: pytest.MonkeyPatch, *flags: str, limit: str = '')
 @pytest.mark.parametrize('flags, limit, reason', [
     (('avx512_bf16', ), '', None),
     (('amx_bf16', 'amx_tile'), 'AVX512_CORE_AMX', None),
-    (('avx2', 'avx512_f'), '', 'this processor has neither AMX nor AVX512-BF16'),
-    ((), '', 'this processor has neither AMX nor AVX512-BF16'),
+    (('avx2', 'avx512_f'), '', 'this CPU has neither AMX nor AVX512-BF16'),
+    ((), '', 'this CPU has neither AMX nor AVX512-BF16'),
     (('amx_bf16', 'avx512_bf16'), 'avx2', 'ONEDNN_MAX_CPU_ISA=avx2 allows neither'),
 ])
-def test_processors(flags: tuple[str, ...], limit: str, reason: str | None,
-                    monkeypatch: pytest.MonkeyPatch) -> None:
+def test_amp_on_cpus(flags: tuple[str, ...], limit: str, reason: str | None,
+                     monkeypatch: pytest.MonkeyPatch) -> None:
     set_processor(monkeypatch, *flags, limit=limit)
     for amp in (True, 'bfloat16'):
         if reason is None:
-            assert half_type(amp, 'cpu') == torch.bfloat16
+            assert get_half_type(amp, 'cpu') == torch.bfloat16
         else:
             with pytest.raises(ValueError, match=f'--amp: {reason}.*slower than float32'):
-                half_type(amp, 'cpu')
-    assert half_type(False, 'cpu') is None
-
-
-def test_what_limits_onednn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The newer of its variables goes before the older one."""
-    set_processor(monkeypatch, 'amx_bf16', limit='AVX512_CORE_AMX')
-    monkeypatch.setenv('DNNL_MAX_CPU_ISA', 'AVX2')
-    assert half_type(True, 'cpu') == torch.bfloat16
-    monkeypatch.delenv('ONEDNN_MAX_CPU_ISA')
-    with pytest.raises(ValueError, match='--amp: DNNL_MAX_CPU_ISA=AVX2 allows neither'):
-        half_type(True, 'cpu')
+                get_half_type(amp, 'cpu')
+    assert get_half_type(False, 'cpu') is None
 
 
 @pytest.mark.parametrize('machine', ['aarch64', 'arm64'])
-def test_processors_that_were_not_measured(machine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_amp_on_arm(machine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     set_processor(monkeypatch)
     monkeypatch.setattr('platform.machine', lambda: machine)
-    with pytest.raises(ValueError, match=f'^--amp: .* not measured .* {machine}; leave it out$'):
-        half_type(True, 'cpu')
+    with pytest.raises(ValueError, match=f'^--amp: .* not measured on {machine} CPUs.*remove it$'):
+        get_half_type(True, 'cpu')
 
 
-def test_instruction_sets_by_earlier_versions_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_instruction_sets_of_earlier_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(torch.cpu, 'get_capabilities', raising=False)
     monkeypatch.setattr(torch.cpu, '_is_avx512_bf16_supported', lambda: False)
     for supported, expected in ((True, {'amx_bf16'}), (False, set())):
         monkeypatch.setattr(torch.cpu, '_is_amx_tile_supported', lambda is_so=supported: is_so)
-        assert half_precision.instruction_sets() == expected
+        assert half_precision.get_instruction_sets() == expected
 
 
-def test_types_that_devices_do_not_have(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match='--amp-dtype float16: a CPU .* say --amp'):
-        half_type('float16', 'cpu')
+def test_rejects_unsupported_types(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match='--amp-dtype float16 is for GPUs: pass --amp'):
+        get_half_type('float16', 'cpu')
     with pytest.raises(
             ValueError, match="must be True, False, 'bfloat16' or 'float16', got 'int8'"):
-        half_type('int8', 'cpu')
-    assert half_type(True, 'cuda') == half_type('float16', 'cuda') == torch.float16
+        get_half_type('int8', 'cpu')
+    assert get_half_type(True, 'cuda') == get_half_type('float16', 'cuda') == torch.float16
     for supported in (True, False):
         monkeypatch.setattr(
             torch.cuda, 'is_bf16_supported', lambda *_, is_so=supported, **__: is_so)
         if supported:
-            assert half_type('bfloat16', 'cuda') == torch.bfloat16
+            assert get_half_type('bfloat16', 'cuda') == torch.bfloat16
         else:
-            with pytest.raises(ValueError, match='--amp-dtype bfloat16: this GPU .* say --amp'):
-                half_type('bfloat16', 'cuda')
+            with pytest.raises(ValueError, match='--amp-dtype bfloat16: this GPU .* pass --amp'):
+                get_half_type('bfloat16', 'cuda')
 
 
 @no_gpu
 @pytest.mark.parametrize('tool', ['train', 'test', 'predict', 'serve', 'benchmark'])
-def test_a_slow_processor_refuses(tool: str, trained_once: Path, shapes: Path, tmp_path: Path,
-                                  run_tool: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tools_reject_amp_on_slow_cpu(tool: str, trained_once: Path, shapes: Path, tmp_path: Path,
+                                      run_tool: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
     set_processor(monkeypatch, 'avx2')
     model = [config(HEAD), *([] if tool == 'train' else [trained_once / 'iter_2.pth'])]
     data = ['--data-root', shapes / 'ade', '--work-dir', tmp_path]
@@ -119,7 +109,7 @@ def test_a_slow_processor_refuses(tool: str, trained_once: Path, shapes: Path, t
         predict=[*model, shapes / 'ade/images/validation', '--out', tmp_path / 'out'],
         serve=[*model, '--port', 0],
         benchmark=['--backbones', 'XCiT:nano_12_p16'])
-    with pytest.raises(SystemExit, match=f'{tool}: --amp: this processor has neither AMX'):
+    with pytest.raises(SystemExit, match=f'{tool}: --amp: this CPU has neither AMX'):
         run_tool(tool, *arguments[tool], '--amp')
 
 
@@ -132,8 +122,8 @@ def test_a_slow_processor_refuses(tool: str, trained_once: Path, shapes: Path, t
     (dict(type='AmpOptimWrapper', loss_scale=512.), 'cuda', 'float16',
      dict(type='AmpOptimWrapper', loss_scale=512., dtype='float16')),
 ])  # yapf: disable
-def test_wrappers_of_optimizers(wrapper: dict, device: str, amp: Any, expected: dict,
-                                fast_bfloat16: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_optimizer_wrappers(wrapper: dict, device: str, amp: Any, expected: dict,
+                            fast_bfloat16: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr('colonnade.engine.training.get_device', lambda: device)
     monkeypatch.setattr(torch.cuda, 'is_bf16_supported', lambda *_, **__: True)
     cfg = Config(dict(optim_wrapper=wrapper))
@@ -144,19 +134,19 @@ def test_wrappers_of_optimizers(wrapper: dict, device: str, amp: Any, expected: 
         set_amp(cfg, amp)
 
 
-def test_a_wrapper_for_gpus_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpu_wrapper_on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     cfg = Config(dict(optim_wrapper=dict(type='AmpOptimWrapper')))
     monkeypatch.setattr('colonnade.engine.training.get_device', lambda: 'cpu')
-    with pytest.raises(ValueError, match='AmpOptimWrapper needs a GPU, .* --amp trains in'):
+    with pytest.raises(
+            ValueError, match='AmpOptimWrapper needs a GPU, .* pass --amp, which trains in'):
         set_amp(cfg, False)
     monkeypatch.setattr('colonnade.engine.training.get_device', lambda: 'cuda')
     set_amp(cfg, False)
     assert cfg.optim_wrapper == dict(type='AmpOptimWrapper')
 
 
-def test_what_has_no_effect_in_training_is_said(fast_bfloat16: None,
-                                                monkeypatch: pytest.MonkeyPatch,
-                                                capsys: pytest.CaptureFixture[str]) -> None:
+def test_reports_settings_without_effect(fast_bfloat16: None, monkeypatch: pytest.MonkeyPatch,
+                                         capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr('colonnade.engine.training.get_device', lambda: 'cpu')
     lost = {'loss_scale': 512., 'dtype': 'float16'}
     for options, dropped in ((lost, lost), ({'dtype': 'bfloat16'}, {})):
@@ -166,19 +156,18 @@ def test_what_has_no_effect_in_training_is_said(fast_bfloat16: None,
             for name, value in dropped.items()]  # yapf: disable
     monkeypatch.setattr('colonnade.engine.training.get_device', lambda: 'mps')
     for amp in (True, 'bfloat16'):
-        with pytest.raises(ValueError, match='^--amp: on mps .*: leave it out$'):
+        with pytest.raises(ValueError, match='^--amp: .* not supported on mps: remove --amp$'):
             set_amp(Config(dict(optim_wrapper=dict())), amp)
 
 
-def test_tensors_of_half_types_are_widened() -> None:
+def test_cast_to_float32() -> None:
     half, labels = torch.ones(2, dtype=torch.bfloat16), torch.ones(2, dtype=torch.long)
-    found = in_float32(dict(a=[half, (labels, None)], b=half.double(), c='text'))
+    found = cast_to_float32(dict(a=[half, (labels, None)], b=half.double(), c='text'))
     assert found['a'][0].dtype == torch.float32 and found['b'].dtype == torch.float64
     assert found['a'][1][0] is labels and found['a'][1][1] is None and found['c'] == 'text'
 
 
-def test_which_weights_are_cast() -> None:
-    """Plain layers outside backbones; not norms, nor what is hooked, shared or of another class."""
+def test_cast_weights() -> None:
 
     class Own(nn.Linear):
         """Adds something, as LoRA's layers do."""
@@ -208,7 +197,6 @@ def test_which_weights_are_cast() -> None:
 
 
 def test_prediction(trained_once: Path, shapes: Path, fast_bfloat16: None) -> None:
-    """In half precision, with weights cast once, and near float32."""
     image = next((shapes / 'ade/images/validation').iterdir())
     checkpoint = trained_once / 'iter_2.pth'
     exact, half = (
@@ -224,8 +212,7 @@ def test_prediction(trained_once: Path, shapes: Path, fast_bfloat16: None) -> No
 
 
 @torch.no_grad()
-def test_copies_compute_with_their_own_weights() -> None:
-    """Copies of a whole model, and what is pickled of it."""
+def test_copies_use_their_own_weights() -> None:
     torch.manual_seed(0)
     model = MODELS.build(read_config(config(HEAD)).model)
     model.init_weights()
@@ -241,15 +228,14 @@ def test_copies_compute_with_their_own_weights() -> None:
 
 
 class OwnExtractor(SingleRoIExtractor):
-    """As a user derives one."""
+    """Custom subclass."""
 
 
 @torch.no_grad()
-@pytest.mark.parametrize('far', [False, True], ids=['near', 'beside a far one'])
+@pytest.mark.parametrize('far', [False, True], ids=['near', 'with a far one'])
 @pytest.mark.parametrize('kind, fused', [(SingleRoIExtractor, False), (SingleRoIExtractor, True),
                                          (OwnExtractor, False)])
-def test_corners_of_regions_are_not_rounded(kind: type, fused: bool, far: bool) -> None:
-    """Far regions are beyond what the fused extractor takes: it does as mmdet then."""
+def test_roi_corners_are_not_rounded(kind: type, fused: bool, far: bool) -> None:
     torch.manual_seed(0)
     layer = dict(type='RoIAlign', output_size=7, sampling_ratio=0)
     model = nn.ModuleDict(dict(extractor=kind(layer, 8, [4]))).eval()
@@ -257,7 +243,7 @@ def test_corners_of_regions_are_not_rounded(kind: type, fused: bool, far: bool) 
     regions = torch.tensor([[0, 1001.3, 501.3, 1031.6, 522.7], [0, 1101.3, 701.3, 1120.2, 719.9]])
     expected = model.extractor([maps], regions)
     assert len(fuse_regions(model) if fused else 'x') == 1
-    keep_answers_float32(model)
+    keep_outputs_float32(model)
     more = torch.cat([regions, torch.tensor([[0, 0, 0, 1e5, 10.]])]) if far else regions
     found = model.extractor([maps.bfloat16()], more)[:2].float()
     assert (found - expected).abs().max() < 0.02 * expected.abs().max()
@@ -265,8 +251,8 @@ def test_corners_of_regions_are_not_rounded(kind: type, fused: bool, far: bool) 
 
 @pytest.mark.slow
 @no_gpu
-def test_training_goes_on_in_either_precision(trained: Path, shapes: Path, tmp_path: Path,
-                                              fast_bfloat16: None, run_tool: Callable) -> None:
+def test_training_resumes_in_other_precision(trained: Path, shapes: Path, tmp_path: Path,
+                                             fast_bfloat16: None, run_tool: Callable) -> None:
     data = ['--data-root', shapes / 'ade', '--work-dir', trained]
     for last, amp in ((3, ['--amp']), (4, [])):
         run_tool('train', config(HEAD), *data, '--resume', *amp, '--cfg-options',
@@ -281,11 +267,10 @@ def test_training_goes_on_in_either_precision(trained: Path, shapes: Path, tmp_p
             assert tensor.dtype != torch.bfloat16 and tensor.isfinite().all()
 
 
-def test_a_step_of_training(fast_bfloat16: None) -> None:
-    """Heads answer in float32, copies of a model too; gradients are near those of float32."""
+def test_training_step(fast_bfloat16: None) -> None:
 
     class Head(nn.Linear):
-        """As heads of mmdet and mmseg."""
+        """Head like those of mmdet and mmseg."""
 
         def predict_by_feat(self, logits: torch.Tensor) -> torch.Tensor:
             return logits

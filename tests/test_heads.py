@@ -1,18 +1,20 @@
-"""Every head trains, resumes and is tested by its published recipe, on real images."""
+"""Training, resuming and testing every head by its published recipe, and every backbone."""
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from conftest import ROOT
+from conftest import LAYOUTS, ROOT
+from helpers.backbones import ARCHS, OURS
 from mmengine.config import Config
 from mmengine.registry import MODELS
 
-from colonnade.backbones.kernels.without_memory import without_memory
+from colonnade.backbones.kernels.devices import on_meta_device
 from colonnade.heads import LinearHead
 from colonnade.settings.reading import read_config
 from colonnade.weights.files import read_checkpoint
@@ -43,21 +45,27 @@ FROZEN = ('linear', )  # heads whose recipe freezes the backbone
 #: whose small versions are slow too: others with the same data and losses run always
 COVERED = ('mask_rcnn', 'cascade_mask_rcnn', 'faster_rcnn', 'vitdet', 'mask2former', 'rtmdet_ins',
            'dino', 'sem_fpn', 'upernet', 'segmenter', 'mask2former_semantic')
-RUNS = [
-    pytest.param(head, factor, marks=pytest.mark.slow if factor == 1 or head in COVERED else [])
-    for head in LEAVES for factor in (8, 1)
-]
+FAMILIES = {
+    cls.__name__: dict(type=cls.__name__, arch=arch | dict(embed_dim=128, patch_size=16))
+    for cls, arch in ARCHS.items() if cls in OURS
+}
+FAMILIES['ResMLP by windows'] = FAMILIES['ResMLP'] | dict(token_mixing='window')
+FAMILIES['DINOv3 by windows'] = dict(
+    type='PlainViT',
+    arch=FAMILIES['PlainViT']['arch'] | dict(model='vit_small_patch16_dinov3'),
+    window_size=3,
+    global_blocks=(1, ))
 
 
 def smaller(value: Any, factor: int) -> Any:
-    """Sizes in pixels, divided; shorter ones than 256 are kept."""
+    """Divide sizes in pixels of at least 256."""
     if isinstance(value, (list, tuple)):
         return type(value)(smaller(item, factor) for item in value)
     return value // factor if isinstance(value, int) and value >= 256 else value
 
 
 def shrink(settings: Any, factor: int) -> None:
-    """Make the images of a part of a config smaller, and what it has many of fewer."""
+    """Make images smaller and layers fewer in a part of a config."""
     items = settings.items() if isinstance(settings, dict) else enumerate(settings)
     for key, value in list(items):
         if key in SIZES:
@@ -68,11 +76,21 @@ def shrink(settings: Any, factor: int) -> None:
             shrink(value, factor)
 
 
-def recipe(head: str, factor: int) -> Config:
-    """A head's recipe for a backbone of two blocks and two images, which are smaller by a factor.
+def shorten(cfg: Config) -> None:
+    """Train on two images without validation and without warm-up, whose steps change nothing."""
+    cfg.val_dataloader = cfg.val_evaluator = cfg.val_cfg = None
+    for dataloader in (cfg.train_dataloader, cfg.test_dataloader):
+        dataloader.update(num_workers=0, persistent_workers=False)
+        dataloader.dataset.indices = 2
+    cfg.train_dataloader.batch_size = 2
+    for scheduler in cfg.param_scheduler:
+        if scheduler.type == 'LinearLR':
+            scheduler.start_factor = 1.
+    cfg.default_hooks.checkpoint.interval = 2
 
-    There is no warm-up: its first steps change nothing.
-    """
+
+def head_recipe(head: str, factor: int) -> Config:
+    """Return the recipe of a head with a backbone of two blocks, and images smaller by a factor."""
     cfg = read_config(LEAVES[head])
     backbone = cfg.model.backbone
     width = MODELS.get(backbone.type).variants.complete(backbone.arch)['embed_dim']
@@ -81,25 +99,36 @@ def recipe(head: str, factor: int) -> Config:
         arch=dict(embed_dim=width, depth=2, num_heads=4, patch_size=16, layer_scale_init_value=0.1),
         out_indices=[0] * (len(backbone.get('out_indices') or range(4)) - 1) + [1],
         frozen_stages=min(backbone.get('frozen_stages', -1), 2))
-    cfg.val_dataloader = cfg.val_evaluator = cfg.val_cfg = None
-    for dataloader in (cfg.train_dataloader, cfg.test_dataloader):
-        dataloader.update(num_workers=0, persistent_workers=False)
-        dataloader.dataset.indices = 2
-        shrink(dataloader.dataset, factor)
-    cfg.train_dataloader.batch_size = 2
-    shrink(cfg.model, factor)
-    for scheduler in cfg.param_scheduler:
-        if scheduler.type == 'LinearLR':
-            scheduler.start_factor = 1.
-    cfg.default_hooks.checkpoint.interval = 2
+    shorten(cfg)
+    for part in (cfg.train_dataloader.dataset, cfg.test_dataloader.dataset, cfg.model):
+        shrink(part, factor)
     return cfg
 
 
-@pytest.mark.parametrize('head, factor', RUNS)
-def test_trains_resumes_and_evaluates(head: str, factor: int, real_data: dict[str, Path],
-                                      tmp_path: Path, run_tool: Callable) -> None:
-    """Two steps and one more, by the published recipe; a frozen backbone stays what it is."""
-    cfg, work_dir, config = recipe(head, factor), tmp_path / 'run', tmp_path / 'config.py'
+def family_recipe(family: str, head: str) -> Config:
+    """Return the slim recipe of a head with a small backbone of a family."""
+    slim = {'coco': 'slim_coco', 'ade': 'slim_ade20k'}[LAYOUTS[head]]
+    cfg = read_config(ROOT / f'configs/{head}/xcit_nano_12_p16_{slim}.py')
+    cfg.model.backbone = FAMILIES[family]
+    shorten(cfg)
+    return cfg
+
+
+RUNS = [
+    *(pytest.param(head, partial(head_recipe, head, factor), id=f'{head}-{factor}',
+                   marks=pytest.mark.slow if factor == 1 or head in COVERED else [])
+      for head in LEAVES for factor in (8, 1)),
+    *(pytest.param(head, partial(family_recipe, family, head), id=f'{family}-{head}',
+                   marks=[] if (family, head) == ('CaiT', 'sem_fpn') else pytest.mark.slow)
+      for family in FAMILIES if family != 'XCiT' for head in ('mask_rcnn', 'sem_fpn')),
+]  # yapf: disable
+
+
+@pytest.mark.parametrize('head, make', RUNS)
+def test_training_resumes_and_evaluates(head: str, make: Callable[[], Config],
+                                        real_data: dict[str, Path], tmp_path: Path,
+                                        run_tool: Callable) -> None:
+    cfg, work_dir, config = make(), tmp_path / 'run', tmp_path / 'config.py'
     layout = 'coco' if cfg.default_scope == 'mmdet' else 'ade'
     data = ('--data-root', real_data[layout], '--work-dir', work_dir)
     limit = 'max_epochs' if 'max_epochs' in cfg.train_cfg else 'max_iters'
@@ -129,7 +158,25 @@ def test_trains_resumes_and_evaluates(head: str, factor: int, real_data: dict[st
     assert all(0 <= metrics[metric] <= 100 for metric in expected)
 
 
-def test_a_linear_head_is_a_norm_and_a_matrix() -> None:
+@pytest.mark.slow
+def test_averaged_weights_are_saved_and_resumed(shapes: Path, tmp_path: Path,
+                                                run_tool: Callable) -> None:
+    cfg = read_config(ROOT / 'configs/sem_fpn/resmlp_nano_12_slim_shapes.py')
+    averaging = read_config(ROOT / 'configs/sem_fpn/xcit_small_12_p16_80k_ade20k_ema.py')
+    shorten(cfg)
+    cfg.custom_hooks, cfg.default_hooks.checkpoint.interval = averaging.custom_hooks, 1
+    for steps, resume in ((2, []), (3, ['--resume'])):
+        cfg.train_cfg.max_iters = steps
+        cfg.dump(tmp_path / 'config.py')
+        run_tool('train', tmp_path / 'config.py', '--data-root', shapes / 'ade', '--work-dir',
+                 tmp_path / 'run', *resume)
+        saved = read_checkpoint(tmp_path / f'run/iter_{steps}.pth')
+        key = 'backbone.blocks.3.linear_tokens.weight'
+        assert not saved['state_dict'][key].equal(saved['ema_state_dict'][f'module.{key}'])
+    assert saved['meta']['iter'] == saved['ema_state_dict']['steps'] == 3
+
+
+def test_linear_head_is_norm_and_matrix() -> None:
     torch.manual_seed(0)
     maps = [torch.randn(2, 8, 5, 7), torch.randn(2, 4, 5, 7)]
     head = LinearHead([8, 4], in_index=[0, 1], input_transform='resize_concat',
@@ -143,10 +190,9 @@ def test_a_linear_head_is_a_norm_and_a_matrix() -> None:
 
 @pytest.mark.parametrize('arch', ['xcit_small_12_p16', 'cait_s24', 'resmlp_s24',
                                   'vit_small_patch16_dinov3'])  # yapf: disable
-def test_under_the_linear_head_the_backbone_is_frozen(arch: str) -> None:
-    """No parameter of it is trained, no layer in training mode, and nothing is stored."""
+def test_linear_head_recipes_freeze_backbone(arch: str) -> None:
     leaf = LEAVES['linear'].with_name(f'{arch}_40k_ade20k.py')
-    with without_memory():
+    with on_meta_device():
         model = MODELS.build(read_config(leaf).model).train()
         features = model.extract_feat(torch.empty(1, 3, 64, 64))
     assert not any(parameter.requires_grad for parameter in model.backbone.parameters())

@@ -1,4 +1,4 @@
-"""Hooks on layers see and change what they do in timm's modules; fused backbones have none."""
+"""Hooks on layers, which act as in timm's modules."""
 from __future__ import annotations
 
 import copy
@@ -11,7 +11,7 @@ import pytest
 import torch
 from helpers.backbones import every_class_with_kernels, tiny
 from helpers.cases import case
-from helpers.modified_layers import (IMAGE, bent, layers_of, of_backbone, pair, replace_layers,
+from helpers.modified_layers import (IMAGE, bent, list_layers, of_backbone, pair, replace_layers,
                                      results)
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook
@@ -21,7 +21,7 @@ from colonnade.backbones.kernels.folding import FusedError
 
 
 def replace_forward(layer: nn.Module) -> Callable[[], None]:
-    """As libraries that move layers between devices do; returns what undoes it."""
+    """Replace forward as offloading libraries do, and return a function that restores it."""
     layer.forward = lambda *given, of=layer.forward, **options: bent(of(*given, **options))
     return partial(delattr, layer, 'forward')
 
@@ -38,14 +38,13 @@ BEFORE, BACKWARD = CHANGES[1:3]
 
 @pytest.mark.parametrize('turn', [0, pytest.param(1, marks=pytest.mark.slow)])
 @every_class_with_kernels
-def test_hooks_and_forwards_of_a_layer_are_called(cls: type, turn: int) -> None:
-    """Each layer has two of the changes, and the other two where slow."""
+def test_hooks_and_replaced_forwards_are_called(cls: type, turn: int) -> None:
     ours, theirs = pair(cls)
     for layer in (*ours.modules(), *theirs.modules()):
         if isinstance(layer, nn.BatchNorm2d):
             layer.momentum = 0.  # each change starts from the same statistics
     before = {training: results(ours, training=training) for training in (False, True)}
-    for place, name in enumerate(layers_of(cls)):
+    for place, name in enumerate(list_layers(cls)):
         for change in CHANGES[(place + turn) % 2::2]:
             with case(CHANGES.index(change), name):
                 changed = False
@@ -65,8 +64,7 @@ def test_hooks_and_forwards_of_a_layer_are_called(cls: type, turn: int) -> None:
 
 
 @every_class_with_kernels
-def test_hooks_on_all_modules(cls: type) -> None:
-    """All of a block are called, under timm's names."""
+def test_global_hooks_see_all_modules(cls: type) -> None:
     ours, theirs = pair(cls)
     called = []
     for model in (ours, theirs):
@@ -84,8 +82,7 @@ def test_hooks_on_all_modules(cls: type) -> None:
 @pytest.mark.parametrize('fused', [False, True])
 @every_class_with_kernels
 @torch.no_grad()
-def test_features_that_hooks_keep_stay_as_they_were(cls: type, fused: bool) -> None:
-    """What follows is not written into them."""
+def test_features_kept_by_hooks_are_not_overwritten(cls: type, fused: bool) -> None:
     backbone, _ = pair(cls, torch.float32)
     backbone.eval()
     if fused:
@@ -105,7 +102,6 @@ def test_features_that_hooks_keep_stay_as_they_were(cls: type, fused: bool) -> N
 @pytest.mark.parametrize('token_mixing, shape', [('resample', (2, 32, 64)),
                                                  ('window', (12, 32, 64))])
 def test_hooks_on_token_mixing_see_tokens(token_mixing: str, shape: tuple[int, ...]) -> None:
-    """On other grids, too: those that were resampled, or of 2 x 3 windows of 2 images."""
     backbone, seen = tiny(ResMLP, token_mixing=token_mixing).eval(), []
     backbone.blocks[0].linear_tokens.register_forward_hook(lambda _, given, out: seen.extend(
         (given[0].shape, out.shape)))
@@ -114,7 +110,7 @@ def test_hooks_on_token_mixing_see_tokens(token_mixing: str, shape: tuple[int, .
 
 
 SKIPPED = ('norm3', 'drop_path', 'drop_path1', 'drop_path2', 'drop_path3', 'linear_tokens')
-STAY = {  # parts that fusing leaves alone
+STAY = {  # parts that fusing does not change
     ResMLP: ('norm1', 'stem'),
     CaiT: ('patch_embed', ),
     XCiT: ('pos_embed', ),
@@ -124,10 +120,9 @@ STAY = {  # parts that fusing leaves alone
 
 
 @every_class_with_kernels
-def test_fuse_names_what_it_cannot_fold(cls: type) -> None:
-    """And leaves the backbone as it was."""
+def test_fuse_reports_hooked_layers(cls: type) -> None:
     original, image = pair(cls)[0].eval(), IMAGE.double()
-    for name in layers_of(cls):
+    for name in list_layers(cls):
         backbone = copy.deepcopy(original)
         backbone.get_submodule(name).register_forward_hook(lambda *_: None)
         expected = backbone(image)[-1]
@@ -144,7 +139,7 @@ def test_fuse_names_what_it_cannot_fold(cls: type) -> None:
 
 
 @every_class_with_kernels
-def test_fusing_names_each_block(cls: type) -> None:
+def test_fuse_reports_each_block(cls: type) -> None:
     backbone = tiny(cls).eval()
     replace_layers(backbone, nn.GELU, lambda _: nn.ReLU())
     backbone.blocks[3] = nn.Identity()
@@ -154,11 +149,11 @@ def test_fusing_names_each_block(cls: type) -> None:
 
 
 @every_class_with_kernels
-def test_fusing_leaves_hooks_of_others(cls: type) -> None:
+def test_fuse_keeps_other_hooks(cls: type) -> None:
     backbone = tiny(cls).eval()
     state, handle = backbone.state_dict(), backbone.register_load_state_dict_pre_hook(
         lambda *_: None)
     backbone.fuse()
     assert handle.id in backbone._load_state_dict_pre_hooks
-    with pytest.raises(FusedError, match='takes no weights'):
+    with pytest.raises(FusedError, match='cannot load weights'):
         backbone.load_state_dict(state)

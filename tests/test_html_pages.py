@@ -14,9 +14,9 @@ from mmengine.registry import MODELS
 from PIL import Image
 from pycocotools.coco import COCO
 
-from colonnade.common.plots import escape_math, new_figure, render_figure
+from colonnade.evaluation.plots import escape_math, new_figure, render_figure
 from colonnade.inference import Instances, LabelMap, Model, load
-from colonnade.inference.ground_truth import label_map, truth_of
+from colonnade.inference.ground_truth import build_label_map, iter_ground_truth
 from colonnade.settings.reading import read_config
 from colonnade.visualization.html_pages import Section, Table, build_sample_section, write_page
 from colonnade.visualization.html_pages.page import count_columns, encode_image
@@ -113,7 +113,7 @@ def load_untrained(head: str, shapes: Path, tmp_path: Path) -> Model:
 
 def test_ground_truth_of_segmenter(shapes: Path, tmp_path: Path) -> None:
     model = load_untrained('sem_fpn', shapes, tmp_path)
-    truths = list(truth_of(model, 99))
+    truths = list(iter_ground_truth(model, 99))
     assert len(truths) == 4
     for path, truth in truths:
         with Image.open(shapes / 'ade/annotations/validation' / f'{Path(path).stem}.png') as image:
@@ -123,11 +123,11 @@ def test_ground_truth_of_segmenter(shapes: Path, tmp_path: Path) -> None:
         np.testing.assert_array_equal(truth.labels[labels > 0], labels[labels > 0] - 1)
     Image.fromarray(np.array([[0, 1, 2, 3]], dtype=np.uint8)).save(tmp_path / 'map.png')
     info = dict(seg_map_path=tmp_path / 'map.png', label_map={0: 1, 1: 0})
-    np.testing.assert_array_equal(label_map(model, info, 'a.jpg').labels, [[1, 0, 2, 3]])
+    np.testing.assert_array_equal(build_label_map(model, info, 'a.jpg').labels, [[1, 0, 2, 3]])
 
 
 def test_ground_truth_of_detector(shapes: Path, tmp_path: Path) -> None:
-    truths = list(truth_of(load_untrained('mask_rcnn', shapes, tmp_path), 99))
+    truths = list(iter_ground_truth(load_untrained('mask_rcnn', shapes, tmp_path), 99))
     coco = COCO(shapes / 'coco/annotations/instances_val2017.json')
     for image_id, (_, truth) in zip(coco.getImgIds(), truths, strict=True):
         expected = coco.loadAnns(coco.getAnnIds(image_id))

@@ -1,4 +1,4 @@
-"""Label maps that are made some rows at a time: those of mmseg."""
+"""Label maps computed in blocks of rows equal those of mmseg."""
 from __future__ import annotations
 
 import copy
@@ -20,8 +20,8 @@ from colonnade.models.fusion.label_maps import can_skip_full_resolution, fuse_la
 from colonnade.settings.reading import read_config
 
 
-def segmenter(**test_cfg: Any) -> nn.Module:
-    """A Semantic FPN whose classes differ from pixel to pixel."""
+def build_segmenter(**test_cfg: Any) -> nn.Module:
+    """Build a Semantic FPN whose predictions vary between pixels."""
     torch.manual_seed(0)
     cfg = read_config(config('sem_fpn')).model
     cfg.test_cfg.update(test_cfg)
@@ -31,41 +31,41 @@ def segmenter(**test_cfg: Any) -> nn.Module:
     return model.eval()
 
 
-def sample(size: tuple[int, int], **meta: Any) -> SegDataSample:
-    """An image of a size whose network's input is 64 x 96."""
-    about = dict(ori_shape=size, img_shape=(64, 96), pad_shape=(64, 96))
-    return SegDataSample(metainfo={**about, **meta})
+def make_sample(size: tuple[int, int], **meta: Any) -> SegDataSample:
+    """Return the sample of an image of a size, with a network input of 64 x 96."""
+    metainfo = dict(ori_shape=size, img_shape=(64, 96), pad_shape=(64, 96))
+    return SegDataSample(metainfo={**metainfo, **meta})
 
 
 @torch.no_grad()
-def answers(model: nn.Module, images: Tensor, *samples: SegDataSample) -> list[Tensor]:
+def predict(model: nn.Module, images: Tensor, *samples: SegDataSample) -> list[Tensor]:
     found = model(images, [one.clone() for one in samples], mode='predict')
     return [one.pred_sem_seg.data for one in found]
 
 
 @pytest.mark.parametrize('samples, test_cfg', [
-    ([sample((64, 96))], {}),
-    ([sample((101, 67))], {}),
-    ([sample((31, 200)), sample((31, 200))], {}),
-    ([sample((40, 40), img_padding_size=[0, 13, 0, 7])], {}),
-    ([sample((50, 77))], dict(mode='slide', crop_size=(64, 64), stride=(32, 32))),
+    ([make_sample((64, 96))], {}),
+    ([make_sample((101, 67))], {}),
+    ([make_sample((31, 200)), make_sample((31, 200))], {}),
+    ([make_sample((40, 40), img_padding_size=[0, 13, 0, 7])], {}),
+    ([make_sample((50, 77))], dict(mode='slide', crop_size=(64, 64), stride=(32, 32))),
 ], ids=['same', 'odd', 'two', 'padded', 'slide'])  # yapf: disable
-def test_labels_are_those_of_mmseg(samples: list[SegDataSample], test_cfg: dict,
-                                   monkeypatch: pytest.MonkeyPatch) -> None:
+def test_labels_equal_mmseg(samples: list[SegDataSample], test_cfg: dict,
+                            monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(label_maps, 'BLOCK', 2000)  # some rows at a time
-    model, images = segmenter(**test_cfg), torch.randn(len(samples), 3, 64, 96)
-    expected = answers(model, images, *samples)
+    model, images = build_segmenter(**test_cfg), torch.randn(len(samples), 3, 64, 96)
+    expected = predict(model, images, *samples)
     assert fuse_label_maps(model) and not fuse_label_maps(model)
-    for ours, theirs in zip(answers(model, images, *samples), expected, strict=True):
+    for ours, theirs in zip(predict(model, images, *samples), expected, strict=True):
         assert ours.shape == theirs.shape and ours.dtype == theirs.dtype
         assert len(theirs.unique()) > 1
         assert (ours != theirs).float().mean() < 1e-3
 
 
 @torch.no_grad()
-def test_images_to_be_merged_keep_their_logits() -> None:
-    model, images = segmenter(), torch.randn(1, 3, 64, 96)
-    one = sample((50, 77), flip=True, flip_direction='horizontal')
+def test_augmented_views_keep_logits() -> None:
+    model, images = build_segmenter(), torch.randn(1, 3, 64, 96)
+    one = make_sample((50, 77), flip=True, flip_direction='horizontal')
     expected, = model(images, [one.clone()], mode='predict')
     fuse_label_maps(model)
     found, = model(images, [one.clone()], mode='predict')
@@ -74,16 +74,16 @@ def test_images_to_be_merged_keep_their_logits() -> None:
     assert alone.seg_logits.data.shape == (4, 64, 96)
 
 
-def test_fused_segmenters_answer_label_maps_too() -> None:
-    model = segmenter()
+def test_fused_segmenter_returns_label_maps() -> None:
+    model = build_segmenter()
     fuse(model)
     assert fuse_label_maps(model)
-    found, = model(torch.randn(1, 3, 64, 96), [sample((50, 77))], mode='predict')
+    found, = model(torch.randn(1, 3, 64, 96), [make_sample((50, 77))], mode='predict')
     assert found.pred_sem_seg.data.shape == (1, 50, 77) and 'seg_logits' not in found
 
 
-def test_heads_of_their_own_are_left_alone() -> None:
-    model = segmenter()
+def test_custom_heads_are_not_fused() -> None:
+    model = build_segmenter()
     model.decode_head.predict_by_feat = lambda logits, metas: logits
     assert not fuse_label_maps(model) and not can_skip_full_resolution(model)
     assert 'partial' not in str(model.decode_head.predict_by_feat)
@@ -91,59 +91,60 @@ def test_heads_of_their_own_are_left_alone() -> None:
 
 
 @torch.no_grad()
-def test_windows_may_be_asked_for_later() -> None:
-    """mmseg makes their label maps: its logits have their size already."""
-    model, images = segmenter(), torch.randn(1, 3, 64, 96)
+def test_sliding_windows_can_be_enabled_later() -> None:
+    """mmseg computes their label maps, because its logits have the full size already."""
+    model, images = build_segmenter(), torch.randn(1, 3, 64, 96)
     twin = copy.deepcopy(model)
     assert fuse_label_maps(model) and can_skip_full_resolution(model)
     for one in (model, twin):
         one.test_cfg.update(mode='slide', crop_size=(64, 64), stride=(32, 32))
     assert not can_skip_full_resolution(model)
-    found, expected = (one(images, [sample((50, 77))], mode='predict')[0] for one in (model, twin))
+    found, expected = (
+        one(images, [make_sample((50, 77))], mode='predict')[0] for one in (model, twin))
     assert found.seg_logits.data.equal(expected.seg_logits.data)
 
 
 @pytest.mark.parametrize('size', [(6, 7), (6, 30), (20, 7), (20, 30)])
-def test_axes_that_keep_their_size(size: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_axes_with_unchanged_size(size: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(label_maps, 'BLOCK', 2 * 4 * size[1])
     logits = torch.randn(4, 6, 7)
-    matrices = [label_maps.resizing(before, after, 0, after, after, False)
+    matrices = [label_maps.resizing_matrix(before, after, 0, after, after, False)
                 for before, after in zip(logits.shape[1:], size, strict=True)]  # yapf: disable
     for matrix, before, after in zip(matrices, logits.shape[1:], size, strict=True):
         assert (matrix is None) == (before == after)
     expected = F.interpolate(logits[None], size, mode='bilinear').argmax(1)
-    assert label_maps.largest(logits, *matrices).equal(expected)
+    assert label_maps.find_largest(logits, *matrices).equal(expected)
 
 
-def test_half_precision_ends_at_the_head() -> None:
+def test_label_maps_ignore_autocast() -> None:
     logits, rows, columns = torch.randn(4, 6, 7), torch.rand(20, 6), torch.rand(30, 7)
-    expected = label_maps.largest(logits, rows, columns)
+    expected = label_maps.find_largest(logits, rows, columns)
     with torch.autocast('cpu', torch.bfloat16):
-        assert label_maps.largest(logits, rows, columns).equal(expected)
+        assert label_maps.find_largest(logits, rows, columns).equal(expected)
 
 
-def test_calls_do_not_share_autocast(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One comes and goes, under autocast, while another is inside: as in two threads."""
+def test_concurrent_calls_do_not_share_autocast(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call under autocast starts and ends during another one, as in two threads."""
 
-    def come_and_go(*args: Any, **kwargs: Any) -> Tensor:
+    def call_during_other(*args: Any, **kwargs: Any) -> Tensor:
         monkeypatch.setattr(torch, 'empty', empty)
         with torch.autocast('cpu', torch.bfloat16):
-            label_maps.largest(*arguments)
+            label_maps.find_largest(*arguments)
         return empty(*args, **kwargs)
 
     empty = torch.empty
     arguments = torch.randn(4, 6, 7), torch.rand(20, 6), torch.rand(30, 7)
-    monkeypatch.setattr(torch, 'empty', come_and_go)
-    label_maps.largest(*arguments)
+    monkeypatch.setattr(torch, 'empty', call_during_other)
+    label_maps.find_largest(*arguments)
     assert not torch.is_autocast_enabled('cpu')
 
 
 class SavingHook(Hook):
-    """A user's, which may read logits."""
+    """Custom hook, which may read logits."""
 
 
 class SavingVisualizer(SegLocalVisualizer):
-    """As :class:`SavingHook`."""
+    """Custom visualizer, which may read logits."""
 
 
 @pytest.mark.parametrize('options', [
@@ -153,7 +154,7 @@ class SavingVisualizer(SegLocalVisualizer):
     dict(visualizer=dict(type=SavingVisualizer)),
     dict(test_evaluator=dict(type='CityscapesMetric')),
 ])  # yapf: disable
-def test_logits_stay_for_those_who_may_read_them(options: dict[str, Any]) -> None:
+def test_logits_are_kept_for_custom_readers(options: dict[str, Any]) -> None:
     cfg = read_config(config('sem_fpn'))
     with DefaultScope.overwrite_default_scope('mmseg'):
         assert reads_labels_alone(cfg)

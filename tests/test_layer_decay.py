@@ -12,7 +12,7 @@ from mmengine.registry import MODELS, init_default_scope
 from torch import nn
 
 from colonnade.backbones import CaiT, ResMLP, XCiT
-from colonnade.backbones.kernels.without_memory import without_memory
+from colonnade.backbones.kernels.devices import on_meta_device
 from colonnade.engine.optim.layer_decay import LayerDecayConstructor
 
 OPTIMIZER = dict(type='AdamW', lr=1.0, weight_decay=0.05)
@@ -27,14 +27,14 @@ def settings(model: nn.Module, **paramwise_cfg: object) -> dict[str, tuple[float
     return {names[id(p)]: (g['lr'], g['weight_decay']) for g in groups for p in g['params']}
 
 
-def model_of(cls: type) -> nn.Module:
+def build_model(cls: type) -> nn.Module:
     return nn.ModuleDict(
         dict(backbone=tiny(cls), neck=nn.ConvTranspose2d(32, 32, 2), head=nn.Conv2d(32, 3, 1)))
 
 
 @every_class
-def test_rates_fall_towards_the_stem(cls: type) -> None:
-    model = model_of(cls)
+def test_learning_rates_decay_to_stem(cls: type) -> None:
+    model = build_model(cls)
     found = settings(model, layer_decay_rate=0.5)
     assert found.keys() == {name for name, _ in model.named_parameters()}
     for name, (rate, decay) in found.items():
@@ -60,8 +60,8 @@ MATRICES = {
 
 
 @pytest.mark.parametrize('cls', FLAT)
-def test_what_is_a_vector_at_heart_can_be_spared(cls: type) -> None:
-    found = settings(model_of(cls), layer_decay_rate=0.9, flat_decay_mult=0.)
+def test_flat_decay_mult(cls: type) -> None:
+    found = settings(build_model(cls), layer_decay_rate=0.9, flat_decay_mult=0.)
     for block in range(4):
         for name in FLAT[cls]:
             assert found[f'backbone.blocks.{block}.{name}'][1] == 0., name
@@ -72,18 +72,18 @@ def test_what_is_a_vector_at_heart_can_be_spared(cls: type) -> None:
         assert found['backbone.pos_embed'][1] == 0.
 
 
-def test_custom_keys_go_before() -> None:
+def test_custom_keys_override_flat_decay_mult() -> None:
     found = settings(
-        model_of(CaiT),
+        build_model(CaiT),
         layer_decay_rate=0.5,
         flat_decay_mult=0.,
         custom_keys={'pos_embed': dict(decay_mult=2., lr_mult=10.)})
     assert found['backbone.pos_embed'] == (10 * 0.5**5, 0.1)
 
 
-def test_custom_keys_of_rates_alone_leave_the_decay() -> None:
+def test_custom_keys_of_learning_rates_keep_decay() -> None:
     found = settings(
-        model_of(CaiT), flat_decay_mult=0., custom_keys={'backbone': dict(lr_mult=0.1)})
+        build_model(CaiT), flat_decay_mult=0., custom_keys={'backbone': dict(lr_mult=0.1)})
     for name in FLAT[CaiT]:
         assert found[f'backbone.blocks.0.{name}'] == (0.1, 0.), name
     for name in MATRICES[CaiT]:
@@ -91,19 +91,19 @@ def test_custom_keys_of_rates_alone_leave_the_decay() -> None:
     assert found['neck.bias'] == (1., 0.)
 
 
-def test_frozen_parameters_are_left_out() -> None:
+def test_frozen_parameters_have_no_group() -> None:
     model = nn.ModuleDict(dict(backbone=tiny(XCiT, frozen_stages=2)))
     found = settings(model, layer_decay_rate=0.5)
     assert {name.split('.')[2] for name in found} == {'2', '3'}
 
 
 @pytest.mark.parametrize('rate', [0., 1.5, -1.])
-def test_wrong_rate(rate: float) -> None:
+def test_layer_decay_rate_out_of_range(rate: float) -> None:
     with pytest.raises(ValueError, match=r'layer_decay_rate must be in \(0, 1\], got'):
-        settings(model_of(XCiT), layer_decay_rate=rate)
+        settings(build_model(XCiT), layer_decay_rate=rate)
 
 
-def test_a_backbone_without_layers_is_named() -> None:
+def test_layer_decay_needs_layer_depths() -> None:
     model = nn.ModuleDict(dict(backbone=nn.Linear(2, 2)))
     with pytest.raises(ValueError, match='Linear has none'):
         settings(model, layer_decay_rate=0.5)
@@ -113,10 +113,10 @@ def test_a_backbone_without_layers_is_named() -> None:
     'mask_rcnn/xcit_small_12_p16_3x_coco_lld', 'sem_fpn/xcit_small_12_p16_80k_ade20k_lld',
     'upernet/xcit_small_12_p16_160k_ade20k_lld'
 ])
-def test_the_leaves_build_it_in_either_scope(name: str) -> None:
+def test_layer_decay_configs(name: str) -> None:
     cfg = Config.fromfile(ROOT / f'configs/{name}.py')
     init_default_scope(cfg.default_scope)
-    with without_memory():
+    with on_meta_device():
         model = MODELS.build(cfg.model)
     groups = build_optim_wrapper(model, cfg.optim_wrapper).optimizer.param_groups
     rates = {group['lr'] for group in groups}
@@ -125,8 +125,7 @@ def test_the_leaves_build_it_in_either_scope(name: str) -> None:
     assert sum(len(group['params']) for group in groups) == len(list(model.parameters()))
 
 
-def test_param_groups_prints_each_parameter_once(run_tool: Callable,
-                                                 capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_param_groups(run_tool: Callable, capsys: pytest.CaptureFixture[str]) -> None:
     config = ROOT / 'configs/sem_fpn/xcit_small_12_p16_80k_ade20k_lld.py'
     run_tool('list_param_groups', config, '--cfg-options', 'model.backbone.frozen_stages=0')
     lines = capsys.readouterr().out.splitlines()
@@ -139,9 +138,8 @@ def test_param_groups_prints_each_parameter_once(run_tool: Callable,
     assert '  backbone.patch_embed.proj.0.0.weight' in lines[start:]
 
 
-def test_param_groups_without_settings_leave_frozen_parameters_out(
-        run_tool: Callable, capsys: pytest.CaptureFixture[str]) -> None:
-    """mmengine gives all parameters to the optimizer then."""
+def test_list_param_groups_of_frozen_backbone(run_tool: Callable,
+                                              capsys: pytest.CaptureFixture[str]) -> None:
     run_tool('list_param_groups', ROOT / 'configs/linear/xcit_small_12_p16_40k_ade20k.py')
     printed = capsys.readouterr().out
     assert 'rate 0.001, weight decay 0.0001: 4 parameters\n  decode_head.conv_seg' in printed

@@ -1,4 +1,4 @@
-"""Branches keep their digits in half precision, however small LayerScale is."""
+"""Small LayerScale in half precision."""
 from __future__ import annotations
 
 import copy
@@ -49,7 +49,7 @@ def compute_branch(backbone: ColumnarBackbone, half: torch.dtype | None,
 
 
 @every_class_with_kernels
-def test_a_backbone_fused_for_float32_refuses_autocast_to_float16(cls: type) -> None:
+def test_fused_backbone_rejects_autocast_to_float16(cls: type) -> None:
     image = torch.rand(1, 3, 64, 64)
     backbone = build_block(cls, 1e-6).eval()
     with torch.no_grad(), torch.autocast('cpu', torch.float16):
@@ -63,11 +63,10 @@ def test_a_backbone_fused_for_float32_refuses_autocast_to_float16(cls: type) -> 
 @every_class_with_kernels
 @pytest.mark.parametrize('half', [torch.float16, torch.bfloat16], ids=['float16', 'bfloat16'])
 @pytest.mark.parametrize('mode', ['train', 'eval', 'fused'])
-def test_small_layer_scales_keep_their_digits(cls: type, half: torch.dtype, mode: str) -> None:
-    """As many as if each layer were called, as under hooks on all modules."""
+def test_small_layer_scales_keep_digits(cls: type, half: torch.dtype, mode: str) -> None:
     for gamma in GAMMAS:
         backbone = build_block(cls, gamma).train(mode == 'train')
-        loss_scale = min(16 / gamma, 2.**16)  # as training finds it, for float16
+        loss_scale = min(16 / gamma, 2.**16)  # as found by dynamic loss scaling
         exact = compute_branch(doubled(backbone), None, loss_scale)
         with register_module_forward_hook(lambda *_: None):
             theirs = compute_branch(backbone, half, loss_scale)

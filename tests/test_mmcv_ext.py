@@ -1,4 +1,4 @@
-"""tools/mmcv_ext, behind mmcv's own layers, gives what mmcv's compiled operators give."""
+"""tools/mmcv_ext gives the results of mmcv's compiled operators."""
 from __future__ import annotations
 
 import importlib
@@ -33,7 +33,7 @@ def operator_modules() -> Iterator[ModuleType]:
 
 @pytest.fixture(autouse=True)
 def ours(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let mmcv call our extension, whichever is installed."""
+    """Make mmcv call Colonnade's extension, whichever is installed."""
     for module in operator_modules():
         monkeypatch.setattr(module, 'ext_module', mmcv_ext)
 
@@ -46,7 +46,7 @@ def check_close(found: list[Tensor], expected: list[Tensor]) -> None:
 
 
 @pytest.mark.parametrize('name', drawn.cases())
-def test_as_compiled(name: str) -> None:
+def test_matches_compiled_mmcv(name: str) -> None:
     with np.load(FIXTURES) as stored:
         keys = [key for key in stored.files if key.startswith(f'{name}/')]
         expected = [torch.from_numpy(stored[key]) for key in keys]
@@ -60,7 +60,7 @@ def test_every_stored_result_is_compared() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize('name', drawn.cases() | drawn.gpu_cases())
-def test_on_a_gpu_as_on_a_cpu(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpu_matches_cpu(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     case = (drawn.cases() | drawn.gpu_cases())[name]
     expected = case()
     monkeypatch.setattr(drawn, 'DEVICE', 'cuda')
@@ -71,7 +71,7 @@ def test_on_a_gpu_as_on_a_cpu(name: str, monkeypatch: pytest.MonkeyPatch) -> Non
         torch.testing.assert_close(one.cpu(), other, rtol=tolerance, atol=tolerance)
 
 
-def test_maps_in_channels_last_order() -> None:
+def test_channels_last() -> None:
     plain = drawn.roi_align(0, 9, True, 2, torch.float32)
     check_close(drawn.roi_align(0, 9, True, 2, torch.float32, torch.channels_last), plain)
 
@@ -83,9 +83,8 @@ def test_maps_in_channels_last_order() -> None:
     partial(drawn.ms_deform_attn, 0, 2, 9)
 ])
 @pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16])
-def test_half_precision_is_rounded_once(case: Callable[..., list[Tensor]], dtype: torch.dtype,
-                                        monkeypatch: pytest.MonkeyPatch) -> None:
-    """At the end: until then as float32 from the same inputs."""
+def test_half_precision_rounding(case: Callable[..., list[Tensor]], dtype: torch.dtype,
+                                 monkeypatch: pytest.MonkeyPatch) -> None:
     run = drawn.with_gradients
 
     def check(function: Callable[..., Tensor], *inputs: Tensor) -> list[Tensor]:
@@ -149,7 +148,7 @@ def softmax_by_hand(logits: Tensor, target: Tensor, gamma: float, weight: Tensor
 def test_focal_loss(kind: str, by_hand: Callable[..., Tensor], gamma: float, weighted: bool,
                     num: int) -> None:
     weight = drawn.draw(2, 5).abs() if weighted else None
-    target = drawn.whole(1, 6 if kind == 'sigmoid' and not weighted else 5, num)
+    target = drawn.draw_integers(1, 6 if kind == 'sigmoid' and not weighted else 5, num)
     check_close(
         drawn.focal_loss(kind, num, gamma, weighted, torch.float64),
         drawn.with_gradients(lambda logits: by_hand(logits, target, gamma, weight),
@@ -159,7 +158,7 @@ def test_focal_loss(kind: str, by_hand: Callable[..., Tensor], gamma: float, wei
 @pytest.mark.parametrize('kind', ['sigmoid', 'softmax'])
 @pytest.mark.parametrize('gamma', [0., 0.5, 2.])
 @pytest.mark.parametrize('target', [0, 1])
-def test_focal_loss_of_sure_predictions(kind: str, gamma: float, target: int) -> None:
+def test_focal_loss_of_confident_predictions(kind: str, gamma: float, target: int) -> None:
     targets = torch.full((2, ), target)
     operator = getattr(mmcv.ops, f'{kind}_focal_loss')
     found = drawn.with_gradients(lambda x: operator(x, targets, gamma, 0.25, None, 'sum'),
@@ -167,7 +166,7 @@ def test_focal_loss_of_sure_predictions(kind: str, gamma: float, target: int) ->
     assert all(tensor.isfinite().all() for tensor in found)
 
 
-def test_targets_without_a_class() -> None:
+def test_focal_loss_without_class() -> None:
     logits, weight = torch.randn(2, 3), torch.ones(3)
     for background in (-1, 3):
         target = torch.full((2, ), background)
@@ -191,33 +190,33 @@ def test_ms_deform_attn(seed: int, batch: int, queries: int) -> None:
             *tensors))
 
 
-def test_operators_that_are_missing() -> None:
+def test_missing_operators() -> None:
     boxes = torch.rand(3, 5)
-    with pytest.raises(NotImplementedError, match="operator nms_rotated is not .* COMPILED_MMCV=1"):
+    with pytest.raises(NotImplementedError, match="no operator nms_rotated, .* COMPILED_MMCV=1"):
         mmcv.ops.nms_rotated(boxes, boxes[:, 0], 0.5)
     layer = mmcv.ops.RoIAlign(2, pool_mode='max')
     with pytest.raises(NotImplementedError, match="operator roi_align with pool_mode='max' is not"):
         layer(torch.rand(1, 1, 4, 4), torch.zeros(1, 5))
 
 
-def test_a_module_like_others() -> None:
+def test_module_attributes() -> None:
     for name in ('__wrapped__', '_anything'):
         assert not hasattr(mmcv_ext, name)
 
 
 @pytest.mark.slow
-def test_mmcv_finds_all_names_that_it_asks_for() -> None:
+def test_mmcv_names_are_defined() -> None:
     run_python(
         '-c', 'import sys; from colonnade.tools import mmcv_ext; '
         'sys.modules["mmcv._ext"] = mmcv_ext; import mmcv.ops')
 
 
-def test_what_mmcv_reports() -> None:
+def test_mmcv_version_info() -> None:
     assert 'torchvision' in mmcv.ops.get_compiler_version()
     assert mmcv.ops.get_compiling_cuda_version().startswith('none')
 
 
-def test_scores_may_be_more_precise_than_boxes() -> None:
+def test_nms_with_float64_scores() -> None:
     boxes, scores = torch.tensor([[0., 0, 9, 9], [0, 0, 9, 8], [20, 20, 30, 30]]), torch.rand(3)
     for given in (scores.double(), scores.half()):
         _, kept = mmcv.ops.nms(boxes, given, 0.5)

@@ -1,4 +1,4 @@
-"""No checkpoint runs code, however it is loaded, unless its maker is trusted."""
+"""Checkpoints run no code, however they are loaded, unless they are trusted."""
 from __future__ import annotations
 
 import io
@@ -18,7 +18,7 @@ import pytest
 import torch
 from conftest import LAYOUTS, NO_VAL, NO_WORKERS, ROOT, SHORT, config, latest_log
 from helpers.layouts_by_hand import TINY, original_state
-from helpers.malicious_pickle import write_evil
+from helpers.malicious_pickle import write_malicious_checkpoint
 from mmdet.apis import DetInferencer
 from mmengine.config import Config
 from mmengine.registry import MODELS
@@ -38,19 +38,19 @@ HEAD = 'sem_fpn'
 
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The URL of a folder ``served``; downloads go to a hub folder of the test's own."""
+    """URL of the folder ``served``; downloads are cached in a temporary folder."""
     (tmp_path / 'served').mkdir()
     monkeypatch.setenv('TORCH_HOME', str(tmp_path / 'hub'))
     handler = partial(SimpleHTTPRequestHandler, directory=str(tmp_path / 'served'))
-    with ThreadingHTTPServer(('127.0.0.1', 0), handler) as running:
-        Thread(target=running.serve_forever, args=[0.01], daemon=True).start()
-        yield f'http://127.0.0.1:{running.server_port}'
-        running.shutdown()
+    with ThreadingHTTPServer(('127.0.0.1', 0), handler) as http_server:
+        Thread(target=http_server.serve_forever, args=[0.01], daemon=True).start()
+        yield f'http://127.0.0.1:{http_server.server_port}'
+        http_server.shutdown()
 
 
 @pytest.fixture
 def address(server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """A served file by every scheme that mmengine knows."""
+    """URL of the served file by each scheme of mmengine."""
     url, path = f'{server}/a.pth', tmp_path / 'served/a.pth'
     home = tmp_path / 'home'
     home.mkdir()
@@ -75,15 +75,16 @@ SCHEMES = ('', 'http://', 'open-mmlab:', 'openmmlab:', 'mmcls:', 'torchvision:',
 
 
 @pytest.mark.parametrize('scheme', SCHEMES)
-def test_by_every_scheme(scheme: str, address: dict[str, str], tmp_path: Path) -> None:
-    marker = write_evil(tmp_path / 'served/a.pth', 'zip')
+def test_malicious_checkpoints_by_scheme(scheme: str, address: dict[str, str],
+                                         tmp_path: Path) -> None:
+    marker = write_malicious_checkpoint(tmp_path / 'served/a.pth', 'zip')
     with pytest.raises(WeightsError, match='contains more than weights'):
         load_checkpoint(XCiT(TINY), address[scheme])
     assert not marker.exists()
 
 
 @pytest.mark.parametrize('scheme', SCHEMES)
-def test_weights_load_by_every_scheme(scheme: str, address: dict[str, str], tmp_path: Path) -> None:
+def test_weights_by_scheme(scheme: str, address: dict[str, str], tmp_path: Path) -> None:
     expected = XCiT(TINY).state_dict()
     prefix = 'backbone.' if scheme == 'mmcls:' else ''
     torch.save(
@@ -96,23 +97,23 @@ def test_weights_load_by_every_scheme(scheme: str, address: dict[str, str], tmp_
     assert all(torch.equal(model.state_dict()[key], expected[key]) for key in expected)
 
 
-def test_by_bytes() -> None:
+def test_weights_by_bytes() -> None:
     buffer = io.BytesIO()
     torch.save(dict(model=original_state()), buffer)
     buffer.seek(0)
     assert 'model' in mmengine_checkpoint._safe_torch_load(buffer)
 
 
-def code_that_makes(marker: Path) -> str:
+def build_malicious_config(marker: Path) -> str:
     return f'import pathlib\npathlib.Path({str(marker)!r}).touch()\n'
 
 
 def test_resuming_does_not_run_a_config(trained: Path, shapes: Path, tmp_path: Path,
                                         run_tool: Callable) -> None:
-    """mmengine runs meta['config'] of what it resumes from."""
+    """mmengine runs meta['config'] of a checkpoint that it resumes from."""
     checkpoint = torch.load(trained / 'iter_2.pth', weights_only=False)
     marker = tmp_path / 'made'
-    checkpoint['meta']['config'] = code_that_makes(marker)
+    checkpoint['meta']['config'] = build_malicious_config(marker)
     torch.save(checkpoint, tmp_path / 'evil.pth')
     run_tool('train', config(HEAD), '--data-root', shapes / LAYOUTS[HEAD], '--work-dir',
              tmp_path / 'run', '--resume', tmp_path / 'evil.pth', *SHORT[:1],
@@ -123,9 +124,9 @@ def test_resuming_does_not_run_a_config(trained: Path, shapes: Path, tmp_path: P
 
 @pytest.mark.parametrize('place', ['meta', 'message_hub'])
 @pytest.mark.parametrize('evil', [True, False])
-def test_inferencers_run_no_config_but_of_values(evil: bool, place: str, tmp_path: Path) -> None:
+def test_inferencers_run_only_plain_configs(evil: bool, place: str, tmp_path: Path) -> None:
     cfg, marker = read_config(config('mask_rcnn')), tmp_path / 'made'
-    text = code_that_makes(marker) * evil + cfg.pretty_text
+    text = build_malicious_config(marker) * evil + cfg.pretty_text
     meta = dict(dataset_meta=dict(classes=('disc', 'square', 'triangle')))
     checkpoint = dict(state_dict=MODELS.build(cfg.model).state_dict(), meta=meta)
     if place == 'meta':
@@ -141,7 +142,7 @@ def test_inferencers_run_no_config_but_of_values(evil: bool, place: str, tmp_pat
     assert not marker.exists()
 
 
-def test_configs_of_values_stay() -> None:
+def test_plain_configs_are_kept() -> None:
     for path in (config('mask_rcnn'), ROOT / 'configs/mask_rcnn/xcit_small_12_p16_3x_coco_lld.py'):
         text = Config.fromfile(path).pretty_text
         checkpoint = dict(
@@ -159,21 +160,20 @@ def test_configs_of_values_stay() -> None:
     "a = dict(type='antigravity')", "model = dict(tracker=dict(warp_mode='f(1)'))",
     "a = dict(nms=dict(type='f(1)'))", 'a = [x for x in ()]', 'a = b.c', 'a = (', '\0', None, 7
 ])
-def test_configs_of_more_than_values_are_left_out(text: Any,
-                                                  monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[str] = []
+def test_other_configs_are_removed(text: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    logged: list[str] = []
     monkeypatch.setattr('colonnade.weights.mmengine_loaders.print_log',
-                        lambda text, **_: said.append(text))
+                        lambda text, **_: logged.append(text))
     assert not is_plain_config(text)
     checkpoint = dict(meta=dict(cfg=text, config=text, epoch=3))
-    assert strip_code(checkpoint) == dict(meta=dict(epoch=3)) and not said
+    assert strip_code(checkpoint) == dict(meta=dict(epoch=3)) and not logged
     assert strip_code(checkpoint, 'a.pth') == dict(meta=dict(epoch=3))
-    assert [text[:38] for text in said] == 2 * ['a.pth: the config in it is left out, s']
+    assert len(logged) == 2 and all(text.startswith('a.pth: ') for text in logged)
     assert checkpoint['meta']['cfg'] == text
 
 
-def test_trust_ends_with_its_block(tmp_path: Path) -> None:
-    marker = write_evil(tmp_path / 'a.pth', 'zip')
+def test_trust_is_temporary(tmp_path: Path) -> None:
+    marker = write_malicious_checkpoint(tmp_path / 'a.pth', 'zip')
     with allow_pickle(False), pytest.raises(WeightsError, match='--trust'):
         read_checkpoint(tmp_path / 'a.pth')
     with allow_pickle():
@@ -183,14 +183,15 @@ def test_trust_ends_with_its_block(tmp_path: Path) -> None:
         read_checkpoint(tmp_path / 'a.pth')
 
 
-def trust(run_tool: Callable, leaf: Path, data: Path, tmp_path: Path, *options: Any) -> None:
+def train_with_trust(run_tool: Callable, leaf: Path, data: Path, tmp_path: Path, *options:
+                     Any) -> None:
     run_tool('train', leaf, '--data-root', data, '--work-dir', tmp_path / 'run', '--trust',
              *options, '--cfg-options', 'train_cfg.max_iters=1', 'train_dataloader.batch_size=2',
              *NO_VAL, *NO_WORKERS[:2])
 
 
-def test_trust_reaches_backbones_of_others(shapes: Path, tmp_path: Path,
-                                           run_tool: Callable) -> None:
+def test_trust_includes_third_party_backbones(shapes: Path, tmp_path: Path,
+                                              run_tool: Callable) -> None:
     backbone = dict(type='ResNet', depth=18, out_indices=(0, 1, 2, 3))
     text = f'_base_ = {str(config(HEAD))!r}\nmodel = dict(backbone=dict(_delete_=True, ' \
         '**{backbone}), neck=dict(_delete_=True, type="FPN", in_channels=[64, 128, 256, 512], ' \
@@ -200,13 +201,12 @@ def test_trust_reaches_backbones_of_others(shapes: Path, tmp_path: Path,
     torch.save(dict(state_dict=state, made_by=Path('here')), tmp_path / 'a.pth')
     backbone['init_cfg'] = dict(type='Pretrained', checkpoint=str(tmp_path / 'a.pth'))
     (tmp_path / 'own.py').write_text(text.format(backbone=backbone))
-    trust(run_tool, tmp_path / 'own.py', shapes / 'ade', tmp_path)
+    train_with_trust(run_tool, tmp_path / 'own.py', shapes / 'ade', tmp_path)
     assert 'load model from: ' + str(tmp_path / 'a.pth') in latest_log(tmp_path / 'run')
 
 
-def test_trusted_objects_of_a_module_that_is_missing(shapes: Path, tmp_path: Path,
-                                                     run_tool: Callable,
-                                                     monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trusted_objects_of_a_missing_module(shapes: Path, tmp_path: Path, run_tool: Callable,
+                                             monkeypatch: pytest.MonkeyPatch) -> None:
     module = ModuleType('their_project')
     exec('class Settings: pass', vars(module))
     module.Settings.__module__ = 'their_project'
@@ -215,13 +215,14 @@ def test_trusted_objects_of_a_module_that_is_missing(shapes: Path, tmp_path: Pat
     monkeypatch.delitem(sys.modules, 'their_project')
     with pytest.raises(
             SystemExit,
-            match="train: .*a.pth holds objects of a module that is not "
-            "installed here .*their_project"):
-        trust(run_tool, config(HEAD), shapes / 'ade', tmp_path, '--load-from', tmp_path / 'a.pth')
+            match="train: .*a.pth has objects of a module that is not "
+            "installed .*their_project"):
+        train_with_trust(run_tool, config(HEAD), shapes / 'ade', tmp_path, '--load-from',
+                         tmp_path / 'a.pth')
 
 
-def test_all_processes_hear_of_a_failed_download(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those that do not download would wait for the one that does."""
+def test_failed_download_raises_on_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other processes would wait for the one that downloads."""
     failure = 'http://127.0.0.1:9/a.pth cannot be downloaded: refused'
     monkeypatch.setenv('OMPI_COMM_WORLD_LOCAL_RANK', '1')
     monkeypatch.setattr('colonnade.weights.downloads.all_gather_object',
@@ -231,7 +232,7 @@ def test_all_processes_hear_of_a_failed_download(monkeypatch: pytest.MonkeyPatch
 
 
 def convert_with_a_full_disk(arguments: list[str | Path]) -> None:
-    """In a process of its own: files may have 20 kB there."""
+    """Run convert_checkpoint while files are limited to 20 kB."""
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))
     sys.argv = ['convert_checkpoint', *map(str, arguments)]
@@ -239,22 +240,20 @@ def convert_with_a_full_disk(arguments: list[str | Path]) -> None:
 
 
 @pytest.mark.parametrize('suffix', ['pth', 'safetensors'])
-def test_a_full_disk(suffix: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_full_disk(suffix: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     torch.save(original_state(), tmp_path / 'in.pth')
     arguments = [tmp_path / 'in.pth', tmp_path / f'out.{suffix}']
     process = get_context('fork').Process(target=convert_with_a_full_disk, args=[arguments])
     process.start()
     process.join()
-    said = capfd.readouterr().err
-    assert process.exitcode == 1, said
-    assert f'convert_checkpoint: {tmp_path}/out.{suffix} cannot be written' in said
-    assert 'Traceback' not in said
+    printed = capfd.readouterr().err
+    assert process.exitcode == 1, printed
+    assert f'convert_checkpoint: {tmp_path}/out.{suffix} cannot be written' in printed
+    assert 'Traceback' not in printed
     assert [path.name for path in tmp_path.iterdir()] == ['in.pth']
 
 
-def test_a_folder_that_cannot_be_written(tmp_path: Path, run_tool: Callable,
-                                         capsys: pytest.CaptureFixture[str]) -> None:
+def test_unwritable_folder(tmp_path: Path, run_tool: Callable) -> None:
     torch.save(original_state(), tmp_path / 'in.pth')
-    with pytest.raises(SystemExit) as stopped:
+    with pytest.raises(SystemExit, match='convert_checkpoint: '):
         run_tool('convert_checkpoint', tmp_path / 'in.pth', tmp_path / 'in.pth/out.pth')
-    assert 'convert_checkpoint: ' in str(stopped.value)

@@ -1,4 +1,4 @@
-"""What pip installs: the namespace, the tools and the configs."""
+"""The installed distribution: the namespace, the commands and the configs."""
 from __future__ import annotations
 
 import os
@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import ROOMS, ROOT
-from helpers.packages import some_image, write_checkpoint, write_package
+from helpers.packages import draw_patches, write_package
 from PIL import Image
 
 LEAF = 'sem_fpn/xcit_tiny_12_p16_80k_ade20k'
 
 
 def link_source(folder: Path) -> Path:
-    """Link what a build reads, so that it leaves nothing in the clone."""
+    """Link the sources, so that a build writes nothing to the clone."""
     folder.mkdir()
     for name in (*ROOMS, 'setup.cfg', 'pyproject.toml', 'README.md', 'LICENSE'):
         (folder / name).symlink_to(ROOT / name)
@@ -36,7 +36,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     return zipfile.ZipFile(next(out.glob('*.whl')))
 
 
-def test_wheel_carries_everything(wheel: zipfile.ZipFile) -> None:
+def test_wheel_is_complete(wheel: zipfile.ZipFile) -> None:
     names = set(wheel.namelist())
     for part in ROOMS:
         for path in (ROOT / part).rglob('*.py'):
@@ -47,8 +47,8 @@ def test_wheel_carries_everything(wheel: zipfile.ZipFile) -> None:
     assert outside == set(), 'nothing is installed under a generic name'
 
 
-def test_editable_install_wins_over_a_folder_of_its_name(tmp_path: Path) -> None:
-    """As from the folder above a clone, which Python takes for a namespace package."""
+def test_editable_install_precedes_a_folder_of_that_name(tmp_path: Path) -> None:
+    """In the parent folder of a clone, Python would import it as a namespace package."""
     build = """
 from colonnade.tools import build_backend
 print(build_backend.build_editable('..'))
@@ -64,8 +64,8 @@ print(build_backend.build_editable('..'))
     code = f"""
 import site
 site.addsitedir({str(tmp_path / 'site')!r})
-import colonnade, colonnade.configs, colonnade.runtime.errors
-print(colonnade.__file__, colonnade.configs.__file__, colonnade.runtime.errors.__file__)
+import colonnade, colonnade.configs, colonnade.runtime.metadata
+print(colonnade.__file__, colonnade.configs.__file__, colonnade.runtime.metadata.__file__)
 """
     paths = f"import sys; sys.path += [{str(Path(torch.__file__).parent.parent)!r}]"
     done = subprocess.run([sys.executable, '-S', '-W', 'ignore', '-c', paths + code],
@@ -73,12 +73,12 @@ print(colonnade.__file__, colonnade.configs.__file__, colonnade.runtime.errors._
                           capture_output=True,
                           text=True)
     assert not done.returncode, done.stderr
-    files = ('api/__init__.py', 'configs/__init__.py', 'runtime/errors.py')
+    files = ('api/__init__.py', 'configs/__init__.py', 'runtime/metadata.py')
     assert done.stdout.split() == [f'{ROOT}/{file}' for file in files]
 
 
-def test_nothing_of_openmmlab_is_a_hard_requirement(wheel: zipfile.ZipFile) -> None:
-    """Who has mmdet already, must not get a second one over it."""
+def test_openmmlab_is_optional(wheel: zipfile.ZipFile) -> None:
+    """An installed mmdet must not be replaced."""
     metadata = next(name for name in wheel.namelist() if name.endswith('METADATA'))
     lines = wheel.read(metadata).decode().splitlines()
     hard = [line for line in lines if line.startswith('Requires-Dist') and 'extra ==' not in line]
@@ -86,10 +86,9 @@ def test_nothing_of_openmmlab_is_a_hard_requirement(wheel: zipfile.ZipFile) -> N
                   for line in hard) == ['av', 'pydantic', 'shapely', 'timm', 'torch']
 
 
-def test_what_is_installed_needs_no_clone(wheel: zipfile.ZipFile, tmp_path: Path) -> None:
-    """A shared model, configs and tools, with nothing else of ours on the path."""
-    write_package('sem_fpn', write_checkpoint('sem_fpn', tmp_path / 'a.pth'), tmp_path / 'shared')
-    Image.fromarray(some_image()).save(tmp_path / 'image.jpg')
+def test_installation_without_a_clone(wheel: zipfile.ZipFile, tmp_path: Path) -> None:
+    write_package('sem_fpn', tmp_path / 'shared')
+    Image.fromarray(draw_patches()).save(tmp_path / 'image.jpg')
     wheel.extractall(tmp_path / 'installed')
     code = f"""
 import colonnade
@@ -105,7 +104,7 @@ MODELS.build(read_config(find_config({LEAF!r})).model)
 import colonnade.tools.train
 print(colonnade.__file__, colonnade.tools.train.__file__)
 """
-    # without site, nothing that a .pth file installs is found: no editable install of ours
+    # Without site, editable installs are not found.
     paths = [str(tmp_path / 'installed'), str(Path(torch.__file__).parent.parent)]
     done = subprocess.run([
         sys.executable, '-I', '-S', '-W', 'ignore', '-c', f'import sys; sys.path += {paths}\n{code}'

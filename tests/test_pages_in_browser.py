@@ -13,8 +13,8 @@ from typing import Literal
 
 import numpy as np
 import pytest
-from helpers.live_server import (LOOPBACK, PATIENCE, Live, file_of, live_server, random_model,
-                                 shapes_image)
+from helpers.live_server import (LOOPBACK, PATIENCE, LiveServer, build_random_model,
+                                 draw_rectangles, encode_image, live_server)
 from PIL import Image
 from playwright.sync_api import Browser, Page, ViewportSize, expect, sync_playwright
 
@@ -65,8 +65,8 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope='module')
-def live(browser: Browser) -> Iterator[Live]:
-    with live_server(random_model('mask_rcnn')) as running:
+def live(browser: Browser) -> Iterator[LiveServer]:
+    with live_server(build_random_model('mask_rcnn')) as running:
         yield running
 
 
@@ -83,7 +83,7 @@ def log() -> PageLog:
 
 
 @pytest.fixture
-def page(browser: Browser, live: Live, log: PageLog) -> Iterator[Page]:
+def page(browser: Browser, live: LiveServer, log: PageLog) -> Iterator[Page]:
     with browser.new_context() as context:
         page = context.new_page()
         record_page(page, log)
@@ -97,7 +97,7 @@ def record_page(page: Page, log: PageLog) -> None:
     page.on('console', lambda message: message.type == 'error' and log.errors.append(message.text))
 
 
-def open_page(page: Page, live: Live) -> Page:
+def open_page(page: Page, live: LiveServer) -> Page:
     """Open the server's page and wait until it is ready."""
     page.set_default_timeout(PATIENCE * 1000)
     page.goto(live.url)
@@ -118,9 +118,9 @@ def read_rows(page: Page) -> list[list[str]]:
     return [row.split('\t')[:2] for row in page.locator('#table tbody').inner_text().splitlines()]
 
 
-def predict_rows(live: Live, image: Image.Image, threshold: float) -> list[list[str]]:
+def predict_rows(live: LiveServer, image: Image.Image, threshold: float) -> list[list[str]]:
     """Return the rows of the model's prediction, whose scores the API rounds."""
-    found = live.model.predict(image).above(threshold).to_json()['instances']
+    found = live.model.predict(image).filter_by_score(threshold).to_json()['instances']
     return [[each['class'], f'{each["score"]:.2f}'] for each in found]
 
 
@@ -138,12 +138,12 @@ def download(page: Page, button: str) -> tuple[str, bytes]:
     return downloading.value.suggested_filename, downloading.value.path().read_bytes()
 
 
-def test_detector_page(page: Page, live: Live, log: PageLog) -> None:
+def test_detector_page(page: Page, live: LiveServer, log: PageLog) -> None:
     """Settings redraw without computing, and no request leaves this host."""
-    image = shapes_image(3)
+    image = draw_rectangles(3)
     expected, fewer = (predict_rows(live, image, threshold) for threshold in (0.3, FEWER))
     assert len(expected) > len(fewer) > 0
-    choose_file(page, file_of(image))
+    choose_file(page, encode_image(image))
     expect(page.locator('#table tbody tr')).to_have_count(len(expected))
     assert read_rows(page) == expected
     first = read_drawing(page)
@@ -175,9 +175,9 @@ def test_segmenter_page(browser: Browser, log: PageLog) -> None:
     """A rotated TIFF, which only the server can read, is drawn in the server's colors."""
     exif = Image.Exif()
     exif[0x0112] = 6  # a quarter turn
-    content = file_of(shapes_image(3), 'TIFF', exif=exif)
-    turned = shapes_image(3).rotate(-90, expand=True)
-    with live_server(random_model('sem_fpn')) as live, browser.new_context() as context:
+    content = encode_image(draw_rectangles(3), 'TIFF', exif=exif)
+    turned = draw_rectangles(3).rotate(-90, expand=True)
+    with live_server(build_random_model('sem_fpn')) as live, browser.new_context() as context:
         page = context.new_page()
         record_page(page, log)
         open_page(page, live)
@@ -189,7 +189,7 @@ def test_segmenter_page(browser: Browser, log: PageLog) -> None:
         assert np.abs(read_drawing(page)[:96, :64] - expected).max() <= 1
         assert read_drawing(page).shape[0] > 96  # legend below the image
         counts = page.locator('#classes .count').all_inner_texts()
-        shares = result.shares()
+        shares = result.class_fractions()
         assert [bool(text) for text in counts] == [name in shares for name in live.model.classes]
         expect(page.locator('#table')).to_be_hidden()
         page.locator('#opacity').fill('0')
@@ -199,51 +199,54 @@ def test_segmenter_page(browser: Browser, log: PageLog) -> None:
 
 
 def test_escape_class_names(browser: Browser, log: PageLog) -> None:
-    model = random_model('sem_fpn')
+    model = build_random_model('sem_fpn')
     model.classes = ('<img src=x onerror=alert(1)>', *model.classes[1:])
     with live_server(model) as live, browser.new_context() as context:
         page = context.new_page()
         record_page(page, log)
         open_page(page, live)
-        choose_file(page, file_of(shapes_image(3)))
+        choose_file(page, encode_image(draw_rectangles(3)))
         expect(page.locator('#drawing')).to_be_visible()
         assert page.locator('#classes span').first.inner_text() == model.classes[0]
         expect(page.locator('#classes img')).to_have_count(0)
     assert log.errors == []
 
 
-def test_rotated_photographs(page: Page, live: Live) -> None:
+def test_rotated_photographs(page: Page, live: LiveServer) -> None:
     exif = Image.Exif()
     exif[0x0112] = 8
     choose_file(
-        page, file_of(shapes_image(3), 'JPEG', exif=exif, quality=95), media_type='image/jpeg')
+        page,
+        encode_image(draw_rectangles(3), 'JPEG', exif=exif, quality=95),
+        media_type='image/jpeg')
     expect(page.locator('#drawing')).to_be_visible()
     page.get_by_role('button', name='Hide all').click()
-    turned = np.asarray(shapes_image(3).rotate(90, expand=True), dtype=int)
+    turned = np.asarray(draw_rectangles(3).rotate(90, expand=True), dtype=int)
     assert np.abs(read_drawing(page) - turned).mean() < 5
 
 
-def test_unreadable_images(page: Page, live: Live) -> None:
+def test_unreadable_images(page: Page, live: LiveServer) -> None:
     """The next image is predicted, also if the same file is chosen again."""
     choose_file(page, b'no image', 'notes.jpg')
     alert = page.get_by_role('alert')
-    expect(alert).to_have_text('notes.jpg: no image that can be read (BMP, GIF, JPEG, PNG, PPM, '
-                               'TIFF, WEBP)')
+    expect(alert).to_have_text(
+        'notes.jpg: the file is not a readable image (BMP, GIF, JPEG, PNG, PPM, '
+        'TIFF, WEBP)')
     for _ in range(2):
-        choose_file(page, file_of(shapes_image(3)))
+        choose_file(page, encode_image(draw_rectangles(3)))
         expect(page.locator('#drawing')).to_be_visible()
         expect(alert).to_have_count(0)
     choose_file(page, bytes(10**6 + 1))
     expect(alert).to_have_text('image.png: the file has more than the 1 MB that are accepted')
     expect(page.locator('#drawing')).to_be_hidden()
     page.route('**/api/predict*', lambda route: route.abort())
-    choose_file(page, file_of(shapes_image(3)))
+    choose_file(page, encode_image(draw_rectangles(3)))
     expect(alert).to_have_text('image.png: the server does not answer: it may have ended')
 
 
-def test_keyboard_navigation(page: Page, live: Live) -> None:
+def test_keyboard_navigation(page: Page, live: LiveServer) -> None:
     """Each setting has a label and is reached by Tab."""
-    choose_file(page, file_of(shapes_image(3)))
+    choose_file(page, encode_image(draw_rectangles(3)))
     expect(page.locator('#drawing')).to_be_visible()
     reached = []
     for _ in range(14):
@@ -266,22 +269,22 @@ def test_keyboard_navigation(page: Page, live: Live) -> None:
         expect(page.get_by_label(name)).to_have_count(1)
 
 
-def test_two_users(browser: Browser, live: Live) -> None:
-    images = [shapes_image(3), shapes_image(5, (64, 96))]
+def test_two_users(browser: Browser, live: LiveServer) -> None:
+    images = [draw_rectangles(3), draw_rectangles(5, (64, 96))]
     expected = [predict_rows(live, image, 0.3) for image in images]
     assert expected[0] != expected[1]
     with browser.new_context() as one, browser.new_context() as other:
         pages = [open_page(context.new_page(), live) for context in (one, other)]
         for page, image in zip(pages, images, strict=True):
-            choose_file(page, file_of(image))
+            choose_file(page, encode_image(image))
         for page, shown, image in zip(pages, expected, images, strict=True):
             expect(page.locator('#table tbody tr')).to_have_count(len(shown))
             assert read_rows(page) == shown
             assert read_drawing(page).shape[:2] == image.size[::-1]
 
 
-def test_figures(page: Page, live: Live, log: PageLog) -> None:
-    choose_file(page, file_of(shapes_image(3)))
+def test_figures(page: Page, live: LiveServer, log: PageLog) -> None:
+    choose_file(page, encode_image(draw_rectangles(3)))
     expect(page.locator('#drawing')).to_be_visible()
     page.locator('#figures summary').click()
     picture = page.locator('#figure-image')
@@ -297,12 +300,12 @@ def test_figures(page: Page, live: Live, log: PageLog) -> None:
 @pytest.mark.parametrize('width', [400, 1200])
 @pytest.mark.parametrize('scheme', ['light', 'dark'])
 def test_layout_and_contrast(scheme: Literal['light', 'dark'], width: int, browser: Browser,
-                             live: Live) -> None:
+                             live: LiveServer) -> None:
     """Text has enough contrast, and nothing is wider than the screen."""
     size = ViewportSize(width=width, height=800)
     with browser.new_context(color_scheme=scheme, viewport=size) as context:
         page = open_page(context.new_page(), live)
-        choose_file(page, file_of(shapes_image(3)))
+        choose_file(page, encode_image(draw_rectangles(3)))
         expect(page.locator('#drawing')).to_be_visible()
         check_contrasts(page)
         page.locator('#figures summary').click()

@@ -1,4 +1,4 @@
-"""PlainViT: timm's vision transformers of every family, at any size and by windows."""
+"""PlainViT: timm's vision transformers of every family, at any size."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -6,25 +6,24 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers.rounding import check_all_rounding, doubled
+from helpers.rounding import check_all_rounding
 from mmengine.config import Config, ConfigDict
 from mmengine.runner import load_checkpoint
 from timm.models import group_parameters
 from torch import Tensor, nn
-from torch.nn.modules.module import register_module_forward_hook
 
 from colonnade.backbones import PlainViT
-from colonnade.backbones.kernels.without_memory import without_memory
+from colonnade.backbones.kernels.devices import on_meta_device
 from colonnade.backbones.plain_vit.blocks import PlainBlock
 from colonnade.engine.optim.layer_decay import LayerDecayConstructor
 from colonnade.evaluation.benchmark.candidates import Intermediates
-from colonnade.settings.backbone_config import settle_backbone
-from colonnade.settings.checks.pretrained_weights import normalisation_problems
+from colonnade.settings.backbone_config import fill_backbone_settings
+from colonnade.settings.checks.pretrained_weights import find_normalization_problems
 from colonnade.weights import WeightsError, load_weights
 
 TINY = dict(embed_dim=48, depth=3, num_heads=2)
 DINOV3, DEIT3 = 'vit_small_patch16_dinov3', 'deit3_small_patch16_224'
-MODELS = {  # of every kind of block, prefix and positions -> number of prefix tokens
+MODELS = {  # models of each type of block, prefix and positions -> number of prefix tokens
     DEIT3: 1,
     'vit_small_patch16_224': 1,
     'deit_small_distilled_patch16_224': 2,
@@ -51,7 +50,7 @@ MODELS = {  # of every kind of block, prefix and positions -> number of prefix t
 OTHER_BLOCKS = ('vit_base_patch16_rpn_224', 'vit_pwee_patch16_reg1_gap_256',
                 'vit_base_patch16_18x2_224', 'vit_dlittle_patch16_reg1_gap_256',
                 'eva02_enormous_patch14_clip_224')
-# whose blocks differ in what others of the list have
+# models whose properties other models have too
 SIMILAR = ('vit_base_patch14_reg4_dinov2', 'vit_base_patch14_reg1_tipsv2',
            'vit_base_patch16_clip_quickgelu_224', 'vit_small_plus_patch16_dinov3',
            'vit_pe_spatial_base_patch16_512', 'vit_pwee_patch16_reg1_gap_256',
@@ -59,7 +58,7 @@ SIMILAR = ('vit_base_patch14_reg4_dinov2', 'vit_base_patch14_reg1_tipsv2',
 
 
 def tiny(model: str = DINOV3, **kwargs: object) -> PlainViT:
-    """A small backbone with three taps, in double precision; no weight is 0 or 1."""
+    """Build a small backbone with three feature maps, in float64; no weight is 0 or 1."""
     torch.manual_seed(0)
     arch = dict(model=model, **TINY, img_size=56 if 'patch14' in model else 64)
     if 'patch_size' in kwargs:
@@ -73,7 +72,7 @@ def tiny(model: str = DINOV3, **kwargs: object) -> PlainViT:
 
 
 def pair(model: str, **kwargs: object) -> tuple[PlainViT, Intermediates]:
-    """Ours and timm's with the same weights."""
+    """Return modules of Colonnade and timm with equal weights."""
     ours = tiny(model, **kwargs)
     theirs = ours.timm_module(ours.settings['img_size']).double()
     state = theirs.state_dict()
@@ -94,8 +93,7 @@ def gradients(model: nn.Module, maps: list[Tensor]) -> dict[str, Tensor]:
     pytest.param(model, marks=pytest.mark.slow if model in SIMILAR else [])
     for model in (*MODELS, *OTHER_BLOCKS)
 ])
-def test_maps_and_gradients_equal_timms(model: str) -> None:
-    """At sizes of whole patches and others, one patch among them."""
+def test_feature_maps_and_gradients_equal_timm(model: str) -> None:
     ours, theirs = pair(model)
     assert ours.num_prefix_tokens == MODELS.get(model, ours.num_prefix_tokens)
     assert isinstance(ours.blocks[0], PlainBlock) == (model in MODELS)
@@ -116,7 +114,7 @@ def test_maps_and_gradients_equal_timms(model: str) -> None:
 
 
 @pytest.mark.parametrize('model', [DINOV3, DEIT3, 'eva02_base_patch14_448'])
-def test_rounding_is_timms(model: str) -> None:
+def test_rounding_error_is_that_of_timm(model: str) -> None:
     ours, theirs = pair(model)
     image = torch.randn(1, 3, 75, 101)
     with torch.no_grad():
@@ -124,7 +122,7 @@ def test_rounding_is_timms(model: str) -> None:
         check_all_rounding(ours.float()(image), theirs.float()(image), exact)
 
 
-@pytest.mark.parametrize('model, normalised', [
+@pytest.mark.parametrize('model, normalized', [
     (DINOV3, True),
     ('vit_small_patch14_dinov2', True),
     ('vit_base_patch16_224.dino', True),
@@ -132,20 +130,20 @@ def test_rounding_is_timms(model: str) -> None:
     (DEIT3, False),
     ('vit_base_patch16_siglip_512', False),
 ])
-def test_which_maps_are_normalised(model: str, normalised: bool) -> None:
-    with without_memory():
-        assert PlainViT(model).tap_norm == normalised
-        other = PlainViT(model, tap_norm=not normalised)
-    assert hasattr(other, 'norm') != normalised
+def test_default_tap_norm(model: str, normalized: bool) -> None:
+    with on_meta_device():
+        assert PlainViT(model).tap_norm == normalized
+        other = PlainViT(model, tap_norm=not normalized)
+    assert hasattr(other, 'norm') != normalized
 
 
-def test_the_weights_of_init_cfg_say_what_is_normalised() -> None:
-    with without_memory():
+def test_default_tap_norm_of_init_cfg() -> None:
+    with on_meta_device():
         init_cfg = dict(type='Pretrained', checkpoint='timm://vit_base_patch16_224.dino')
         assert PlainViT('vit_base_patch16_224', init_cfg=init_cfg).tap_norm
 
 
-def test_prefix_tokens_beside_the_maps() -> None:
+def test_return_prefix_tokens() -> None:
     ours, theirs = pair(DINOV3, return_prefix_tokens=True)
     image = torch.randn(2, 3, 40, 56).double()
     expected = theirs.backbone.forward_intermediates(
@@ -156,7 +154,7 @@ def test_prefix_tokens_beside_the_maps() -> None:
 
 
 @pytest.mark.parametrize('model', [DINOV3, DEIT3, 'vit_base_patch16_rope_mixed_ape_224'])
-def test_early_taps_keep_no_block_behind(model: str) -> None:
+def test_early_out_indices_drop_later_blocks(model: str) -> None:
     ours, theirs = pair(model, out_indices=(0, 1))
     assert len(ours.blocks) == 2
     image = torch.randn(1, 3, 48, 48).double()
@@ -164,8 +162,7 @@ def test_early_taps_keep_no_block_behind(model: str) -> None:
         torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-11)
 
 
-def test_a_frozen_backbone_stores_nothing() -> None:
-    """For probes: no parameter gets a gradient, and there is no graph."""
+def test_frozen_backbone_stores_nothing() -> None:
     backbone = tiny(frozen_stages=3).train()
     assert not any(p.requires_grad for p in backbone.parameters())
     assert not any(module.training for module in (*backbone.blocks.children(), backbone.norm))
@@ -174,7 +171,7 @@ def test_a_frozen_backbone_stores_nothing() -> None:
 
 @pytest.mark.parametrize('model', [DINOV3, 'deit_small_distilled_patch16_224',
                                    'vit_base_patch16_rope_mixed_ape_224'])  # yapf: disable
-def test_layers_are_timms_groups(model: str) -> None:
+def test_layer_depths_are_timm_groups(model: str) -> None:
     ours, theirs = pair(model)
     layers = group_parameters(theirs.backbone, theirs.backbone.group_matcher(), reverse=True)
     for name, _ in ours.named_parameters():
@@ -183,7 +180,7 @@ def test_layers_are_timms_groups(model: str) -> None:
     assert ours.get_layer_depth('neck.stride4.weight', prefix='backbone.') == (4, 5)
 
 
-def test_tokens_and_frequencies_can_be_spared_decay() -> None:
+def test_no_weight_decay_of_tokens_and_frequencies() -> None:
     model = nn.ModuleDict(dict(backbone=tiny('vit_base_patch16_rope_mixed_ape_224')))
     model['backbone'].reg_token = nn.Parameter(torch.zeros(1, 4, 48))
     optimizer = dict(optimizer=dict(type='AdamW', lr=1., weight_decay=0.1))
@@ -196,45 +193,8 @@ def test_tokens_and_frequencies_can_be_spared_decay() -> None:
     assert id(parameters['blocks.0.mlp.fc1.weight']) not in free
 
 
-@pytest.mark.parametrize('kwargs', [{}, dict(window_size=2, global_blocks=())])
-@pytest.mark.parametrize('model', [DINOV3, DEIT3, 'eva02_base_patch14_448'])
-def test_half_precision(model: str, kwargs: dict) -> None:
-    """As far from double precision as timm's, of which some parts are wider."""
-    ours, image = tiny(model, **kwargs).float().eval(), torch.randn(2, 3, 60, 84)
-    with torch.no_grad():
-        exact = doubled(ours)(image.double())
-        with torch.autocast('cpu', torch.bfloat16):
-            mixed = ours(image)
-        half = ours.bfloat16()(image.bfloat16())
-    for maps in (mixed, half):
-        for a, b in zip(maps, exact, strict=True):
-            assert (a - b).abs().max() < 0.06 * b.abs().max()
-
-
-@pytest.mark.parametrize('training', [False, True])
-@pytest.mark.parametrize(
-    'kwargs',
-    [{}, pytest.param(dict(window_size=3, global_blocks=(2, )), marks=pytest.mark.slow)])
-def test_compiled_for_any_size(kwargs: dict, training: bool) -> None:
-    torch._dynamo.reset()
-    backbone = tiny(**kwargs).train(training)
-    expected = {}
-    sizes = ((64, 64), (75, 101))
-    with torch.set_grad_enabled(training):
-        for size in sizes:
-            torch.manual_seed(1)
-            expected[size] = backbone(torch.randn(1, 3, *size).double())
-        backbone.compile(backend='eager', dynamic=True)
-        for size in sizes:
-            torch.manual_seed(1)
-            for a, b in zip(
-                    backbone(torch.randn(1, 3, *size).double()), expected[size], strict=True):
-                torch.testing.assert_close(a, b)
-
-
 @pytest.mark.parametrize('model', [DINOV3, DEIT3, 'eva_giant_patch14_224'])
-def test_fused_maps_are_the_same(model: str) -> None:
-    """EVA's biases and LayerScale of both kinds among what is folded."""
+def test_fused_feature_maps_are_equal(model: str) -> None:
     backbone, image = tiny(model).eval(), torch.randn(1, 3, 60, 84).double()
     with torch.no_grad():
         expected = backbone(image)
@@ -242,40 +202,20 @@ def test_fused_maps_are_the_same(model: str) -> None:
             torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-9)
 
 
-@torch.no_grad()
-def test_what_hooks_keep_is_not_written_over() -> None:
-    """In blocks without LayerScale, too; hooks of a layer, then those on all modules."""
-    backbone, image = tiny('vit_small_patch16_224').eval(), torch.randn(1, 3, 40, 56).double()
-    for name in ('attn', 'attn.proj', 'attn.proj_drop', 'norm1', 'mlp.fc2'):
-        kept: list[tuple[Tensor, Tensor]] = []
-        handle = backbone.blocks[0].get_submodule(name).register_forward_hook(
-            lambda _, given, out, to=kept: to.extend((x, x.clone()) for x in (*given[:1], out)))
-        backbone(image)
-        handle.remove()
-        assert all(torch.equal(a, b) for a, b in kept) and len(kept) == 2, name
-    backbone, kept = tiny('eva02_small_patch14_336').eval(), []  # without LayerScale
-    handle = register_module_forward_hook(lambda _, __, out: kept.append((out, out.clone()))
-                                          if isinstance(out, Tensor) else None)
-    backbone(image)
-    handle.remove()
-    assert all(torch.equal(a, b) for a, b in kept) and len(kept) > 40
-
-
-def test_weights_assigned_to_a_backbone_without_memory() -> None:
+def test_assigning_weights_to_meta_backbone() -> None:
     backbone, image = tiny().eval(), torch.randn(1, 3, 40, 56).double()
-    with without_memory():
+    with on_meta_device():
         empty = tiny().eval()
     empty.load_state_dict(backbone.state_dict(), assign=True)
     for a, b in zip(empty(image), backbone(image), strict=True):
         assert torch.equal(a, b)
 
 
-def test_a_model_says_that_its_maps_were_normalised(tmp_path: Path) -> None:
-    """Its config does, for tools that forget init_cfg; else loading is refused."""
+def test_tap_norm_of_full_model(tmp_path: Path) -> None:
     weights = dict(type='Pretrained', checkpoint='timm://vit_small_patch16_224.dino')
     arch = dict(model='vit_small_patch16_224', **TINY)
     model = ConfigDict(backbone=dict(type='PlainViT', arch=arch, init_cfg=weights))
-    settle_backbone(model)
+    fill_backbone_settings(model)
     assert model.backbone.tap_norm is True
     whole = nn.ModuleDict(dict(backbone=PlainViT(arch, init_cfg=weights)))
     torch.save(dict(state_dict=whole.state_dict()), tmp_path / 'a.pth')
@@ -286,7 +226,7 @@ def test_a_model_says_that_its_maps_were_normalised(tmp_path: Path) -> None:
     load_weights(other['backbone'], tmp_path / 'a.pth')  # a backbone takes what it needs
 
 
-def test_attention_dropout_of_an_arch() -> None:
+def test_attention_dropout() -> None:
     backbone = PlainViT(dict(TINY, attn_drop_rate=0.5), window_size=2, global_blocks=(2, ))
     image = torch.randn(1, 3, 64, 64)
     torch.manual_seed(1)
@@ -297,7 +237,7 @@ def test_attention_dropout_of_an_arch() -> None:
 
 @pytest.mark.parametrize('make, message', [
     (lambda: PlainViT('vit_smal_patch16_dinov3'), f'did you mean {DINOV3}'),
-    (lambda: PlainViT(f'{DINOV3}.lvd'), f'of {DINOV3} it has lvd1689m'),
+    (lambda: PlainViT(f'{DINOV3}.lvd'), f'choose a tag of {DINOV3}: lvd1689m'),
     (lambda: PlainViT('swin_tiny_patch4_window7_224'), 'PlainViT has no arch'),
     (lambda: PlainViT(dict(embed_dim=48, depth=3)), r"missing \['num_heads'\]"),
     (lambda: PlainViT(dict(TINY, patch_drop_rate=0.1)), r"unknown \['patch_drop_rate'\]"),
@@ -306,24 +246,25 @@ def test_attention_dropout_of_an_arch() -> None:
     (lambda: PlainViT(dict(model='vit_base_patch16_sapiens2', depth=3)), 'timm cannot build'),
     (lambda: PlainViT(DINOV3, img_size=100), 'img_size must be a multiple of patch_size 16'),
     (lambda: tiny('eva02_base_patch14_448', tap_norm=True), 'has no final norm'),
-    (lambda: tiny(window_size=0), 'window_size must be a positive whole number, got 0'),
-    (lambda: tiny(window_size='14'), "positive whole number, got '14'"),
+    (lambda: tiny(window_size=0), 'window_size must be a positive integer, got 0'),
+    (lambda: tiny(window_size='14'), "positive integer, got '14'"),
     (lambda: tiny(window_size=2), 'window_size has no effect on 3 blocks'),
     (lambda: tiny(window_size=2, global_blocks=1), 'global_blocks must be a list'),
-    (lambda: tiny(patch_size=0), 'patch_size must be a positive whole number, got 0'),
-    (lambda: tiny(img_size=(64, 96)), r'img_size must be a positive whole number, got \(64, 96\)'),
-    (lambda: PlainViT(5), "must be a name of timm's or a dict, got 5"),
+    (lambda: tiny(patch_size=0), 'patch_size must be a positive integer, got 0'),
+    (lambda: tiny(img_size=(64, 96)), r'img_size must be a positive integer, got \(64, 96\)'),
+    (lambda: PlainViT(5), "must be timm's name of a model or a dict, got 5"),
     (lambda: PlainViT(dict(TINY, act_layer='gelux')), "timm cannot build .*'gelux'"),
     (lambda: PlainViT(dict(TINY, embed_dim='64')), "embed_dim must be a positive .*'64'"),
     (lambda: PlainViT(dict(TINY, model='eva02_tiny_patch14_336', use_post_norm=True)),
-     'rotary positions are not for'),
+     'rotary positions are not supported for'),
     (lambda: PlainViT(DINOV3, init_cfg='timm://x'), r'init_cfg must be dict\(type='),
     (lambda: tiny(global_blocks=(0, )), 'global_blocks has no effect without window_size'),
     (lambda: tiny(window_size=2, global_blocks=(3, )), 'global_blocks must be block numbers'),
-    (lambda: tiny(OTHER_BLOCKS[1], window_size=2, global_blocks=()), 'window_size is not for'),
+    (lambda: tiny(OTHER_BLOCKS[1], window_size=2, global_blocks=()),
+     'window_size is not supported for'),
 ])
-def test_wrong_arguments(make: Callable, message: str) -> None:
-    with without_memory(), pytest.raises(ValueError, match=message):
+def test_rejects_wrong_arguments(make: Callable, message: str) -> None:
+    with on_meta_device(), pytest.raises(ValueError, match=message):
         make()
 
 
@@ -336,14 +277,14 @@ def test_wrong_arguments(make: Callable, message: str) -> None:
     (120., 'timm://vit_base_patch16_224.nonsense', False),
     ((120., ), None, False),
 ])
-def test_images_normalised_for_other_weights(mean: float, checkpoint: str | None,
-                                             warned: bool) -> None:
+def test_warns_of_normalization_for_other_weights(mean: float, checkpoint: str | None,
+                                                  warned: bool) -> None:
     backbone = dict(type='PlainViT', arch='vit_base_patch16_siglip_512')
     if checkpoint:
         backbone['init_cfg'] = dict(type='Pretrained', checkpoint=checkpoint)
     preprocessor = dict(mean=[mean] * 3 if isinstance(mean, float) else mean, std=[127.5] * 3)
     model = dict(backbone=backbone, data_preprocessor=preprocessor)
-    said = list(normalisation_problems(Config(dict(model=model)), ()))
+    said = list(find_normalization_problems(Config(dict(model=model)), ()))
     assert bool(said) == warned
     if warned:
         assert 'set these in model.data_preprocessor' in str(said[0])

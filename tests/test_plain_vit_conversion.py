@@ -1,4 +1,4 @@
-"""Files of PlainViT: which of timm's models they are of, what converts them, where they are."""
+"""Files of PlainViT: identification of the timm model, conversion and download."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from helpers.layouts_by_hand import randomised
 from helpers.plain_vit_files import FILES, dinov3, layer_scale_as_parameters
 
 from colonnade.backbones import PlainViT
-from colonnade.backbones.kernels.without_memory import without_memory
+from colonnade.backbones.kernels.devices import on_meta_device
 from colonnade.backbones.plain_vit.architectures import known_models
 from colonnade.models.checkpoint_conversion import build_backbone, plan_conversion
 from colonnade.weights import downloads
@@ -27,8 +27,8 @@ def of_backbone(state: State) -> dict[str, torch.Size]:
     return {key: value.shape for key, value in state.items() if not key.startswith(OF_CLASSIFIERS)}
 
 
-def state_of(model: str, **kwargs: object) -> State:
-    with without_memory():
+def build_state(model: str, **kwargs: object) -> State:
+    with on_meta_device():
         return timm.create_model(model, **kwargs).state_dict()
 
 
@@ -39,8 +39,8 @@ SOME = ('vit_small_patch16_rope_ape_224', 'vit_base_patch16_sapiens2')
     pytest.param(model, marks=() if model in SOME else pytest.mark.slow)
     for model in sorted(known_models())
 ])
-def test_the_backbone_of_each_of_timms_models_is_found(model: str) -> None:
-    state = state_of(model)
+def test_identifies_every_timm_model(model: str) -> None:
+    state = build_state(model)
     found = build_backbone(state, 'test').state_dict()
     assert of_backbone(found) == of_backbone(state)
     assert ('norm.weight' in found) == ('norm.weight' in state)
@@ -50,13 +50,12 @@ def test_the_backbone_of_each_of_timms_models_is_found(model: str) -> None:
                          [('vit_small_patch14_reg4_dinov2', 112, 14),
                           ('vit_small_patch14_dinov2', 140, 10),
                           ('deit_small_distilled_patch16_224', 96, 8)])
-def test_the_grid_and_patches_of_a_file_are_kept(model: str, img_size: int,
-                                                 patch_size: int) -> None:
-    state = state_of(model, img_size=img_size, patch_size=patch_size)
+def test_infers_grid_and_patch_size(model: str, img_size: int, patch_size: int) -> None:
+    state = build_state(model, img_size=img_size, patch_size=patch_size)
     assert of_backbone(build_backbone(state, 'test').state_dict()) == of_backbone(state)
 
 
-def test_a_file_of_custom_sizes_says_what_to_do() -> None:
+def test_custom_sizes_need_arguments() -> None:
     for content in (FILES['DINOv2'].content(), FILES['EVA-02'].content()):
         with pytest.raises(WeightsError, match=r'load the file into PlainViT\(dict\(model='):
             plan_conversion(content, 'a.pth')
@@ -73,22 +72,21 @@ def whole(model: str) -> State:
     ('deit3_small_patch16_224', layer_scale_as_parameters,
      ['deit3_small_patch16_224', 'vit_small_patch16_rope_ape_224']),
 ])  # yapf: disable
-def test_a_converted_file_loads(model: str, make: Callable, loads_into: list[str], tmp_path: Path,
-                                run_tool: Callable) -> None:
+def test_converted_file_loads(model: str, make: Callable, loads_into: list[str], tmp_path: Path,
+                              run_tool: Callable) -> None:
     published = make(whole(model))
     torch.save(dict(model=published), tmp_path / 'in.pth')
     run_tool('convert_checkpoint', tmp_path / 'in.pth', tmp_path / 'out.safetensors')
     for arch in loads_into:
-        with without_memory():
+        with on_meta_device():
             backbone = PlainViT(arch)
         plan = plan_loading(backbone, read_checkpoint(tmp_path / 'out.safetensors'), 'test')
-        assert plan.layout == 'PlainViT, timm or ours'
+        assert plan.layout == 'PlainViT, timm or Colonnade'
         expected = plan_loading(backbone, published, 'test').state
         assert all(torch.equal(plan.state[key], value) for key, value in expected.items())
 
 
-def test_files_that_are_not_at_timms_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """I-JEPA's are fetched from its authors' site, as timm does."""
+def test_files_outside_timm_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.save(FILES['I-JEPA'].content(), tmp_path / 'jepa.pth.tar')
     asked = []
     monkeypatch.setattr(downloads, 'download', lambda url: asked.append(url) or tmp_path /
@@ -98,7 +96,7 @@ def test_files_that_are_not_at_timms_hub(tmp_path: Path, monkeypatch: pytest.Mon
     assert plan_loading(FILES['I-JEPA'].one_backbone, checkpoint, 'test').state
 
 
-def test_files_of_another_name_at_timms_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_file_names_in_timm_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
     name = 'vit_small_patch16_dinov3.lvd1689m'
     published = replace(downloads.get_pretrained_cfg(name), hf_hub_filename='other.safetensors')
@@ -111,6 +109,6 @@ def test_files_of_another_name_at_timms_hub(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize('name', ['vit_small_patch16_dinov3.none', 'vit_small_patch16_dinov4'])
-def test_names_that_timm_does_not_publish(name: str) -> None:
+def test_suggests_published_names(name: str) -> None:
     with pytest.raises(WeightsError, match=f'{name}; did you mean .*vit_small_patch16_dinov3.lvd'):
         downloads.fetch(f'timm://{name}')

@@ -1,4 +1,4 @@
-"""Weights of PlainViT: each published layout loads as timm loads it, strictly, at other sizes."""
+"""Weights of PlainViT: every published format, compared with timm, and other sizes."""
 from __future__ import annotations
 
 import logging
@@ -11,11 +11,11 @@ from helpers.plain_vit_files import DEPTH, FILES, SIDE, WIDTH, File
 from torch import nn
 
 from colonnade.backbones import CaiT, PlainViT, XCiT
-from colonnade.backbones.plain_vit import resizing
+from colonnade.backbones.plain_vit import checkpoint_formats
 from colonnade.necks import ColumnarPyramid
-from colonnade.weights.layouts import LAYOUTS, remap
+from colonnade.weights.formats import FORMATS, convert_keys
 from colonnade.weights.loading import load_weights, plan_loading
-from colonnade.weights.state_dicts import WeightsError, with_prefix
+from colonnade.weights.state_dicts import WeightsError, add_prefix
 
 every_file = pytest.mark.parametrize('file', FILES.values(), ids=FILES)
 STEM = ('cls_token', 'pos_embed', 'class_embedding', 'patch_embed.proj.bias', 'storage_tokens',
@@ -24,22 +24,23 @@ STEM = ('cls_token', 'pos_embed', 'class_embedding', 'patch_embed.proj.bias', 's
 
 @pytest.fixture
 def said(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, str]]:
-    """Levels and texts of what a backbone logs."""
+    """Levels and texts that a backbone logs."""
     lines: list[tuple[int, str]] = []
-    monkeypatch.setattr(resizing, 'print_log', lambda text, *, level, **_: lines.append(
+    monkeypatch.setattr(checkpoint_formats, 'print_log', lambda text, *, level, **_: lines.append(
         (level, text)))
     return lines
 
 
 def equal(got: State, expected: State) -> bool:
-    """Whether all tensors of ``got`` are in ``expected``, bit for bit."""
+    """Return True if all tensors of ``got`` are in ``expected``, bit for bit."""
     return all(torch.equal(value, expected[key]) for key, value in got.items())
 
 
 @every_file
-def test_a_file_loads_as_timm_loads_it(file: File) -> None:
+def test_loads_files_like_timm(file: File) -> None:
     backbone, state = file.one_backbone, file.state()
-    assert {layout.name.split(',')[0] for layout in LAYOUTS if layout.fits(state)} == {'PlainViT'}
+    assert {layout.name.split(',')[0]
+            for layout in FORMATS if layout.matches(state)} == {'PlainViT'}
 
     plan = plan_loading(backbone, file.content(), 'test')
 
@@ -55,8 +56,7 @@ def without(state: State, *keys: str) -> State:
 
 
 @every_file
-def test_a_changed_block_or_stem_is_refused(file: File) -> None:
-    """The last block, by which no layout is recognised. Errors have our names."""
+def test_rejects_changed_blocks_and_stems(file: File) -> None:
     backbone, state = file.one_backbone, file.state()
     keys = [
         key for key in state
@@ -71,42 +71,42 @@ def test_a_changed_block_or_stem_is_refused(file: File) -> None:
     }
     with pytest.raises(WeightsError) as caught:
         plan_loading(backbone, spoilt, 'test')
-    before, after = (backbone.renamed(remap(each, '')[1]) for each in (state, spoilt))
+    before, after = (backbone.rename_state(convert_keys(each, '')[1]) for each in (state, spoilt))
     differing = before.keys() ^ after.keys()
     assert len(differing) == 4
     assert all(key in str(caught.value) for key in differing)
     assert f'1 of another shape: blocks.{DEPTH - 1}.' in str(caught.value)
     keys = [key for key in state if key.endswith(STEM) and not key.startswith('decoder_')]
     for spoilt in (without(state, keys[0]), state | {keys[-1]: state[keys[-1]][None]}):
-        with pytest.raises(WeightsError, match='does not fit|none of the|cannot be renamed'):
+        with pytest.raises(WeightsError, match='does not fit|none of the|cannot be converted'):
             plan_loading(backbone, spoilt, 'test')
 
 
-def test_what_timm_needs_to_rename_is_named() -> None:
+def test_reports_tensors_that_conversion_needs() -> None:
     file = FILES['DINOv2 with registers']
-    with pytest.raises(WeightsError, match=r'^a.pth \(PlainViT, DINOv2\) .*: it lacks pos_embed$'):
+    with pytest.raises(
+            WeightsError, match=r'^a.pth \(PlainViT, DINOv2\) .*: pos_embed is missing$'):
         plan_loading(file.one_backbone, without(file.state(), 'pos_embed'), 'a.pth')
     state = file.state() | {'patch_embed.proj.weight': torch.rand(WIDTH, 3 * 14**2)}
     with pytest.raises(WeightsError, match='a.pth .* a tensor has an unknown shape'):
         plan_loading(file.one_backbone, state, 'a.pth')
 
 
-def test_biases_are_not_dropped_from_dinov3() -> None:
+def test_rejects_key_biases_of_dinov3() -> None:
     content = FILES['DINOv3, biases'].content()
     with pytest.raises(WeightsError, match='6 unexpected: blocks.0.attn.q_bias'):
         plan_loading(FILES['DINOv3'].backbone(), content, 'test')
     del content['blocks.1.attn.qkv.bias_mask']
-    with pytest.raises(WeightsError, match='blocks.1.attn.qkv.bias has biases of keys'):
+    with pytest.raises(WeightsError, match='blocks.1.attn.qkv.bias has key biases'):
         plan_loading(FILES['DINOv3, biases'].backbone(), content, 'test')
 
 
-def test_biases_of_0_are_dropped() -> None:
+def test_drops_zero_biases() -> None:
     plan = plan_loading(FILES['DINOv3'].backbone(), FILES['DINOv3'].content(), 'test')
     assert 'blocks.1.attn.q_bias' in plan.dropped
 
 
-def test_a_classifier_may_have_other_parts() -> None:
-    """As SigLIP's backbone with and without its pooling; of each part a file has all or nothing."""
+def test_classifiers_may_have_other_parts() -> None:
     pooled = FILES['timm vit_base_patch16_siglip_512']
     alone = FILES['timm vit_base_patch16_siglip_gap_512']
     plan = plan_loading(alone.one_backbone, pooled.content(), 'test')
@@ -117,7 +117,7 @@ def test_a_classifier_may_have_other_parts() -> None:
             plan_loading(file.one_backbone, without(file.state(), key), 'test')
 
 
-def test_the_final_norm_is_needed_behind_taps() -> None:
+def test_tap_norm_needs_final_norm() -> None:
     state, backbone = FILES['DINO'].state(), FILES['DINO'].backbone(tap_norm=True)
     assert torch.equal(
         plan_loading(backbone, state, 'test').state['norm.weight'], state['norm.weight'])
@@ -129,27 +129,27 @@ def test_the_final_norm_is_needed_behind_taps() -> None:
                                              ('module.', 'state_dict')])
 def test_wrappers(prefix: str, wrapper: str | None, tmp_path: Path) -> None:
     file, backbone = FILES['PE core'], FILES['PE core'].backbone()
-    state = with_prefix(file.state(), prefix)
+    state = add_prefix(file.state(), prefix)
     torch.save({wrapper: state, 'epoch': 1} if wrapper else state, tmp_path / 'a.pth')
     load_weights(backbone, tmp_path / 'a.pth')
     assert equal(backbone.state_dict(), file.by_timm())
 
 
 @pytest.mark.parametrize('name', ['DINOv2 with registers', 'DeiT-III', 'EVA-02', 'Sapiens2'])
-def test_ours_loads_alone_and_from_a_whole_model(name: str) -> None:
+def test_loads_own_backbone_and_full_model(name: str) -> None:
     ours = FILES[name].backbone()
     alone = plan_loading(FILES[name].one_backbone, ours.state_dict(), 'test')
-    assert (alone.layout, alone.renamed) == ('PlainViT, timm or ours', ())
+    assert (alone.layout, alone.renamed) == ('PlainViT, timm or Colonnade', ())
     assert equal(alone.state, ours.state_dict())
     model = nn.ModuleDict(dict(backbone=ours, neck=ColumnarPyramid(WIDTH, 16)))
     model['decode_head'] = nn.Linear(2, 2)
     plan = plan_loading(FILES[name].one_backbone, model.state_dict(), 'test')
-    assert plan.layout == 'whole model, ours'
+    assert plan.layout == 'full model, Colonnade'
     assert equal(plan.state, ours.state_dict())
     assert 'decode_head.weight' in plan.dropped
 
 
-def test_blocks_behind_the_last_tap_are_left() -> None:
+def test_drops_blocks_after_last_out_index() -> None:
     for file in FILES.values():
         plan = plan_loading(file.backbone(out_indices=(0, 1)), file.content(), 'test')
         assert {key.split('.')[1] for key in plan.state if key.startswith('blocks.')} == {'0', '1'}
@@ -174,7 +174,7 @@ RESIZED = {
     ('DINOv2', torch.float16),
     ('EVA-02', torch.bfloat16),
 ])
-def test_positions_are_resized_as_by_timm(name: str, dtype: torch.dtype, said: list) -> None:
+def test_resizes_positions_like_timm(name: str, dtype: torch.dtype, said: list) -> None:
     file = RESIZED[name]
     state = {key: value.to(dtype) for key, value in file.state().items()}
     own = file.arch['img_size']
@@ -182,14 +182,14 @@ def test_positions_are_resized_as_by_timm(name: str, dtype: torch.dtype, said: l
     assert plan.resized == ('pos_embed', )
     (level, text), = said
     assert level == logging.WARNING and 'of a 3 x 3 grid is resized to 5 x 5' in text
-    assert text.endswith(f'To keep them, write img_size={own}')
+    assert text.endswith(f'To keep them, set img_size={own}')
     assert plan.state['pos_embed'].dtype == dtype
     expected = file.by_timm(state, img_size=own // SIDE * 5)
     assert torch.equal(plan.state['pos_embed'].float(), expected['pos_embed'])
 
 
 @pytest.mark.parametrize('name', RESIZED)
-def test_patches_are_resampled_as_by_timm(name: str, said: list) -> None:
+def test_resamples_patches_like_timm(name: str, said: list) -> None:
     file = RESIZED[name]
     size = 16 if file.arch['img_size'] == 14 * SIDE else 8
     backbone = file.backbone(patch_size=size, img_size=size * SIDE)
@@ -198,15 +198,15 @@ def test_patches_are_resampled_as_by_timm(name: str, said: list) -> None:
     assert equal(plan.state, file.by_timm(patch_size=size, img_size=size * SIDE))
 
 
-def test_a_whole_model_of_another_size(said: list) -> None:
+def test_resizes_positions_of_full_model(said: list) -> None:
     model = nn.ModuleDict(dict(backbone=FILES['DINOv2'].backbone(img_size=70)))
-    model.load_state_dict(with_prefix(FILES['DINOv2'].backbone().state_dict(), 'backbone.'))
+    model.load_state_dict(add_prefix(FILES['DINOv2'].backbone().state_dict(), 'backbone.'))
     (_, text), = said
-    assert text.endswith('from there to that of each image. To keep them, write img_size=42')
+    assert text.endswith('from there to that of each image. To keep them, set img_size=42')
     assert model.backbone.pos_embed.shape == (1, 26, WIDTH)
 
 
-def test_positions_of_no_square_grid_are_refused() -> None:
+def test_rejects_positions_of_non_square_grid() -> None:
     content = FILES['DINOv2'].content()
     content['pos_embed'] = torch.rand(1, 1 + 7, WIDTH)
     with pytest.raises(WeightsError, match=r'pos_embed is \(1, 8, 16\) in the file'):
@@ -225,8 +225,8 @@ def test_positions_of_no_square_grid_are_refused() -> None:
     (lambda: XCiT(TINY), FILES['DINO'].state, 'a PlainViT of', 'a custom XCiT of'),
     (lambda: CaiT(TINY_CAIT), FILES['DeiT-III'].state, 'a PlainViT of', 'a custom CaiT of'),
 ])  # yapf: disable
-def test_the_error_names_both_backbones(make: type, state: type, file: str, model: str) -> None:
+def test_error_describes_both_backbones(make: type, state: type, file: str, model: str) -> None:
     with pytest.raises(WeightsError) as caught:
         plan_loading(make(), state(), 'a.pth')
-    assert f'the file holds {file}' in str(caught.value)
+    assert f'the file has {file}' in str(caught.value)
     assert f'the model {model}' in str(caught.value)

@@ -1,4 +1,4 @@
-"""Heads on our backbones have the losses and settings of mmdet's and mmseg's own configs of them."""
+"""Published recipes of heads, compared with the configs of mmdet and mmseg."""
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -12,11 +12,11 @@ from mmengine.config import Config
 from mmengine.registry import DATASETS, HOOKS, init_default_scope
 from torch import nn
 
-from colonnade.models.meta_device import build_on_meta
+from colonnade.models.building import build_on_meta
 from colonnade.settings.reading import read_config
 
 SYNC_BN = {'decode_head.norm_cfg.type', 'decode_head.norm_cfg.requires_grad'}  # ours says BN
-STOCK = {  # folder -> recipe, the library's config, what differs of the model beside the backbone
+STOCK = {  # folder -> recipe, the library's config, differences of the model
     'mask_rcnn': ('3x_coco', 'mmdet/mask_rcnn/mask-rcnn_r50_fpn_1x_coco', set()),
     'faster_rcnn': ('3x_coco', 'mmdet/faster_rcnn/faster-rcnn_r50_fpn_1x_coco',
                     {'train_cfg.rcnn.mask_size', 'test_cfg.rcnn.mask_thr_binary'}),  # unused
@@ -42,7 +42,7 @@ STOCK = {  # folder -> recipe, the library's config, what differs of the model b
           'decode_head.transformer_decoder.layer_cfg.ffn_cfg.add_identity',  # the defaults
           'decode_head.pixel_decoder.encoder.layer_cfg.self_attn_cfg.im2col_step'}),
 }  # yapf: disable
-SCHEDULES = {  # that are the library's, with what differs; the others have XCiT's
+SCHEDULES = {  # library's schedules, with differences; the others have XCiT's
     'mask2former': set(), 'dino': set(), 'rtmdet_ins': {'1.eta_min'},
     'segformer': {'1.begin'},  # as the original, see adamw_80k.py
     'segmenter': set(), 'mask2former_semantic': set(),
@@ -50,7 +50,7 @@ SCHEDULES = {  # that are the library's, with what differs; the others have XCiT
 
 
 ZERO = {'1.reduce_zero_label'}  # the dataset sets it
-PIPELINES = {  # of training, with what differs
+PIPELINES = {  # training pipelines, with differences
     'mask2former': {'0.to_float32', '3.resize_type'},  # in 8 bits; the default type
     'dino': set(), 'rtmdet_ins': set(),
     'segformer': ZERO, 'segmenter': ZERO, 'mask2former_semantic': ZERO,
@@ -84,7 +84,7 @@ def differences(ours: Any, theirs: Any, path: str = '') -> Iterator[str]:
 
 
 @pytest.mark.parametrize('head', STOCK)
-def test_models_are_configured_as_in_the_library(head: str) -> None:
+def test_models_have_library_settings(head: str) -> None:
     own = {'backbone', 'neck', 'data_preprocessor', 'pretrained'}
     ours, theirs = ({key: value for key, value in cfg.model.items() if key not in own}
                     for cfg in (recipe(head), stock(head)))  # yapf: disable
@@ -100,7 +100,7 @@ def head_shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:
 
 
 @pytest.mark.parametrize('head', STOCK)
-def test_heads_have_the_librarys_parameters(head: str) -> None:
+def test_heads_have_library_parameters(head: str) -> None:
     theirs, ours = stock(head).model, recipe(head).model
     for name, part in ours.items():  # some heads begin with projections of the backbone's width
         if name.endswith('_head') and 'in_channels' in part:
@@ -110,10 +110,10 @@ def test_heads_have_the_librarys_parameters(head: str) -> None:
 
 
 @pytest.mark.parametrize('head', SCHEDULES)
-def test_schedules_are_the_librarys(head: str) -> None:
+def test_schedules_equal_library(head: str) -> None:
     ours, theirs = recipe(head), stock(head)
     changed = set(differences(ours.train_cfg, theirs.train_cfg))
-    # One evaluation behind the last multiple of 5,000, which mmengine adds to any interval.
+    # One evaluation after the last multiple of 5,000, which mmengine adds to any interval.
     assert changed == ({'dynamic_intervals'} if head == 'mask2former' else set())
     schedule = theirs.param_scheduler
     schedule = schedule if isinstance(schedule, list) else [schedule]
@@ -134,13 +134,12 @@ def test_schedules_are_the_librarys(head: str) -> None:
 
 
 @pytest.mark.parametrize('head', PIPELINES)
-def test_images_are_augmented_as_in_the_library(head: str) -> None:
+def test_pipelines_equal_library(head: str) -> None:
     pipelines = [cfg.train_dataloader.dataset.pipeline for cfg in (recipe(head), stock(head))]
     assert set(differences(*pipelines)) == PIPELINES[head]
 
 
-def test_vitdet_has_the_matching_of_detectron2() -> None:
-    """A box that overlaps its object by less than half is background, in its second stage alone."""
+def test_vitdet_matching_equals_detectron2() -> None:
     cfg = read_config(ROOT / 'configs/vitdet/vit_base_patch16_224_mae_100ep_coco_lsj.py')
     assert cfg.model.train_cfg.rpn.assigner.match_low_quality
     assert not cfg.model.train_cfg.rcnn.assigner.match_low_quality
@@ -150,15 +149,14 @@ def test_vitdet_has_the_matching_of_detectron2() -> None:
 
 
 @pytest.mark.parametrize('head', ['faster_rcnn', 'dino'])
-def test_detectors_of_boxes_load_no_masks(head: str) -> None:
+def test_box_detectors_load_no_masks(head: str) -> None:
     cfg = recipe(head)
     for loader in (cfg.train_dataloader, cfg.val_dataloader, cfg.test_dataloader):
         assert not any(step.get('with_mask') for step in loader.dataset.pipeline)
     assert cfg.val_evaluator.metric == cfg.test_evaluator.metric == 'bbox'
 
 
-def test_rtmdet_ends_on_whole_images(shapes: Path) -> None:
-    """Its pipelines build; the second has neither mosaics nor mixtures."""
+def test_rtmdet_switches_pipeline(shapes: Path) -> None:
     cfg = recipe('rtmdet_ins')
     init_default_scope('mmdet')
     average, switch = cfg.custom_hooks
@@ -169,7 +167,7 @@ def test_rtmdet_ends_on_whole_images(shapes: Path) -> None:
     cfg.train_dataloader.dataset.data_root = str(shapes / 'coco')
     dataset = cfg.train_dataloader.dataset
     dataset.metainfo = dict(classes=('disc', 'square', 'triangle'))
-    dataset.pipeline[1].poly2mask = True  # of drawn shapes, masks are no polygons
+    dataset.pipeline[1].poly2mask = True  # masks of synthetic shapes are not polygons
     dataset = DATASETS.build(dataset)
     assert dataset[0]['inputs'].shape == (3, 640, 640)
     for hook in (average, switch):

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 from helpers import toy_backbone  # noqa: F401, registers it
-from helpers.drawn_data import draw_instances, draw_label_maps
+from helpers.synthetic_data import draw_instances, draw_label_maps
 
 from colonnade.backbones import XCiT
-from colonnade.backbones.kernels.without_memory import without_memory
+from colonnade.backbones.kernels.devices import on_meta_device
 from colonnade.evaluation.probing import ranking_plot
 from colonnade.evaluation.probing.backbones import IMAGENET, NamedBackbone, parse_backbones
 from colonnade.evaluation.probing.ranking import RankingRow
@@ -83,7 +83,7 @@ def test_rank_backbones(rank: Callable, shapes: Path, tmp_path: Path,
         [[row[key] for key in same] for row in rows]
 
 
-@pytest.mark.parametrize('boxes', [[], pytest.param(['--boxes'], marks=pytest.mark.slow)])
+@pytest.mark.parametrize('boxes', [[], pytest.param(['--boxes-only'], marks=pytest.mark.slow)])
 def test_rank_on_instances(boxes: list[str], rank: Callable, tmp_path: Path,
                            monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr('colonnade.recipes.backbone_ranking.draw_ranking', lambda *_: None)
@@ -99,7 +99,7 @@ def test_rank_on_instances(boxes: list[str], rank: Callable, tmp_path: Path,
     (['--backbones', 'Toy:tiny', '--steps', 0], '--steps must be at least 1'),
     (['--backbones', 'Toy:tiny', '--temperature', 0], '--temperature must be positive, got 0.0'),
     (['--backbones', 'Toy:tiny', '--out', '.'], '. exists: name another --out'),
-    (['--backbones', 'Toy:tiny', '--boxes'], '--boxes is for --coco'),
+    (['--backbones', 'Toy:tiny', '--boxes-only'], '--boxes-only is for --coco'),
     (['--backbones', 'Toy:tiny', '--random', '--cache', 'file'], 'cannot write features to file'),
 ])
 def test_invalid_options(options: list, message: str, run_tool: Callable, tmp_path: Path,
@@ -129,14 +129,14 @@ def test_invalid_data(rank: Callable, tmp_path: Path) -> None:
     ('SimplifiedViT:nano_12_p16', 'SimplifiedViT'),
 ])
 def test_build_backbones_by_name(text: str, described: str) -> None:
-    with without_memory():
+    with on_meta_device():
         backbone = NamedBackbone(f'{text}=random').build([-1], seed=0)
     assert described in backbone.describe()
     assert backbone.tap_norm == ('dinov2' in text)
 
 
 @pytest.mark.parametrize('text, message', [
-    ('resnet50=random', 'resnet50 has none of the known layouts'),
+    ('resnet50=random', 'resnet50 has none of the known formats'),
     ('nothing=random', "'nothing' is neither a timm model nor CLASS:ARCH"),
     ('Swin:tiny=random', r"CLASS of CLASS:ARCH must be one of .*XCiT.*, got 'Swin'"),
     ('XCiT:huge=random', "XCiT has no arch 'huge'"),
@@ -145,7 +145,7 @@ def test_build_backbones_by_name(text: str, described: str) -> None:
     ('vit_small_patch16_dinov3.none=random', 'timm has no weights'),
 ])
 def test_invalid_backbones(text: str, message: str) -> None:
-    with without_memory(), pytest.raises((ValueError, FileNotFoundError), match=message):
+    with on_meta_device(), pytest.raises((ValueError, FileNotFoundError), match=message):
         NamedBackbone(text).build([-1], seed=0)
 
 

@@ -1,4 +1,4 @@
-"""Real COCO and ADE20k images, among them grayscale ones, empty ones and crowd regions."""
+"""Real COCO and ADE20k images, including grayscale and empty ones and crowd regions."""
 from __future__ import annotations
 
 import copy
@@ -21,9 +21,9 @@ def config(head: str) -> Path:
     return ROOT / f'configs/{head}/xcit_nano_12_p16_slim_{DATA_NAMES[LAYOUTS[head]]}.py'
 
 
-def metrics_of(run_tool: Callable, head: str, data_root: Path, work_dir: Path, *options:
-               str) -> dict[str, float]:
-    """Of the latest checkpoint in the work dir."""
+def evaluate(run_tool: Callable, head: str, data_root: Path, work_dir: Path, *options:
+             str) -> dict[str, float]:
+    """Return the metrics of the latest checkpoint in the work dir."""
     out, checkpoint = work_dir / 'metrics.json', (work_dir / 'last_checkpoint').read_text()
     run_tool('test', config(head), checkpoint, '--data-root', data_root, '--work-dir', work_dir,
              '--out', out, '--cfg-options', *NO_WORKERS, *options)
@@ -31,9 +31,9 @@ def metrics_of(run_tool: Callable, head: str, data_root: Path, work_dir: Path, *
 
 
 @pytest.mark.parametrize('head', [pytest.param('mask_rcnn', marks=pytest.mark.slow), 'sem_fpn'])
-def test_a_whole_pass(head: str, real_data: dict[str, Path], tmp_path: Path,
-                      run_tool: Callable) -> None:
-    """Every image goes through training once, images without objects too, and through test."""
+def test_full_epoch(head: str, real_data: dict[str, Path], tmp_path: Path,
+                    run_tool: Callable) -> None:
+    """Every image, also without objects, is used for training once and for evaluation."""
     layout = LAYOUTS[head]
     images = 83 if layout == 'coco' else 19
     options = [f'train_cfg.max_iters={-(-images // 8)}', *NO_VAL, *NO_WORKERS[:2]]
@@ -54,14 +54,14 @@ def test_a_whole_pass(head: str, real_data: dict[str, Path], tmp_path: Path,
              '--cfg-options', *options)
     assert 'loss: nan' not in latest_log(tmp_path)
 
-    metrics = metrics_of(run_tool, head, real_data[layout], tmp_path, *smaller)
+    metrics = evaluate(run_tool, head, real_data[layout], tmp_path, *smaller)
 
     for metric in METRICS[layout]:
         assert 0 <= metrics[metric] <= 100
 
 
-def first_images(real_data: dict[str, Path], layout: str, out: Path, number: int) -> Path:
-    """A copy of the training set's first images with objects, as training and validation set."""
+def copy_first_images(real_data: dict[str, Path], layout: str, out: Path, number: int) -> Path:
+    """Copy the first training images with objects as training and validation set."""
     source = real_data[layout]
     if layout == 'ade':
         for kind in ('images', 'annotations'):
@@ -83,8 +83,8 @@ def first_images(real_data: dict[str, Path], layout: str, out: Path, number: int
     return out
 
 
-def predictions(truth: COCO, seed: int) -> list[dict]:
-    """What a detector may find: objects up to three times, moved, some of another class or tied."""
+def simulate_detector(truth: COCO, seed: int) -> list[dict]:
+    """Return objects up to three times, moved, some with another class or equal scores."""
     rng, found = np.random.default_rng(seed), []
     for annotation in truth.anns.values():
         truth_mask = truth.annToMask(annotation)
@@ -102,11 +102,11 @@ def predictions(truth: COCO, seed: int) -> list[dict]:
 
 
 @pytest.mark.parametrize('kind', ['bbox', 'segm'])
-def test_faster_coco_eval_scores_as_pycocotools(kind: str, real_data: dict[str, Path]) -> None:
-    """On crowd regions, ties and several finds of an object too."""
+def test_faster_coco_eval_equals_pycocotools(kind: str, real_data: dict[str, Path]) -> None:
+    """Data include crowd regions, ties and duplicate detections."""
     faster = pytest.importorskip('faster_coco_eval')
     file = str(real_data['coco'] / 'annotations/instances_val2017.json')
-    results = predictions(COCO(file), seed=0)
+    results = simulate_detector(COCO(file), seed=0)
     if kind == 'segm':
         for result in results:
             del result['bbox']
@@ -128,19 +128,18 @@ ONE_SCALE = 'train_dataloader.dataset.pipeline.2.ratio_range=(1.0,1.0)'
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('head, metric, least, options', [
+@pytest.mark.parametrize('head, metric, min_value, options', [
     ('mask_rcnn', 'coco/segm_mAP_50', 0.5, []),
     ('sem_fpn', 'mIoU', 50, [ONE_SCALE]),
 ])
-def test_memorises_four_images(head: str, metric: str, least: float, options: list[str],
-                               real_data: dict[str,
-                                               Path], tmp_path: Path, run_tool: Callable) -> None:
-    data = first_images(real_data, LAYOUTS[head], tmp_path / 'data', 4)
+def test_overfit_four_images(head: str, metric: str, min_value: float, options: list[str],
+                             real_data: dict[str,
+                                             Path], tmp_path: Path, run_tool: Callable) -> None:
+    data = copy_first_images(real_data, LAYOUTS[head], tmp_path / 'data', 4)
     run_tool('train', config(head), '--data-root', data, '--work-dir', tmp_path, '--cfg-options',
              'train_dataloader.batch_size=4', *options, *NO_WORKERS)
-    metrics = metrics_of(run_tool, head, data, tmp_path)
+    metrics = evaluate(run_tool, head, data, tmp_path)
     print({key: value for key, value in metrics.items() if 'mAP' in key or 'mIoU' in key})
-    assert metrics[metric] >= least
+    assert metrics[metric] >= min_value
     if head == 'mask_rcnn':  # scored by faster-coco-eval, as pycocotools does
-        assert metrics == metrics_of(run_tool, head, data, tmp_path,
-                                     'test_evaluator.type=CocoMetric')
+        assert metrics == evaluate(run_tool, head, data, tmp_path, 'test_evaluator.type=CocoMetric')

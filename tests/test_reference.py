@@ -1,4 +1,4 @@
-"""Published layouts load with the numbers of the original implementations."""
+"""Published weights, which give the numbers of the original implementations."""
 from __future__ import annotations
 
 import json
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from colonnade.backbones import ColumnarBackbone
 from colonnade.backbones.attention_maps import class_attention, load_class_attention
 from colonnade.necks import ColumnarPyramid
-from colonnade.weights.layouts import remap
+from colonnade.weights.formats import convert_keys
 from colonnade.weights.loading import load_weights
 
 REFERENCE = SHARED / 'reference'
@@ -35,7 +35,7 @@ def cases(*patterns: str) -> pytest.MarkDecorator:
 
 
 class Case:
-    """A stored case: the original's weights, input and outputs."""
+    """Stored case: weights, input and outputs of the original."""
 
     def __init__(self, name: str) -> None:
         sys.path.insert(0, str(REFERENCE))
@@ -101,8 +101,7 @@ def dtype(request: pytest.FixtureRequest) -> torch.dtype:
 @pytest.mark.parametrize('token_mixing', ['resample', 'window'])
 @cases('resmlp_*')
 @torch.no_grad()
-def test_either_token_mixing_is_the_originals_at_its_size(name: str, token_mixing: str,
-                                                          weights: Path) -> None:
+def test_token_mixing_matches_original(name: str, token_mixing: str, weights: Path) -> None:
     case = Case(name)
     backbone = case.backbone().eval()
     load_weights(backbone, case.checkpoint(weights))
@@ -113,7 +112,7 @@ def test_either_token_mixing_is_the_originals_at_its_size(name: str, token_mixin
 
 @cases('cait_*')
 @torch.no_grad()
-def test_class_attention_is_the_originals(name: str, dtype: torch.dtype, weights: Path) -> None:
+def test_class_attention_matches_original(name: str, dtype: torch.dtype, weights: Path) -> None:
     case = Case(name)
     backbone = case.backbone().eval()
     load_weights(backbone, case.checkpoint(weights))
@@ -126,8 +125,7 @@ def test_class_attention_is_the_originals(name: str, dtype: torch.dtype, weights
 
 @cases('xcit_cls_*', 'cait_*', 'resmlp_*')
 @torch.no_grad()
-def test_classification_files_give_the_originals_maps(name: str, dtype: torch.dtype,
-                                                      weights: Path) -> None:
+def test_classifier_files_match_original(name: str, dtype: torch.dtype, weights: Path) -> None:
     case = Case(name)
     backbone = case.backbone().eval()
     load_weights(backbone, case.checkpoint(weights))
@@ -138,8 +136,7 @@ def test_classification_files_give_the_originals_maps(name: str, dtype: torch.dt
 
 @cases('xcit_dense_*')
 @torch.no_grad()
-def test_dense_files_give_the_originals_pyramid(name: str, dtype: torch.dtype,
-                                                weights: Path) -> None:
+def test_dense_files_match_original(name: str, dtype: torch.dtype, weights: Path) -> None:
     case = Case(name)
     model = case.dense_model(weights).eval().to(dtype)
     for name, got in compute_levels(model, case.image().to(dtype)).items():
@@ -147,7 +144,7 @@ def test_dense_files_give_the_originals_pyramid(name: str, dtype: torch.dtype,
 
 
 class Training:
-    """What a stored case of training says of its first batch and of three steps."""
+    """Stored training case: the first batch and the losses of three steps."""
 
     def __init__(self, case: Case, dtype: torch.dtype) -> None:
         self.case, self.dtype = case, dtype
@@ -185,9 +182,8 @@ class Training:
 
 @pytest.mark.parametrize('with_cp', [False, pytest.param(True, marks=pytest.mark.slow)])
 @cases('train_*')
-def test_training_takes_the_originals_steps(name: str, dtype: torch.dtype, with_cp: bool,
-                                            weights: Path) -> None:
-    """Levels, gradients and running statistics of the first batch, and losses of three steps."""
+def test_training_matches_original(name: str, dtype: torch.dtype, with_cp: bool,
+                                   weights: Path) -> None:
     case = Case(name)
     training = Training(case, dtype)
     model = case.dense_model(weights).train().to(dtype)
@@ -195,7 +191,7 @@ def test_training_takes_the_originals_steps(name: str, dtype: torch.dtype, with_
     image = case.image().to(dtype).requires_grad_()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.05)
     parameters, buffers = dict(model.named_parameters()), dict(model.named_buffers())
-    _, names = remap({key: key for key in case.json['keys']}, name)  # ours to the original's
+    _, names = convert_keys({key: key for key in case.json['keys']}, name)  # ours to the original's
     for step, expected in enumerate(case.json['losses']):
         optimizer.zero_grad()
         levels = compute_levels(model, image)
@@ -251,8 +247,7 @@ def build(head: str, arch: str = 'small_12_p16') -> nn.Module:
 @pytest.mark.parametrize('entrance', [load_weights, load_checkpoint], ids=['ours', 'mmengine'])
 @cases('[msu]*_xcit_*_p*')
 @torch.no_grad()
-def test_whole_models_give_the_originals_outputs(name: str, entrance: Callable,
-                                                 weights: Path) -> None:
+def test_full_models_match_original(name: str, entrance: Callable, weights: Path) -> None:
     case, head = Case(name), name.split('_xcit_')[0]
     model = build(head, name.split('_xcit_')[1])
     entrance(model, str(case.checkpoint(weights)))

@@ -1,4 +1,4 @@
-"""Detectors' work on regions in the fused form: the same results as mmdet's."""
+"""Fused RoI heads of detectors, compared with mmdet."""
 from __future__ import annotations
 
 import copy
@@ -25,9 +25,8 @@ from torch import Tensor, nn
 from torchvision.ops import roi_align as theirs
 
 from colonnade.backbones.kernels.folding import FusedError
-from colonnade.datasets.mask_encoding import encode_for
-from colonnade.datasets.rle import encode_masks
-from colonnade.models.fusion.region_heads import (BagRoIExtractor, WantedMaskHead, fuse_regions,
+from colonnade.datasets.rle import encode_masks, encode_masks_for
+from colonnade.models.fusion.region_heads import (BagRoIExtractor, ClassMaskHead, fuse_regions,
                                                   modules_in_default_order)
 from colonnade.models.fusion.roi_align import BagRoIAlign, roi_align
 from colonnade.models.replacement import copy_as
@@ -69,12 +68,12 @@ def test_roi_align(size: tuple[int, int], ratio: int, aligned: bool) -> None:
     assert roi_align(maps, rois[:0], *rest).shape == (0, 5, 3, 7)
 
 
-def test_regions_with_many_pixels_are_summed_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_roi_align_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr('colonnade.models.fusion.roi_align.PIXELS', 50)
     test_roi_align((13, 17), 0, True)
 
 
-def test_what_bags_cannot_do_is_left_to_mmcv() -> None:
+def test_roi_align_falls_back_to_mmcv() -> None:
     layer = copy_as(BagRoIAlign, RoIAlign(3, 0.5))
     maps = torch.randn(1, 2, 6, 8, requires_grad=True)
     region = torch.tensor([[0., 1., 2., 9., 8.]])
@@ -105,7 +104,7 @@ def test_extractors(kind: type, levels: int) -> None:
         assert fused(maps, rois[:0]).shape == (0, 6, 7, 7)
 
 
-def roi_head_of(kind: type, box_head: dict, **options: Any) -> StandardRoIHead:
+def build_roi_head(kind: type, box_head: dict, **options: Any) -> StandardRoIHead:
     """On maps of 6 channels, with one class."""
     torch.manual_seed(0)
     layer, size = dict(LAYER, output_size=(3, 4)), dict(roi_feat_size=(3, 4))
@@ -123,7 +122,7 @@ def roi_head_of(kind: type, box_head: dict, **options: Any) -> StandardRoIHead:
 @torch.no_grad()
 def test_box_heads(kind: type) -> None:
     options = dict(conv_out_channels=5) if kind is Shared4Conv1FCBBoxHead else {}
-    roi_head = roi_head_of(StandardRoIHead, dict(type=kind.__name__, **options))
+    roi_head = build_roi_head(StandardRoIHead, dict(type=kind.__name__, **options))
     head = roi_head.bbox_head
     state, regions = copy.deepcopy(head.state_dict()), torch.randn(7, 6, 3, 4).double()
     expected = head(regions)
@@ -132,14 +131,14 @@ def test_box_heads(kind: type) -> None:
         for order in (torch.channels_last, torch.contiguous_format):
             torch.testing.assert_close(head(regions.contiguous(memory_format=order)), expected)
     for each in (head, copy.deepcopy(head)):
-        with pytest.raises(FusedError, match=r'takes no weights: load, then fuse\(\)'):
+        with pytest.raises(FusedError, match=r'cannot load weights: load first'):
             each.load_state_dict(state)
 
 
 @torch.no_grad()
-def test_heads_that_view_regions_get_them_in_the_default_order() -> None:
+def test_viewing_heads_get_default_format() -> None:
     box_head = dict(type='DoubleConvFCBBoxHead', num_convs=1, num_fcs=1, conv_out_channels=8)
-    roi_head = roi_head_of(DoubleHeadRoIHead, box_head, reg_roi_scale_factor=1.3)
+    roi_head = build_roi_head(DoubleHeadRoIHead, box_head, reg_roi_scale_factor=1.3)
     maps, rois = [torch.randn(2, 6, 30, 40).double()], draw_regions(9, 120, 160)
     expected = roi_head._bbox_forward(maps, rois)
     assert fuse_regions(roi_head) == ['RoI extractors sum pixels of channels-last maps (1)']
@@ -147,7 +146,7 @@ def test_heads_that_view_regions_get_them_in_the_default_order() -> None:
     assert modules_in_default_order(nn.Sequential(roi_head)) == set(roi_head.modules())
 
 
-def test_rpn_without_suppression_stays() -> None:
+def test_rpn_without_nms_is_unchanged() -> None:
     with DefaultScope.overwrite_default_scope('mmdet'):
         head = RPNHead(in_channels=4, test_cfg=ConfigDict(nms=None))
     assert fuse_regions(head) == [] and head.test_cfg.nms is None
@@ -163,11 +162,11 @@ def predict_masks(head: nn.Module, masks: Tensor, boxes: Tensor, meta: dict, thr
 
 @pytest.mark.parametrize('options', [{}, dict(rescale=True), dict(activate_map=True)])
 @pytest.mark.parametrize('agnostic', [False, True])
-def test_masks_are_pasted_as_mmdets(agnostic: bool, options: dict) -> None:
+def test_pasted_masks_equal_mmdet(agnostic: bool, options: dict) -> None:
     torch.manual_seed(0)
     plain = FCNMaskHead(num_convs=0, in_channels=2, num_classes=3, class_agnostic=agnostic)
     parent = nn.Sequential(copy.deepcopy(plain))
-    assert fuse_regions(parent) == ['mask heads paste each mask on the region of its box (1)']
+    assert fuse_regions(parent) == ['mask heads paste each mask in the region of its box (1)']
     fused, = parent
     meta = dict(scale_factor=(0.5, 0.75), ori_shape=(61, 83))
     boxes = draw_regions(25, 45, 41)[:, 1:].float().clamp_min(0)
@@ -183,7 +182,7 @@ def test_masks_are_pasted_as_mmdets(agnostic: bool, options: dict) -> None:
         assert found.any()
 
 
-def model_of(head: str) -> nn.Module:
+def build_model(head: str) -> nn.Module:
     torch.manual_seed(0)
     cfg = read_config(next(ROOT.glob(f'configs/{head}/*_slim_shapes.py')))
     model = MODELS.build(cfg.model)
@@ -216,8 +215,8 @@ def features(found: InstanceData) -> Tensor:
     pytest.param('faster_rcnn', marks=pytest.mark.slow),
     pytest.param('vitdet', marks=pytest.mark.slow),
 ])
-def test_whole_detectors(head: str) -> None:
-    model = model_of(head)
+def test_fused_detectors(head: str) -> None:
+    model = build_model(head)
     expected = predict(model)
     done = fuse_regions(model)
     assert len(done) == (3 if head == 'faster_rcnn' else 5)
@@ -239,18 +238,18 @@ def test_whole_detectors(head: str) -> None:
     assert [len(sample.pred_instances) for sample in predict(model)] == [0, 0]
 
 
-def test_what_is_hooked_or_not_mmdets_stays() -> None:
+def test_hooked_and_other_modules_are_unchanged() -> None:
     model = nn.ModuleList(
         [SingleRoIExtractor(LAYER, 2, [4]),
          FCNMaskHead(num_convs=0, in_channels=2)])
     for part in model:
         part.register_forward_hook(lambda *_: None)
     assert fuse_regions(model) == [] == fuse_regions(nn.Linear(2, 2))
-    assert not isinstance(model[0], BagRoIExtractor) and not isinstance(model[1], WantedMaskHead)
+    assert not isinstance(model[0], BagRoIExtractor) and not isinstance(model[1], ClassMaskHead)
 
 
 @pytest.mark.parametrize('size', [(7, 9), (1, 5), (64, 3), (0, 4)])
-def test_run_lengths_are_mmdets(size: tuple[int, int]) -> None:
+def test_run_lengths_equal_mmdet(size: tuple[int, int]) -> None:
     rng = np.random.default_rng(0)
     masks = rng.random((40, *size)) < rng.random((40, 1, 1))
     masks[0], masks[1] = False, True
@@ -262,10 +261,10 @@ def test_run_lengths_are_mmdets(size: tuple[int, int]) -> None:
     assert encode_masks(masks[:0]) == []
 
 
-def test_metrics_encode_alike() -> None:
+def test_metrics_encode_equally() -> None:
     metric = CocoMetric(metric=['bbox', 'segm'], format_only=True, outfile_prefix='unused')
     plain = copy.deepcopy(metric)
-    encode_for(metric)
+    encode_masks_for(metric)
     masks = torch.rand(3, 20, 30) > 0.5
     shared = dict(scores=torch.rand(3), labels=torch.zeros(3).long(), bboxes=torch.rand(3, 4))
     samples = [

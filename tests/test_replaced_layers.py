@@ -1,4 +1,4 @@
-"""Layers that are replaced or hold other tensors do what they do in timm's modules."""
+"""Layers that are replaced or have other tensors, which act as in timm's modules."""
 from __future__ import annotations
 
 import copy
@@ -20,7 +20,7 @@ from colonnade.backbones.attention_maps import mixing_rows
 
 
 class Adapter(nn.Module):
-    """A convolution with something behind it, and a weight that is not all there is to it."""
+    """Convolution followed by tanh, with the weight of the convolution."""
 
     def __init__(self, layer: nn.Conv2d) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class Adapter(nn.Module):
 
 
 def on_weights(touch: Callable[[nn.Module], Any]) -> Callable[[nn.Module], None]:
-    """Do it to all linear layers and convolutions."""
+    """Return a function that modifies all linear layers and convolutions."""
 
     def run(backbone: nn.Module) -> None:
         for module in shared(backbone, backbone.named_modules()):
@@ -112,7 +112,7 @@ def test_replaced_layers(cls: type, touch: Callable) -> None:
     'cls, name, make',
     OF_ONE_BACKBONE,
     ids=[f'{cls.__name__}-{name}' for cls, name, _ in OF_ONE_BACKBONE])
-def test_a_layer_of_another_kind(cls: type, name: str, make: Callable) -> None:
+def test_layer_of_other_type(cls: type, name: str, make: Callable) -> None:
     check_equal(cls, replaced(name, make))
 
 
@@ -142,13 +142,12 @@ class Halved(Tensor):
         if function in (aten.t.default, aten.detach.default):
             if function is aten.detach.default:
                 return Halved(args[0].half_of_it * 2)
-            return args[0].half_of_it.t() * 2  # of a linear layer
+            return args[0].half_of_it.t() * 2
         raise TypeError(f'{function} is not for weights of this kind')
 
 
 @every_class_with_kernels
-def test_weights_of_another_kind(cls: type) -> None:
-    """A tensor that linear layers know, as quantised ones are; reading it is an error."""
+def test_tensor_subclass_weights(cls: type) -> None:
     ours, theirs = pair(cls)
     for model in (ours, theirs):
         for layer in of_backbone(model).blocks.modules():
@@ -159,19 +158,18 @@ def test_weights_of_another_kind(cls: type) -> None:
 
 
 @pytest.mark.skipif(
-    torch.backends.quantized.engine == 'none', reason='torch has no quantised layers here')
+    torch.backends.quantized.engine == 'none', reason='torch has no quantized layers here')
 @every_class_with_kernels
 @torch.no_grad()
-def test_dynamic_quantisation(cls: type) -> None:
-    """Its layers, whose weight is a method, are called; maps are near to those before."""
+def test_dynamic_quantization(cls: type) -> None:
     backbone = tiny(cls, ARCHS[cls] | dict(depth=2), out_indices=(0, 1)).eval()
-    quantised = torch.ao.quantization.quantize_dynamic(backbone, {nn.Linear}, dtype=torch.qint8)
+    quantized = torch.ao.quantization.quantize_dynamic(backbone, {nn.Linear}, dtype=torch.qint8)
     image, called = torch.randn(2, 3, 72, 104), set()
     kind = torch.ao.nn.quantized.dynamic.Linear
-    layers = {name: m for name, m in quantised.named_modules() if type(m) is kind}
+    layers = {name: m for name, m in quantized.named_modules() if type(m) is kind}
     for name, layer in layers.items():
         layer.register_forward_hook(lambda *_, name=name: called.add(name))
-    for a, b in zip(quantised(image), backbone(image), strict=True):
+    for a, b in zip(quantized(image), backbone(image), strict=True):
         assert not torch.equal(a, b)
         assert (a - b).abs().max() < 0.1 * b.abs().max()
     of_a_block = {XCiT: 4, CaiT: 6, ResMLP: 3, PlainViT: 4}[cls]
@@ -188,9 +186,8 @@ def test_dynamic_quantisation(cls: type) -> None:
 @pytest.mark.parametrize('size, token_mixing', [((64, 64), 'resample'), ((72, 104), 'resample'),
                                                 ((72, 104), 'window')])
 @torch.no_grad()
-def test_touched_token_mixing_on_any_grid(size: tuple[int, int], token_mixing: str,
-                                          touch: Callable) -> None:
-    """It does what a plain layer with the resulting matrix does."""
+def test_modified_token_mixing_on_any_grid(size: tuple[int, int], token_mixing: str,
+                                           touch: Callable) -> None:
     backbone = tiny(ResMLP, token_mixing=token_mixing).double().eval()
     merged, image = copy.deepcopy(backbone), torch.randn(2, 3, *size, dtype=torch.float64)
     before = backbone(image)[-1]
@@ -206,7 +203,6 @@ def test_touched_token_mixing_on_any_grid(size: tuple[int, int], token_mixing: s
 
 
 def test_attention_with_lora_is_bounded() -> None:
-    """No tensor that is saved has all pairs of tokens."""
     backbone, sizes = tiny(CaiT, attn_block_size=8, out_indices=(0, )), []
     attn = backbone.blocks[0].attn
     attn.qkv, attn.proj = LoRA(attn.qkv), LoRA(attn.proj)
@@ -221,7 +217,7 @@ def test_attention_with_lora_is_bounded() -> None:
         cls, training, marks=[] if training and cls in (XCiT, PlainViT) else pytest.mark.slow)
     for cls in WITH_KERNELS for training in (False, True)
 ])
-def test_touched_backbones_are_compiled(cls: type, training: bool) -> None:
+def test_modified_backbones_compile(cls: type, training: bool) -> None:
     torch._dynamo.reset()
     backbone, _ = pair(cls)
     replace_layers(backbone, nn.Linear, LoRA)

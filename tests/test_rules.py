@@ -1,4 +1,4 @@
-"""One table of rules: each is used and explained, and each finding names one."""
+"""Table of rules: each rule is used and documented, and each finding names one."""
 from __future__ import annotations
 
 import ast
@@ -14,7 +14,7 @@ from conftest import ROOMS, ROOT, config
 from mmengine.config import Config
 
 from colonnade.datasets.validation.coco_files import Usage, check_instances
-from colonnade.datasets.validation.fast_checks import are_sound
+from colonnade.datasets.validation.fast_checks import are_annotations_valid
 from colonnade.datasets.validation.validation_report import Report
 from colonnade.recipes.config_report import examine
 from colonnade.settings.checks import all_checks
@@ -27,7 +27,7 @@ from colonnade.visualization.dataset_browser.statistics import MIN_PER_CLASS
 MAKERS = ('Finding', 'Case', 'Issue')  # the first argument of each is a rule
 
 
-def trees() -> Iterator[tuple[Path, ast.Module]]:
+def iter_modules() -> Iterator[tuple[Path, ast.Module]]:
     for room in ROOMS:
         for path in (ROOT / room).rglob('*.py'):
             if path != ROOT / 'settings/rules.py':
@@ -35,8 +35,8 @@ def trees() -> Iterator[tuple[Path, ast.Module]]:
 
 
 def test_each_finding_in_code_names_a_rule() -> None:
-    """Also those that no test makes; what is put together when it runs is refused by its class."""
-    for path, tree in trees():
+    """This also holds for code without tests; the class checks names that are built at runtime."""
+    for path, tree in iter_modules():
         for node in ast.walk(tree):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and \
                     node.func.id in MAKERS and isinstance(node.args[0], ast.Constant):
@@ -46,7 +46,7 @@ def test_each_finding_in_code_names_a_rule() -> None:
 
 
 def test_each_rule_is_used() -> None:
-    texts = {node.value for _, tree in trees() for node in ast.walk(tree)
+    texts = {node.value for _, tree in iter_modules() for node in ast.walk(tree)
              if isinstance(node, ast.Constant)}  # yapf: disable
     built = {f'unknown-{kind}' for kind in ('image', 'category')}
     built |= {f'repeated-{kind}-id' for kind in ('image', 'annotation')}
@@ -54,7 +54,7 @@ def test_each_rule_is_used() -> None:
 
 
 @pytest.mark.parametrize('name', RULES)
-def test_each_rule_is_explained(name: str) -> None:
+def test_each_rule_is_documented(name: str) -> None:
     rule = RULES[name]
     page, _, anchor = rule.page.partition('#')
     headings = re.findall(r'(?m)^#+ (.*)$', (ROOT / 'docs' / page).read_text(encoding='utf-8'))
@@ -64,7 +64,7 @@ def test_each_rule_is_explained(name: str) -> None:
     assert rule.severity == 'error' or rule.effect in ('none', 'meaning')
 
 
-def test_texts_of_rules_have_the_limits_of_their_code() -> None:
+def test_texts_of_rules_match_limits_in_code() -> None:
     for name, limit in (('rare-class', MIN_PER_CLASS), ('rare-label', MIN_PER_CLASS), ('islands', MIN_ISLANDS),
                         ('huge-image', MIN_HUGE // 10**6), ('unlabelled-map', f'{MAX_UNLABELED:.0%}'),
                         ('islands', ISLAND), ('similar-images', MAX_BITS),
@@ -72,8 +72,8 @@ def test_texts_of_rules_have_the_limits_of_their_code() -> None:
         assert re.search(rf'\b{limit}(?!\w)', f'{RULES[name].title} {RULES[name].meaning}'), name
 
 
-def test_a_rule_needs_a_row_and_a_function(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As CONTRIBUTING says; the report of a config lists what is found."""
+def test_custom_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rule only needs a table row and a function, as documented in CONTRIBUTING."""
 
     def toy_problems(cfg: Config, _: tuple[str, ...]) -> Iterator[Finding]:
         if (depth := cfg.model.backbone.get('frozen_stages', -1)) > 0:
@@ -86,7 +86,7 @@ def test_a_rule_needs_a_row_and_a_function(monkeypatch: pytest.MonkeyPatch) -> N
     assert 'toy' not in [each.rule for each in examine(config('sem_fpn'))]
 
 
-def test_json_is_read_again_and_by_earlier_readers() -> None:
+def test_json_round_trip_and_old_keys() -> None:
     finding = Finding('other-size', 'a is not b', ('a.jpg', ), id=3, effect='none')
     content = json.loads(json.dumps(finding.to_json()))
     assert Finding.from_json(content) == Finding('other-size', 'a is not b', ('a.jpg', ),
@@ -128,17 +128,17 @@ CHANGES = [(key, value) for key, values in WRONG.items() for value in values]
 @pytest.mark.parametrize('usage', [Usage(), Usage(evaluated=True), Usage(masks=False)])
 @pytest.mark.parametrize(('key', 'value'), [*CHANGES, ('', None)], ids=str)
 @pytest.mark.parametrize('index', [0, 17])
-def test_the_fast_path_skips_no_rule(index: int, key: str, value: Any, usage: Usage) -> None:
-    """Where annotations are said to be sound, the rules find nothing that has an effect."""
+def test_fast_checks_skip_no_rule(index: int, key: str, value: Any, usage: Usage) -> None:
+    """If the fast checks pass, the rules find nothing with an effect."""
     content = copy.deepcopy(COCO)
     if key:
         content['annotations'][index][key] = value
-    same_without(content, usage)
+    assert_no_skipped_rule(content, usage)
     if key:
         del content['annotations'][index][key]
-        same_without(content, usage)
+        assert_no_skipped_rule(content, usage)
     else:
-        assert are_sound(content, usage)
+        assert are_annotations_valid(content, usage)
 
 
 @pytest.mark.parametrize('change', [
@@ -151,15 +151,15 @@ def test_the_fast_path_skips_no_rule(index: int, key: str, value: Any, usage: Us
     lambda content: content['categories'].append(3),
     lambda content: content['annotations'].append(3),
 ])
-def test_nor_where_images_or_categories_are_wrong(change: Callable) -> None:
+def test_fast_checks_with_invalid_images_or_categories(change: Callable) -> None:
     content = copy.deepcopy(COCO)
     change(content)
-    same_without(content, Usage())
+    assert_no_skipped_rule(content, Usage())
 
 
-def same_without(content: dict[str, list], usage: Usage) -> None:
-    """Ask all rules, and then only those that the fast path leaves to be asked."""
-    if not are_sound(content, usage):
+def assert_no_skipped_rule(content: dict[str, list], usage: Usage) -> None:
+    """Compare the findings of all rules with those that remain after the fast checks."""
+    if not are_annotations_valid(content, usage):
         return
     found = []
     for asked in (content, dict(content, annotations=[])):

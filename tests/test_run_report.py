@@ -16,9 +16,10 @@ from mmengine.config import Config
 from mmengine.registry import DATASETS, METRICS, DefaultScope
 from mmengine.structures import InstanceData, PixelData
 
-from colonnade.common.locking import locked
-from colonnade.common.plots import render_figure
-from colonnade.engine.distributed.fingerprints import data_of, sha256_of_listing
+from colonnade.common.locking import lock_folder
+from colonnade.engine.distributed.fingerprints import (compute_data_checksums,
+                                                       compute_listing_checksum)
+from colonnade.evaluation.plots import render_figure
 from colonnade.settings.reading import import_without_warnings
 from colonnade.visualization.html_pages import build_sections
 from colonnade.visualization.run_report import predictions, run_plots
@@ -334,7 +335,7 @@ def test_recorder_error_does_not_end_training(run_tool: Callable, shapes: Path, 
 def test_report_of_killed_run(trained: Path) -> None:
     about = read(trained / 'record/run.json') | dict(state='running', iteration=1)
     write_json(trained / 'record/run.json', about)
-    with locked(trained, ''):
+    with lock_folder(trained, ''):
         assert 'running; recorded up to iteration 2 of 2' in write_report(trained).read_text()
     about |= dict(iteration=0, seconds=0.)
     write_json(trained / 'record/run.json', about)
@@ -413,16 +414,16 @@ def test_thin_evaluations() -> None:
 def test_hash_of_folder(tmp_path: Path) -> None:
     (tmp_path / 'a').mkdir()
     (tmp_path / 'a/1.jpg').write_bytes(b'123')
-    first = sha256_of_listing(str(tmp_path))
+    first = compute_listing_checksum(str(tmp_path))
     (tmp_path / 'a/1.jpg').write_bytes(b'1234')
-    assert sha256_of_listing(str(tmp_path)) != first
+    assert compute_listing_checksum(str(tmp_path)) != first
     (tmp_path / 'a/1.jpg').write_bytes(b'321')
-    assert sha256_of_listing(str(tmp_path)) == first
+    assert compute_listing_checksum(str(tmp_path)) == first
     (tmp_path / 'gone.jpg').symlink_to('nowhere.jpg')
     (tmp_path / 'loop').symlink_to('loop')
     for name in ('here', 'again'):  # Two would be followed 2**40 times.
         (tmp_path / name).symlink_to('.')
-    assert sha256_of_listing(str(tmp_path)) != first
+    assert compute_listing_checksum(str(tmp_path)) != first
 
 
 def test_hash_of_large_folder_reads_few_sizes(tmp_path: Path,
@@ -431,18 +432,20 @@ def test_hash_of_large_folder_reads_few_sizes(tmp_path: Path,
     for name in 'abcd':
         (tmp_path / f'{name}.jpg').write_bytes(b'1')
     (tmp_path / 'e.jpg').symlink_to(tmp_path / 'folder')
-    first = sha256_of_listing(str(tmp_path))
+    first = compute_listing_checksum(str(tmp_path))
     (tmp_path / 'b.jpg').write_bytes(b'12')
-    assert sha256_of_listing(str(tmp_path)) == first
+    assert compute_listing_checksum(str(tmp_path)) == first
     (tmp_path / 'a.jpg').write_bytes(b'12')
-    second = sha256_of_listing(str(tmp_path))
+    second = compute_listing_checksum(str(tmp_path))
     (tmp_path / 'b.jpg').rename(tmp_path / 'bb.jpg')
-    assert len({first, second, sha256_of_listing(str(tmp_path))}) == 3
+    assert len({first, second, compute_listing_checksum(str(tmp_path))}) == 3
 
 
 def test_known_hashes_are_not_computed_again() -> None:
     cfg = Config(dict(train_dataloader=dict(dataset=dict(data_root='nowhere', ann_file='a.json'))))
-    assert data_of(cfg, 'train_dataloader', {'nowhere/a.json': '7'}) == {'nowhere/a.json': '7'}
+    assert compute_data_checksums(cfg, 'train_dataloader', {'nowhere/a.json': '7'}) == {
+        'nowhere/a.json': '7'
+    }
 
 
 def test_build_report_again(run_tool: Callable, trained: Path, tmp_path: Path,

@@ -1,4 +1,4 @@
-"""The runtime of exported models: images as OpenCV and mmcv have them, label maps as mmseg's."""
+"""The runtime of exported models: images as in OpenCV and mmcv, label maps as in mmseg."""
 from __future__ import annotations
 
 import json
@@ -22,24 +22,23 @@ from torch.nn import functional as F
 
 from colonnade.inference import Model
 from colonnade.runtime import ImageError, LabelMap, ModelError, load, segmentation
-from colonnade.runtime.description import Section
-from colonnade.runtime.interpolation import resized
+from colonnade.runtime.metadata import Section
 from colonnade.runtime.preprocessing import read_preprocess
-from colonnade.runtime.resizing import resize
+from colonnade.runtime.resizing import resize_image, resize_maps
 from colonnade.runtime.segmentation import read_segmentation
 from colonnade.settings.reading import read_config
 
 LOAD = dict(type='LoadImageFromFile')
 PACK = dict(type='PackSegInputs')
-# refuses what an exported model must not need, before it runs what it is given
+# runs the command while imports of packages that an exported model must not need fail
 GUARD = """
 import runpy, sys
-class Refused:
+class Finder:
     def find_spec(self, name, path=None, target=None):
         banned = ('torch', 'mmengine', 'mmcv', 'mmdet', 'mmseg', 'cv2', 'timm', 'colonnade', 'onnx')
         if name.partition('.')[0] in banned:
             raise ImportError(f'{name} must not be imported')
-sys.meta_path.insert(0, Refused())
+sys.meta_path.insert(0, Finder())
 for *sys.argv, in ARGUMENTS:
     try:
         runpy.run_module('colonnade_runtime', run_name='__main__', alter_sys=False)
@@ -49,27 +48,27 @@ for *sys.argv, in ARGUMENTS:
 
 
 def noise(height: int, width: int) -> np.ndarray:
-    """RGB values that differ from pixel to pixel, and slowly too."""
+    """Return RGB noise of high and low frequency."""
     generator = np.random.default_rng(height * width)
     slow = generator.integers(0, 200, (4, 4, 3), dtype=np.uint8)
     large = cv2.resize(slow, (width, height), interpolation=cv2.INTER_CUBIC)
     return large // 2 + generator.integers(0, 100, (height, width, 3), dtype=np.uint8)
 
 
-def test_images_that_graphs_cannot_take_are_refused() -> None:
-    about = dict(steps=[], channels='RGB', mean=[0, 0, 0], std=[1, 1, 1], least=49)
-    preprocess = read_preprocess(described(about))
+def test_too_small_images() -> None:
+    settings = dict(steps=[], channels='RGB', mean=[0, 0, 0], std=[1, 1, 1], least=49)
+    preprocess = read_preprocess(build_section(settings))
     assert preprocess(noise(49, 60)).array.shape == (3, 49, 60)
-    wanted = 'the image of 48 x 60 pixels is prepared as 48 x 60, and the graphs take at least 49'
-    with pytest.raises(ImageError, match=wanted):
+    message = 'the image of 48 x 60 pixels is prepared as 48 x 60, but the graphs need at least 49'
+    with pytest.raises(ImageError, match=message):
         preprocess(noise(48, 60))
 
 
-def test_unknown_graphs_are_named(tmp_path: Path) -> None:
+def test_unknown_graphs(tmp_path: Path) -> None:
     model = load(write_folder(tmp_path / 'exported'))
-    with pytest.raises(ModelError, match="there is no graph 'other': there are model"):
+    with pytest.raises(ModelError, match="no graph 'other': choose from model"):
         model.run('other')
-    with pytest.raises(ModelError, match='graph model takes .*, got 0 arrays'):
+    with pytest.raises(ModelError, match='graph model expects .*, got 0 arrays'):
         model.run('model')
 
 
@@ -83,25 +82,25 @@ def test_unknown_graphs_are_named(tmp_path: Path) -> None:
     ((48, 64), (111, 171)),
     ((123, 77), (122, 78)),
 ])
-def test_images_are_resized_as_by_opencv(before: tuple[int, int], after: tuple[int, int]) -> None:
+def test_images_are_resized_as_in_opencv(before: tuple[int, int], after: tuple[int, int]) -> None:
     image = noise(*before)
     expected = cv2.resize(image, after[::-1], interpolation=cv2.INTER_LINEAR)
-    assert np.array_equal(resize(image, after), expected)
+    assert np.array_equal(resize_image(image, after), expected)
 
 
 @pytest.mark.parametrize('align_corners', [False, True])
 @pytest.mark.parametrize('before, after', [((7, 5), (30, 21)), ((30, 21), (7, 5)),
                                            ((1, 3), (4, 1))])
-def test_maps_are_resized_as_by_torch(before: tuple[int, int], after: tuple[int, int],
+def test_maps_are_resized_as_in_torch(before: tuple[int, int], after: tuple[int, int],
                                       align_corners: bool) -> None:
     maps = torch.randn(1, 3, *before)
     expected = F.interpolate(maps, after, mode='bilinear', align_corners=align_corners)
-    found = resized(maps[0].permute(1, 2, 0).numpy(), after, align_corners)
-    torch.testing.assert_close(torch.from_numpy(found), expected[0].permute(1, 2, 0))
+    output = resize_maps(maps[0].permute(1, 2, 0).numpy(), after, align_corners)
+    torch.testing.assert_close(torch.from_numpy(output), expected[0].permute(1, 2, 0))
 
 
-def segmenter(pipeline: list[dict] | None = None, **options: Any) -> Model:
-    """A Semantic FPN of two blocks, whose classes differ from pixel to pixel."""
+def build_segmenter(pipeline: list[dict] | None = None, **options: Any) -> Model:
+    """Build a Semantic FPN of two blocks, whose classes differ from pixel to pixel."""
     torch.manual_seed(0)
     cfg = read_config(config('sem_fpn'))
     cfg.merge_from_dict({'model.backbone.out_indices': [0, 0, 1, 1], **options})
@@ -121,7 +120,7 @@ def segmenter(pipeline: list[dict] | None = None, **options: Any) -> Model:
     return Model(module, cfg, tuple(map(str, range(num))), ((0, 0, 0), ) * num, 'random weights')
 
 
-def described(content: dict[str, Any]) -> Section:
+def build_section(content: dict[str, Any]) -> Section:
     return Section(json.loads(json.dumps(content)), Path('model.json'))
 
 
@@ -141,15 +140,16 @@ PIPELINES: dict[str, tuple[list[dict], dict]] = {
 
 
 @pytest.mark.parametrize('name', PIPELINES)
-def test_images_are_prepared_as_by_the_config(name: str) -> None:
+def test_preprocessing_equals_that_of_the_config(name: str) -> None:
     from colonnade.export.graphs import ImageSizeLimits
-    from colonnade.export.preprocessing import preprocess_of
+    from colonnade.export.preprocessing import build_preprocess
     pipeline, options = PIPELINES[name]
-    model, image = segmenter(pipeline, **options), noise(51, 90)
+    model, image = build_segmenter(pipeline, **options), noise(51, 90)
     data = model.prepare(image)
     batch = model.module.data_preprocessor(
         dict(inputs=[data['inputs']], data_samples=[data['data_samples']]), False)
-    prepared = read_preprocess(described(preprocess_of(model, ImageSizeLimits(1, 32))))(image)
+    prepared = read_preprocess(build_section(build_preprocess(model, ImageSizeLimits(1, 32))))(
+        image)
     assert np.array_equal(prepared.array, batch['inputs'][0].numpy())
     meta = batch['data_samples'][0].metainfo
     assert (prepared.size, prepared.resized) == (meta['ori_shape'], meta['img_shape'])
@@ -162,11 +162,11 @@ def test_images_are_prepared_as_by_the_config(name: str) -> None:
     (dict(type='Pad', size=(9, 9), padding_mode='edge'), "padding_mode='edge'"),
     (dict(type='RandomFlip', prob=1.), 'RandomFlip of the test pipeline cannot be exported'),
 ])
-def test_other_pipelines_are_refused(step: dict, message: str) -> None:
+def test_unsupported_pipelines(step: dict, message: str) -> None:
     from colonnade.export.graphs import ExportError
-    from colonnade.export.preprocessing import exported_step
+    from colonnade.export.preprocessing import convert_step
     with pytest.raises(ExportError, match=message):
-        exported_step(step)
+        convert_step(step)
 
 
 ONE_CHANNEL = {
@@ -191,25 +191,26 @@ HEADS: dict[str, tuple[str, dict]] = {
 
 @pytest.mark.parametrize('name', HEADS)
 @pytest.mark.parametrize('size', [(51, 90)])
-def test_label_maps_are_those_of_mmseg(name: str, size: tuple[int, int],
-                                       monkeypatch: pytest.MonkeyPatch) -> None:
+def test_label_maps_equal_those_of_mmseg(name: str, size: tuple[int, int],
+                                         monkeypatch: pytest.MonkeyPatch) -> None:
     from colonnade.export.graphs import ImageSizeLimits
-    from colonnade.export.preprocessing import preprocess_of
-    from colonnade.export.segmenters import Segmenter, postprocess_of
-    monkeypatch.setattr(segmentation, 'BLOCK', 5000)  # some rows at a time
-    model, image = segmenter(**HEADS[name][1]), noise(*size)
+    from colonnade.export.preprocessing import build_preprocess
+    from colonnade.export.segmenters import Segmenter, build_postprocess
+    monkeypatch.setattr(segmentation, 'BLOCK', 5000)  # several blocks of rows
+    model, image = build_segmenter(**HEADS[name][1]), noise(*size)
     graph = Segmenter(model.module).eval()
 
     @torch.inference_mode()
     def run(images: np.ndarray) -> list[np.ndarray]:
-        found = graph(torch.from_numpy(images))
-        return [each.numpy() for each in (found if isinstance(found, tuple) else (found, ))]
+        output = graph(torch.from_numpy(images))
+        return [each.numpy() for each in (output if isinstance(output, tuple) else (output, ))]
 
-    prepared = read_preprocess(described(preprocess_of(model, ImageSizeLimits(1, 32))))(image)
-    labels = read_segmentation(described(postprocess_of(model.module)), 4)(prepared, run)
+    prepared = read_preprocess(build_section(build_preprocess(model, ImageSizeLimits(1, 32))))(
+        image)
+    labels = read_segmentation(build_section(build_postprocess(model.module)), 4)(prepared, run)
     expected = model.predict(image).labels
     assert len(np.unique(expected)) > 1
-    assert (labels != expected).mean() < 1e-3  # where two logits are equal to rounding
+    assert (labels != expected).mean() < 1e-3, 'more than ties of logits'
 
 
 @pytest.fixture(scope='module')
@@ -217,25 +218,25 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_folder(tmp_path_factory.mktemp('exported') / 'folder')
 
 
-def test_an_exported_folder_predicts(exported: Path, tmp_path: Path) -> None:
+def test_exported_folder(exported: Path, tmp_path: Path) -> None:
     model, image = load(exported, threads=1), noise(32, 48)
     result = model.predict(image)
-    small = resize(image, (16, 24)).astype(np.float32)
-    normalised = (small - np.float32([100, 110, 120])) / np.float32([50, 55, 60])
-    logits = torch.from_numpy(normalised @ WEIGHTS.T).permute(2, 0, 1)[None]
+    small = resize_image(image, (16, 24)).astype(np.float32)
+    normalized = (small - np.float32([100, 110, 120])) / np.float32([50, 55, 60])
+    logits = torch.from_numpy(normalized @ WEIGHTS.T).permute(2, 0, 1)[None]
     expected = F.interpolate(logits, (32, 48), mode='bilinear')[0].argmax(0)
     assert isinstance(result, LabelMap) and result.classes == ('red', 'green', 'blue')
     assert (result.labels != expected.numpy()).mean() < 0.01
-    picture, about = result.save(tmp_path / 'a.b')
-    assert np.array_equal(np.asarray(Image.open(picture)), result.labels)
-    assert json.loads(about.read_text())['size'] == [32, 48]
+    image_path, json_path = result.save(tmp_path / 'a.b')
+    assert np.array_equal(np.asarray(Image.open(image_path)), result.labels)
+    assert json.loads(json_path.read_text())['size'] == [32, 48]
 
 
-BAD: dict[str, tuple[dict[str, Any], str]] = {
+INVALID: dict[str, tuple[dict[str, Any], str]] = {
     'format': (dict(format=2), 'format must be 1, got 2'),
     'task': (dict(task='poses'), "task must be one of .*, got 'poses'"),
     'classes': (dict(classes=['a', 2]), "classes must be a list of names, got .'a', 2."),
-    'palette': (dict(palette=[[0, 0, 0]]), 'palette must be 3 colours'),
+    'palette': (dict(palette=[[0, 0, 0]]), 'palette must be 3 colors'),
     'mean': (dict(preprocess=ABOUT['preprocess'] | dict(mean=[1.])),
              r'preprocess.mean must be 3 numbers, got \[1.0\]'),
     'std': (dict(preprocess=ABOUT['preprocess'] | dict(std=[1, 0, 1])),
@@ -243,11 +244,11 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     'step': (dict(preprocess=ABOUT['preprocess'] | dict(steps=[dict(type='flip')])),
              r"preprocess.steps\[0\].type must be one of resize, pad, got 'flip'"),
     'multiple': (dict(preprocess=ABOUT['preprocess'] | dict(multiple=0)),
-                 'preprocess.multiple must be a whole number of at least 1, got 0'),
+                 'preprocess.multiple must be an integer of at least 1, got 0'),
     'kind': (dict(postprocess=ABOUT['postprocess'] | dict(kind='x')),
              "postprocess.kind must be one of logits, queries, got 'x'"),
     'windows': (dict(postprocess=ABOUT['postprocess'] | dict(windows=dict(size=[4, 4]))),
-                'postprocess.windows.stride must be 2 whole numbers, got nothing'),
+                'postprocess.windows.stride must be 2 integers, got nothing'),
     'graphs': (dict(graphs={}), 'graphs.model must be an object, got nothing'),
     'elsewhere': (dict(graphs=dict(model=dict(file='../model.onnx'))),
                   'graphs.model.file must be the name of a file in the same folder'),
@@ -256,41 +257,40 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
 }  # yapf: disable
 
 
-@pytest.mark.parametrize('name', BAD)
-def test_a_bad_description_is_named(name: str, tmp_path: Path) -> None:
-    changes, message = BAD[name]
+@pytest.mark.parametrize('name', INVALID)
+def test_invalid_metadata(name: str, tmp_path: Path) -> None:
+    changes, message = INVALID[name]
     folder = write_folder(tmp_path / 'folder', **changes)
     with pytest.raises(ModelError, match=message):
         load(folder)
 
 
-def test_files_that_are_missing_or_no_graphs(exported: Path, tmp_path: Path) -> None:
+def test_missing_and_damaged_files(exported: Path, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match='no folder .*nowhere'):
         load(tmp_path / 'nowhere')
-    with pytest.raises(FileNotFoundError, match='no .*model.json: .* is no folder of colonnade'):
+    with pytest.raises(FileNotFoundError, match='no .*model.json: .* is not a folder of colonnade'):
         load(tmp_path)
     folder = shutil.copytree(exported, tmp_path / 'copy')
-    with pytest.raises(ValueError, match='no provider Abacus here: there are .*CPU'):
+    with pytest.raises(ValueError, match='provider Abacus is not available: choose from .*CPU'):
         load(folder, providers=['Abacus'])
     with pytest.raises(ValueError, match='threads must be at least 1, got 0'):
         load(folder, threads=0)
     (folder / 'model.onnx').unlink()
-    with pytest.raises(FileNotFoundError, match='no .*model.onnx, which model.json names'):
+    with pytest.raises(FileNotFoundError, match='no .*model.onnx, which model.json lists'):
         load(folder)
     (folder / 'model.json').write_text('{')
-    with pytest.raises(ModelError, match='model.json is no JSON'):
+    with pytest.raises(ModelError, match='model.json is not a JSON file'):
         load(folder)
 
 
-def test_in_a_process_without_torch(exported: Path, tmp_path: Path) -> None:
-    """The command, in a folder that has the runtime, without what trained the model."""
+def test_command_without_torch(exported: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(exported, tmp_path / 'folder')
     shutil.copytree(ROOT / 'runtime', folder / 'colonnade_runtime')
     images = tmp_path / 'images'
     images.mkdir()
     pixels = noise(30, 40)
     turned = Image.Exif()
-    turned[0x0112] = 6  # to be turned to the right
+    turned[0x0112] = 6  # rotated by 90 degrees
     Image.fromarray(pixels).save(images / 'turned.png', exif=turned)
     Image.fromarray(pixels).save(images / 'plain.png')
     (tmp_path / 'bad.jpg').write_text('no image')
@@ -307,11 +307,11 @@ def test_in_a_process_without_torch(exported: Path, tmp_path: Path) -> None:
     lines = done.stdout.splitlines()
     assert len([line for line in lines if 'label map of height' in line]) == 2
     stopped = [line for line in lines if line.startswith('stopped: ')]
-    for line, said in zip(stopped, ('plain.png exists', 'bad.jpg is no image that can be read',
-                                    'no file or folder .*none.png', 'no .*model.json'),
-                          strict=True):  # yapf: disable
+    messages = ('plain.png already exists', 'bad.jpg is not a readable image',
+                'no file or folder .*none.png', 'no .*model.json')
+    for line, message in zip(stopped, messages, strict=True):
         assert line.startswith('stopped: colonnade_runtime: '), line
-        assert re.search(said, line), line
+        assert re.search(message, line), line
     model = load(exported)
     for name, expected in (('plain', pixels), ('turned', np.rot90(pixels, -1))):
         labels = np.asarray(Image.open(tmp_path / 'out' / f'{name}.png'))

@@ -1,4 +1,4 @@
-"""Parameters shared out over processes: runs with clipped gradients and averaged weights."""
+"""FSDP: parameters sharded over processes, with clipped gradients and EMA weights."""
 from __future__ import annotations
 
 import re
@@ -12,7 +12,7 @@ from conftest import LAYOUTS, NO_WORKERS, SHORT, config, latest_log, run_process
 from mmengine.registry import MODELS
 from safetensors.torch import load_file, save_file
 
-from colonnade.settings.classes import class_heads
+from colonnade.settings.classes import iter_class_heads
 from colonnade.settings.reading import read_config
 from colonnade.weights import WeightsError
 from colonnade.weights.downloads import fetch
@@ -37,8 +37,8 @@ test_evaluator = val_evaluator
 """
 
 
-def averaging(head: str, folder: Path) -> Path:
-    """A config that averages weights and clips gradients, in a folder."""
+def write_config(head: str, folder: Path) -> Path:
+    """Write a config with EMA weights and clipped gradients."""
     path = folder / 'averaging.py'
     path.write_text(f"""
 _base_ = {str(config('mask_rcnn' if head == 'fcos' else head))!r}
@@ -49,13 +49,22 @@ optim_wrapper = dict(clip_grad=dict(max_norm=0.01))
     return path
 
 
-def test_any_run_goes_on_from_shards(shapes: Path, tmp_path: Path, run_tool: Callable) -> None:
-    """One process under torchrun writes them; a run without shards goes on."""
-    cfg, run = averaging('sem_fpn', tmp_path), tmp_path / 'run'
+def test_resume_without_fsdp_from_sharded_checkpoint(shapes: Path, tmp_path: Path,
+                                                     run_tool: Callable) -> None:
+    """A single torchrun process writes it; a run without FSDP resumes."""
+    cfg, run = write_config('sem_fpn', tmp_path), tmp_path / 'run'
     data = ['--data-root', shapes / 'ade', '--work-dir', run]
     options = [*SHORT, 'default_hooks.checkpoint.interval=2', *NO_WORKERS]
     run_processes(
-        1, 'tools/train.py', cfg, *data, *FSDP, '--checkpoints', 'sharded', *options, out=tmp_path)
+        1,
+        'tools/train.py',
+        cfg,
+        *data,
+        *FSDP,
+        '--checkpoint-format',
+        'sharded',
+        *options,
+        out=tmp_path)
 
     folder = run / 'iter_2.pth'
     assert folder.is_dir() and not list(run.glob('.*'))
@@ -79,15 +88,15 @@ def test_any_run_goes_on_from_shards(shapes: Path, tmp_path: Path, run_tool: Cal
         fetch(folder)
 
 
-def lines(log: str) -> list[tuple[str, ...]]:
-    """Iterations with the norms of gradients and losses, and what evaluations found."""
+def parse_log(log: str) -> list[tuple[str, ...]]:
+    """Return iterations with gradient norms and losses, and metrics."""
     return re.findall(r'Iter\(train\) \[(\d/\d)\].* (grad_norm: [\d.]+)? *loss: ([\d.]+)', log) + \
         re.findall(r'Iter\(val\).* (m?Acc|mIoU|coco/bbox_mAP): ([\d.]+)', log)
 
 
 @pytest.fixture
 def train(shapes: Path, tmp_path: Path) -> Callable:
-    """Train in processes of their own: how many, head, work dir, other arguments and options."""
+    """Function that trains in several processes, and returns their log."""
 
     def run(processes: int,
             head: str,
@@ -100,7 +109,7 @@ def train(shapes: Path, tmp_path: Path) -> Callable:
         log = run_processes(
             processes,
             'tools/train.py',
-            averaging(head, tmp_path),
+            write_config(head, tmp_path),
             '--data-root',
             shapes / LAYOUTS.get(head, 'coco'),
             '--work-dir',
@@ -112,15 +121,15 @@ def train(shapes: Path, tmp_path: Path) -> Callable:
             batch,
             *NO_WORKERS,
             out=tmp_path)
-        return lines(log)
+        return parse_log(log)
 
     return run
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('options', [[], ['--accumulate', '2']])
+@pytest.mark.parametrize('options', [[], ['--grad-accum', '2']])
 @pytest.mark.parametrize('head', ['sem_fpn', 'mask_rcnn'])
-def test_shards_train_as_replicas(head: str, options: list[str], train: Callable) -> None:
+def test_fsdp_equals_replicas(head: str, options: list[str], train: Callable) -> None:
     replicas = train(2, head, 'replicas', *options)
     assert len(replicas) > 2 and train(2, head, 'shards', '--fsdp', *options) == replicas
     resumed = train(2, head, 'replicas', '--resume', *options, iters=4)
@@ -129,13 +138,14 @@ def test_shards_train_as_replicas(head: str, options: list[str], train: Callable
 
 @pytest.mark.slow
 @pytest.mark.parametrize('checkpoints', ['whole', 'sharded'])
-def test_any_number_of_processes_goes_on(checkpoints: str, train: Callable, tmp_path: Path,
-                                         shapes: Path) -> None:
-    """With the state of two; each as replicas do."""
-    train(2, 'sem_fpn', 'start', '--fsdp', '--checkpoints', checkpoints)
+def test_resume_with_any_number_of_processes(checkpoints: str, train: Callable, tmp_path: Path,
+                                             shapes: Path) -> None:
+    """The state of two processes is resumed as with replicas."""
+    train(2, 'sem_fpn', 'start', '--fsdp', '--checkpoint-format', checkpoints)
     for processes in (1, 2, 3):
         found = []
-        for name, options in (('shards', ['--fsdp', '--checkpoints', checkpoints]), ('plain', [])):
+        for name, options in (('shards', ['--fsdp', '--checkpoint-format',
+                                          checkpoints]), ('plain', [])):
             work_dir = tmp_path / f'{name}_{processes}'
             shutil.copytree(tmp_path / 'start', work_dir)
             start = work_dir / 'iter_2.pth'
@@ -151,11 +161,11 @@ def test_any_number_of_processes_goes_on(checkpoints: str, train: Callable, tmp_
 
 
 @pytest.mark.slow
-def test_shards_start_from_any_weights(train: Callable, tmp_path: Path) -> None:
+def test_fsdp_starts_from_any_weights(train: Callable, tmp_path: Path) -> None:
     fitted = read_config(config('sem_fpn'))
     state = MODELS.build(fitted.model).state_dict()
     torch.save(state, tmp_path / 'bare.pth')
-    for _, part in class_heads(fitted.model):
+    for _, part in iter_class_heads(fitted.model):
         part['num_classes'] = 9
     torch.save(MODELS.build(fitted.model).state_dict(), tmp_path / 'nine.pth')
     start = ['--load-from', str(tmp_path / 'bare.pth')]
@@ -166,12 +176,11 @@ def test_shards_start_from_any_weights(train: Callable, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize('checkpoints', ['whole', 'sharded'])
-def test_parameters_without_a_dimension_are_shared_out(checkpoints: str, train: Callable,
-                                                       tmp_path: Path) -> None:
-    """As those of FCOS, which multiply what it finds on each level by a number."""
+def test_scalar_parameters_are_sharded(checkpoints: str, train: Callable, tmp_path: Path) -> None:
+    """FCOS multiplies predictions of each level by a scalar."""
     replicas = train(2, 'fcos', 'replicas')
     assert len(replicas) > 2
-    assert train(2, 'fcos', 'shards', '--fsdp', '--checkpoints', checkpoints) == replicas
+    assert train(2, 'fcos', 'shards', '--fsdp', '--checkpoint-format', checkpoints) == replicas
     content = fetch(str(tmp_path / 'shards/iter_2.pth'))
     plain = fetch(str(tmp_path / 'replicas/iter_2.pth'))
     scales = [name for name, value in plain['state_dict'].items() if value.ndim == 0]

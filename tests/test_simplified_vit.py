@@ -1,8 +1,8 @@
-"""What SimplifiedViT alone has: the study's counts, files of three kinds of blocks, hooks."""
+"""SimplifiedViT: blocks of the paper, counts of the study, files and hooks."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,17 +10,16 @@ import timm
 import torch
 from helpers.backbones import ARCHS, randomised, tiny
 from helpers.modified_layers import LoRA, bent
-from helpers.rounding import check_all_rounding, doubled
+from timm.models.vision_transformer import Block
 from torch import Tensor, nn
-from torch._dynamo.testing import CompileCounterWithBackend
-from torch.nn.modules.module import register_module_forward_hook
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.nn import functional as F
 
 from colonnade.backbones import SimplifiedViT
-from colonnade.backbones.kernels.without_memory import without_memory
-from colonnade.backbones.simplified_vit.blocks import BLOCKS
-from colonnade.weights.files import read_checkpoint
-from colonnade.weights.layouts import detect_format
+from colonnade.backbones.kernels.custom_ops import BLOCK
+from colonnade.backbones.kernels.devices import on_meta_device
+from colonnade.backbones.simplified_vit.blocks import (BLOCKS, ParallelBlock, PlainBlock,
+                                                       SequentialBlock, ShapedAttention)
+from colonnade.weights.formats import detect_format
 from colonnade.weights.loading import plan_loading
 
 every_block = pytest.mark.parametrize('block', BLOCKS)
@@ -38,13 +37,8 @@ def build_vit(block: str, **kwargs: Any) -> SimplifiedViT:
     ('study_128_8', 629130, 364954),
     ('study_128_12', 927370, 531106),
 ])
-def test_counts_of_the_study(arch: str, plain: int, simplified: int) -> None:
-    """Ours where both have a part; by the formula what the study alone has.
-
-    The study has another MLP than ratio 4, and gains of whole blocks instead of heads. Its
-    classifier is a class token, a norm, a linear layer and a head of ten classes.
-    """
-    with without_memory():
+def test_parameter_counts_of_study(arch: str, plain: int, simplified: int) -> None:
+    with on_meta_device():
         backbones = {block: SimplifiedViT(arch, block=block) for block in ('plain', 'parallel')}
     width, depth = backbones['plain'].embed_dim, backbones['plain'].depth
     classifier = width + 2 * width + width**2 + width + 10 * width + 10
@@ -61,49 +55,18 @@ def test_counts_of_the_study(arch: str, plain: int, simplified: int) -> None:
         assert (len(backbone.blocks), count) == (depth, published), block
 
 
-class Largest(TorchDispatchMode):
-    """Watches how large the results of operators are."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.numel = 0
-
-    def __torch_dispatch__(self, function: Callable, types: object, args: tuple = (),
-                           kwargs: dict | None = None) -> Any:  # yapf: disable
-        out = function(*args, **kwargs or {})
-        for tensor in out if isinstance(out, tuple) else (out, ):
-            if isinstance(tensor, Tensor):
-                self.numel = max(self.numel, tensor.numel())
-        return out
-
-
 @every_block
-def test_no_tensor_has_all_pairs_of_tokens(block: str) -> None:
-    """32 x 32 tokens, forward and backward; the image is the largest."""
-    backbone = tiny(SimplifiedViT, block=block, out_indices=(0, ))
-    with Largest() as largest:
+def test_no_tensor_is_quadratic_in_tokens(block: str) -> None:
+    backbone, sizes = tiny(SimplifiedViT, block=block, out_indices=(0, )), []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: sizes.append(t.numel()) or t,
+                                                  lambda t: t):
         backbone(torch.randn(1, 3, 256, 256))[0].sum().backward()
-    assert largest.numel == 3 * 256 * 256 < 1024**2
-
-
-@pytest.mark.parametrize('kwargs, message', [
-    (dict(block='serial'), "block must be parallel, sequential, plain, got 'serial'"),
-    (dict(init='static'), r"'dynamic', 'inverse_dynamic' or a pair \(alpha, beta\) .* 'static'"),
-    (dict(init=(1, 0, 0)), r'or a pair \(alpha, beta\) .* got \(1, 0, 0\)'),
-    (dict(init=0.5), r'or a pair \(alpha, beta\) .* got 0.5'),
-    (dict(block='plain', init=(1, 0)), "init has no effect beside block='plain'"),
-    (dict(block='plain', centring=True), "centring has no effect beside block='plain'"),
-    (dict(img_size=100), 'img_size must be a multiple of patch_size 8, got 100'),
-])
-def test_wrong_arguments(kwargs: dict, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        tiny(SimplifiedViT, **kwargs)
+    assert sizes and max(sizes) < 1024**2
 
 
 @every_block
 @pytest.mark.parametrize('other', [*BLOCKS, 'centred'])
-def test_files_say_what_blocks_they_have(block: str, other: str) -> None:
-    """A file of other blocks, or with another centring, is refused by name."""
+def test_infers_block_type_of_files(block: str, other: str) -> None:
     backbone = build_vit(block)
     kinds = dict(block='parallel', centring=True) if other == 'centred' else dict(block=other)
     state = build_vit(**kinds).state_dict()
@@ -114,24 +77,12 @@ def test_files_say_what_blocks_they_have(block: str, other: str) -> None:
     if block == other:
         assert plan_loading(backbone, state, 'a.pth').resized == ()
         return
-    with pytest.raises(ValueError, match=f'the file holds .*block {kinds["block"]}, centring'):
+    with pytest.raises(ValueError, match=f'the file has .*block {kinds["block"]}, centring'):
         plan_loading(backbone, state, 'a.pth')
 
 
-@every_block
-def test_files_are_converted(block: str, tmp_path: Path, run_tool: Callable,
-                             capsys: pytest.CaptureFixture[str]) -> None:
-    state = build_vit(block).state_dict()
-    torch.save(dict(model=state), tmp_path / 'a.pth')
-    run_tool('convert_checkpoint', tmp_path / 'a.pth', tmp_path / 'b.pth')
-    assert ': SimplifiedViT; ' in capsys.readouterr().out
-    written = read_checkpoint(tmp_path / 'b.pth')['state_dict']
-    assert all(torch.equal(written.pop(key), value) for key, value in state.items())
-    assert not written
-
-
-def test_files_of_vision_transformers_are_of_another_kind() -> None:
-    with without_memory():
+def test_rejects_files_of_vision_transformers() -> None:
+    with on_meta_device():
         state = timm.create_model('vit_tiny_patch16_224').state_dict()
     layout = detect_format(state)
     assert layout is None or not layout.name.startswith('SimplifiedViT')
@@ -139,16 +90,8 @@ def test_files_of_vision_transformers_are_of_another_kind() -> None:
         SimplifiedViT.infer_arch(state)
 
 
-def test_positions_of_another_grid_are_resized() -> None:
-    backbone, finer = build_vit('parallel'), build_vit('parallel', img_size=96)
-    backbone.load_state_dict(finer.state_dict())
-    assert backbone.pos_embed.shape == (1, 64, 32)
-    assert backbone.pos_embed.mean().item() == pytest.approx(finer.pos_embed.mean().item(), abs=.01)
-
-
 @every_block
 def test_hooks_are_called(block: str) -> None:
-    """In training as in evaluation; and what they saw is not written into."""
     backbone, image = build_vit(block).double(), torch.randn(1, 3, 40, 56, dtype=torch.float64)
     with torch.no_grad():
         before = backbone(image)[1]
@@ -168,20 +111,7 @@ def test_hooks_are_called(block: str) -> None:
 
 
 @every_block
-def test_hooks_on_all_modules_keep_what_they_saw(block: str) -> None:
-    backbone, kept, image = build_vit(block), [], torch.randn(1, 3, 40, 56)
-    handle = register_module_forward_hook(lambda _, __, out: kept.append((out, out.clone()))
-                                          if isinstance(out, Tensor) else None)
-    with torch.no_grad():
-        backbone(image)
-    handle.remove()
-    assert len(kept) > 10
-    assert all(torch.equal(seen, then) for seen, then in kept)
-
-
-@every_block
 def test_replaced_layers_are_called(block: str) -> None:
-    """LoRA whose second matrix is zero changes nothing; then it does."""
     backbone, image = build_vit(block).double(), torch.randn(1, 3, 40, 56, dtype=torch.float64)
     before = backbone(image)[1]
     attn = backbone.blocks[1].attn
@@ -193,32 +123,109 @@ def test_replaced_layers_are_called(block: str) -> None:
     assert not torch.allclose(backbone(image)[1], before)
 
 
-@every_block
-def test_under_autocast(block: str) -> None:
-    """Near to float32; maps in float32, since the gains are."""
-    backbone, image = build_vit(block), torch.randn(1, 3, 40, 56)
-    exact = backbone(image)[1]
-    with torch.autocast('cpu', torch.bfloat16):
-        found = backbone(image)[1]
-    found.sum().backward()
-    assert found.dtype == torch.float32
-    assert (found - exact).abs().max() < 0.05 * exact.abs().max()
-    assert all(p.grad.isfinite().all() for p in backbone.parameters())
+WIDTH, HEADS, TOKENS = 32, 4, 50
 
 
-@pytest.mark.parametrize('training', [False, pytest.param(True, marks=pytest.mark.slow)])
-@pytest.mark.parametrize('block', [
-    pytest.param(block, marks=[] if block == 'sequential' else pytest.mark.slow) for block in BLOCKS
+def shaped(attn: ShapedAttention, x: Tensor) -> Tensor:
+    """The paper's equation 13 as it is written, head by head."""
+    tokens, heads = x.shape[1], []
+    query, key = F.linear(x, attn.qk.weight, attn.qk.bias).chunk(2, dim=-1)
+    parts = (part.chunk(attn.num_heads, dim=-1) for part in (x, query, key))
+    for head, (x_h, query_h, key_h) in enumerate(zip(*parts, strict=True)):
+        matrix = attn.alpha[head] * torch.eye(tokens, dtype=x.dtype)
+        logits = query_h @ key_h.mT / query_h.shape[-1]**0.5
+        matrix = matrix + attn.beta[head] * logits.softmax(dim=-1)
+        if attn.gamma is not None:
+            matrix = matrix - attn.gamma[head] / tokens
+        heads.append(matrix @ x_h)
+    return torch.cat(heads, dim=-1)
+
+
+def written_out(block: nn.Module, x: Tensor) -> Tensor:
+    if isinstance(block, ParallelBlock):
+        x = block.norm(x)
+        return shaped(block.attn, x) + block.mlp(x)
+    y = shaped(block.attn, block.norm1(x))
+    return y + block.mlp(y)
+
+
+def compute_results(function: Callable, module: nn.Module, x: Tensor) -> list[Tensor]:
+    """Return the output of a function of tokens, and all gradients."""
+    module.zero_grad()
+    x = x.clone().requires_grad_()
+    out = function(x)
+    (out * out.detach().cos()).sum().backward()
+    return [out.detach(), x.grad, *(p.grad.clone() for p in module.parameters())]
+
+
+@pytest.mark.parametrize('centring', [False, True])
+@pytest.mark.parametrize('kind', [ParallelBlock, SequentialBlock])
+def test_blocks_match_paper(kind: type, centring: bool) -> None:
+    block = randomised(kind(WIDTH, HEADS, centring=centring).double())
+    x = torch.randn(2, TOKENS, WIDTH, dtype=torch.float64)
+    for a, b in zip(
+            compute_results(block, block, x),
+            compute_results(partial(written_out, block), block, x),
+            strict=True):
+        torch.testing.assert_close(a, b)
+    x = torch.randn(1, BLOCK + 10, WIDTH, dtype=torch.float64)
+    before = x.clone()
+    with torch.no_grad():  # the MLP runs in blocks of tokens
+        torch.testing.assert_close(block(x), written_out(block, x))
+    assert torch.equal(x, before)
+
+
+def test_plain_blocks_equal_timm() -> None:
+    ours = randomised(PlainBlock(WIDTH, HEADS).double())
+    theirs = Block(WIDTH, HEADS, qkv_bias=True, norm_layer=partial(nn.LayerNorm, eps=1e-6)).double()
+    merged = {name: value for name, value in ours.state_dict().items()
+              if name.split('.')[1] not in ('qk', 'v')}  # yapf: disable
+    for part in ('weight', 'bias'):
+        layers = [getattr(ours.attn.qk, part), getattr(ours.attn.v, part)]
+        merged[f'attn.qkv.{part}'] = torch.cat(layers)
+    theirs.load_state_dict(merged)
+    x = torch.randn(2, TOKENS, WIDTH, dtype=torch.float64)
+    for a, b in zip(
+            compute_results(ours, ours, x)[:2], compute_results(theirs, theirs, x)[:2],
+            strict=True):
+        torch.testing.assert_close(a, b)
+    for name in ('norm1', 'attn.proj', 'mlp.fc1', 'norm2'):
+        own, timms = (block.get_submodule(name).weight.grad for block in (ours, theirs))
+        torch.testing.assert_close(own, timms)
+
+
+@pytest.mark.parametrize('init, gains', [
+    ('dynamic', [(1, 0), (1 / 2, 1 / 2), (1 / 3, 2 / 3), (1 / 4, 3 / 4)]),
+    ('inverse_dynamic', [(0, 1), (1 / 2, 1 / 2), (2 / 3, 1 / 3), (3 / 4, 1 / 4)]),
+    ((0.5, 0.5), [(0.5, 0.5)] * 4),
+    ((1, 0), [(1, 0)] * 4),
+    ([0, 1], [(0, 1)] * 4),
 ])
-def test_compiled_once_for_all_blocks_and_sizes(block: str, training: bool) -> None:
-    torch._dynamo.reset()
-    counter = CompileCounterWithBackend('aot_eager')
-    plain, model = (build_vit(block).train(training) for _ in range(2))
-    model.compile(backend=counter, dynamic=True, fullgraph=True)
-    counts = set()
-    for size in ((80, 96), (112, 48)):
-        image = torch.randn(2, 3, *size)
-        with torch.set_grad_enabled(training):
-            check_all_rounding(model(image), plain(image), doubled(plain)(image.double()))
-        counts.add(counter.frame_count)
-    assert len(counts) == 1 and 0 not in counts
+@pytest.mark.parametrize('centring', [False, True])
+def test_initial_attention_follows_gains(init: Any, gains: list, centring: bool) -> None:
+    backbone = tiny(SimplifiedViT, init=init, centring=centring)
+    x = torch.randn(2, TOKENS, WIDTH)
+    for block, (alpha, beta) in zip(backbone.blocks, gains, strict=True):
+        assert torch.allclose(block.attn.alpha, torch.tensor(float(alpha)))
+        assert torch.allclose(block.attn.beta, torch.tensor(float(beta)))
+        expected = alpha * x + (0 if centring else beta * x.mean(dim=1, keepdim=True))
+        torch.testing.assert_close(block.attn(x), expected, rtol=1e-5, atol=1e-6)
+        keys = block.attn.qk.weight[WIDTH:]
+        assert keys.std().item() == pytest.approx(0.02, rel=0.2)
+
+
+def test_dynamic_init_is_default() -> None:
+    default, named = tiny(SimplifiedViT), tiny(SimplifiedViT, init='dynamic')
+    assert all(torch.equal(a, b) for a, b in zip(default.parameters(), named.parameters(),
+                                                 strict=True))  # yapf: disable
+
+
+@pytest.mark.parametrize('kind', [ParallelBlock, SequentialBlock])
+def test_stochastic_depth_keeps_attention(kind: type) -> None:
+    module = randomised(kind(WIDTH, HEADS, drop_path=0.5)).train()
+    x = torch.randn(64, 8, WIDTH)
+    with torch.no_grad():
+        norm = module.norm if kind is ParallelBlock else module.norm1
+        attended, out = module.attn(norm(x)), module(x)
+    kept = (out - attended).abs().amax(dim=(1, 2)) < 1e-6
+    assert 10 < kept.sum() < 54

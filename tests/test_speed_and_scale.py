@@ -16,12 +16,12 @@ from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 from torch import nn
 
-from colonnade.models.columnar_parts import parts_of_ours
 from colonnade.models.fusion import fuse
+from colonnade.models.fusion.full_model import find_columnar_modules
 from colonnade.settings.reading import read_config
 
 
-def test_a_fused_backbone_scores_the_same(shapes: Path, tmp_path: Path, run_tool: Callable) -> None:
+def test_fused_backbone_metrics(shapes: Path, tmp_path: Path, run_tool: Callable) -> None:
     head = 'sem_fpn'
     cfg = Config.fromfile(config(head))
     init_default_scope(cfg.default_scope)
@@ -35,12 +35,12 @@ def test_a_fused_backbone_scores_the_same(shapes: Path, tmp_path: Path, run_tool
     assert metrics[0]['aAcc'] == pytest.approx(metrics[1]['aAcc'], abs=0.1)
 
 
-def test_backbone_and_pyramid_are_what_is_compiled_and_fused() -> None:
+def test_compile_and_fuse() -> None:
     cfg = Config.fromfile(config('sem_fpn'))
     init_default_scope(cfg.default_scope)
     model = MODELS.build(cfg.model)
     keys = set(model.state_dict())
-    for part in parts_of_ours(model):
+    for part in find_columnar_modules(model):
         part.compile()
     compiled = {name for name, part in model.named_modules() if part._compiled_call_impl}
     blocks = {f'backbone.blocks.{index}' for index in range(len(model.backbone.blocks))}
@@ -48,28 +48,27 @@ def test_backbone_and_pyramid_are_what_is_compiled_and_fused() -> None:
     assert set(model.state_dict()) == keys
     fuse(model.eval())
     assert model.backbone.fused
-    with pytest.raises(ValueError, match='no backbone and no pyramid of colonnade'):
-        parts_of_ours(nn.Linear(2, 2))
+    with pytest.raises(ValueError, match='neither a backbone nor a pyramid of Colonnade'):
+        find_columnar_modules(nn.Linear(2, 2))
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize('amp', [['--amp'], ['--amp-dtype', 'bfloat16']])
 @pytest.mark.parametrize('head', LAYOUTS)
-def test_mixed_precision(head: str, amp: list[str], shapes: Path, tmp_path: Path) -> None:
+def test_mixed_precision_training(head: str, amp: list[str], shapes: Path, tmp_path: Path) -> None:
     log = run_python('tools/train.py', config(head), '--data-root', shapes / LAYOUTS[head],
                      '--work-dir', tmp_path, *amp, *SHORT)
     assert 'Iter(train) [2/2]' in log
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize('options', [[], ['--amp'], ['--fsdp'], ['--accumulate', '2']])
-def test_synchronised_norms_on_a_gpu(options: list[str], shapes: Path, tmp_path: Path) -> None:
-    """As the recipes train on several GPUs, with NCCL and checkpointed blocks; one will do."""
+@pytest.mark.parametrize('options', [[], ['--amp'], ['--fsdp'], ['--grad-accum', '2']])
+def test_sync_bn_on_gpu(options: list[str], shapes: Path, tmp_path: Path) -> None:
     data = ['--data-root', shapes / 'ade', '--work-dir', tmp_path, '--launcher', 'pytorch']
     launch = [*LAUNCH[:-1], 1]
     log = run_python(*launch, 'tools/train.py', config('sem_fpn'), *data, *options, *SHORT,
                      'sync_bn=torch', 'model.backbone.with_cp=True')
-    assert 'batch normalisation: synchronised over 1 processes' in log
+    assert 'batch norms are synchronized over 1 processes' in log
     assert re.search(r'Iter\(train\) \[(2/2|4/4)\]', log)
     run_python(*launch, 'tools/test.py', config('sem_fpn'),
                (tmp_path / 'last_checkpoint').read_text(), *data)
@@ -78,8 +77,7 @@ def test_synchronised_norms_on_a_gpu(options: list[str], shapes: Path, tmp_path:
 @pytest.mark.gpu
 @pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16, torch.float16])
 @every_class
-def test_maps_of_a_gpu(cls: type, dtype: torch.dtype) -> None:
-    """Maps and gradients are those of a CPU, to the precision."""
+def test_feature_maps_on_gpu(cls: type, dtype: torch.dtype) -> None:
     on_cpu = tiny(cls).train()
     on_gpu = copy.deepcopy(on_cpu).cuda()
     images = torch.rand(2, 3, 40, 56)
@@ -98,14 +96,10 @@ def test_maps_of_a_gpu(cls: type, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize('head, options', [
     ('sem_fpn', []),
     pytest.param('mask_rcnn', [], marks=pytest.mark.slow),
-    pytest.param('upernet', ['--fsdp', '--checkpoints', 'sharded'], marks=pytest.mark.slow),
+    pytest.param('upernet', ['--fsdp', '--checkpoint-format', 'sharded'], marks=pytest.mark.slow),
 ])
-def test_two_processes(head: str, options: list[str], shapes: Path, tmp_path: Path,
-                       run_tool: Callable) -> None:
-    """Two gloo processes train on, and evaluate, a half of the data each.
-
-    They start from a file that needs trust, and one process goes on with the images of both.
-    """
+def test_two_process_training(head: str, options: list[str], shapes: Path, tmp_path: Path,
+                              run_tool: Callable) -> None:
     data = ['--data-root', shapes / LAYOUTS[head], '--work-dir', tmp_path]
     state = MODELS.build(read_config(config(head)).model).state_dict()
     torch.save(dict(state_dict=state, made_by=Path('here')), tmp_path / 'start.pth')
@@ -121,7 +115,7 @@ def test_two_processes(head: str, options: list[str], shapes: Path, tmp_path: Pa
         *start,
         *SHORT,
         out=tmp_path)
-    dumped = tmp_path / config(head).name  # of the first run
+    dumped = tmp_path / config(head).name  # by the first run
     printed = run_two(
         'tools/test.py',
         dumped,
@@ -133,7 +127,7 @@ def test_two_processes(head: str, options: list[str], shapes: Path, tmp_path: Pa
         tmp_path / 'm.json',
         out=tmp_path)
 
-    assert 'batch normalisation: each process by itself' in log
+    assert 'batch norms are not synchronized between processes' in log
     assert re.search(r'Iter\(val\) \[2/2\]', log)  # four images
     metrics = json.loads((tmp_path / 'm.json').read_text())['metrics']
     assert set(METRICS[head]) <= set(metrics)
@@ -142,7 +136,7 @@ def test_two_processes(head: str, options: list[str], shapes: Path, tmp_path: Pa
     resumed = ['train', config(head), *data, '--resume', *SHORT[:1], 'train_cfg.max_iters=3']
     with pytest.raises(SystemExit) as stopped:
         run_tool(*resumed, 'train_dataloader.batch_size=2', *NO_WORKERS)
-    assert 'trained with 4 images an iteration' in str(stopped.value)
-    assert 'Go on with --cfg-options train_dataloader.batch_size=4' in str(stopped.value)
+    assert 'trained with 4 images per iteration' in str(stopped.value)
+    assert 'resume with --cfg-options train_dataloader.batch_size=4' in str(stopped.value)
     run_tool(*resumed, *SHORT[2:-1], 'train_dataloader.batch_size=4', *NO_WORKERS)
     assert 'Iter(train) [3/3]' in latest_log(tmp_path)

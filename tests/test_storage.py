@@ -1,4 +1,4 @@
-"""Data sets on object storage and in shards: the same losses and metrics as from folders."""
+"""Datasets on object storage and in shards: losses and metrics equal those from folders."""
 from __future__ import annotations
 
 import json
@@ -24,8 +24,7 @@ from mmengine.registry import DATASETS
 from colonnade.common.errors import UserError
 from colonnade.common.storage import FsspecBackend, exists, local_copy
 from colonnade.common.storage.shard_index import ShardIndex
-from colonnade.datasets.shards.dataset_sharding import ShardOptions, make_shards
-from colonnade.datasets.shards.shard_verification import verify_shards
+from colonnade.datasets.shards.dataset_sharding import ShardOptions, make_shards, verify_shards
 from colonnade.datasets.shards.shard_writer import ShardWriter
 from colonnade.engine.work_dir.metrics_table import MetricsTable
 from colonnade.settings.dataset_paths import check_dataset, find_datasets, redirect_data_root
@@ -34,7 +33,7 @@ from colonnade.settings.reading import LaunchOptions, load_config
 
 @pytest.fixture(scope='module')
 def shards(shapes: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Shards of both layouts, several of each."""
+    """Several shards of both datasets."""
     out = tmp_path_factory.mktemp('shards')
     for head in ('mask_rcnn', 'sem_fpn'):
         make_shards(
@@ -48,13 +47,13 @@ def shards(shapes: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope='module')
 def bucket(shapes: Path, shards: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The URL of a bucket with folders and shards, on a server of S3's protocol."""
+    """URL of a bucket with folders and shards on a mock S3 server."""
     from moto.server import ThreadedMotoServer
     logging.getLogger('werkzeug').setLevel(logging.ERROR)
     server = ThreadedMotoServer('127.0.0.1', 0, verbose=False)
     server.start()
     endpoint = 'http://{}:{}'.format(*server.get_host_and_port())
-    httpx.post(f'{endpoint}/moto-api/reset', timeout=60)  # what a server of this process had before
+    httpx.post(f'{endpoint}/moto-api/reset', timeout=60)  # state of a previous server
     with pytest.MonkeyPatch.context() as patch:
         settings = dict(
             AWS_ENDPOINT_URL=endpoint,
@@ -74,8 +73,8 @@ def bucket(shapes: Path, shards: Path, tmp_path_factory: pytest.TempPathFactory)
         files.clear_instance_cache()
 
 
-def samples(head: str, root: str | Path) -> list[tuple[Any, ...]]:
-    """Pixels and annotations of the test images, as a model gets them."""
+def load_samples(head: str, root: str | Path) -> list[tuple[Any, ...]]:
+    """Return the pixels and annotations of the test images as model inputs."""
     cfg = load_config(LaunchOptions(config(head), data_root=root))
     (_, settings), = find_datasets(cfg, ('test_dataloader', ))
     data = DATASETS.build(settings)
@@ -88,12 +87,12 @@ def samples(head: str, root: str | Path) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize('head', ['mask_rcnn', pytest.param('sem_fpn', marks=pytest.mark.slow)])
-def test_samples_are_those_of_folders(head: str, shapes: Path, shards: Path, bucket: str) -> None:
+def test_samples_equal_folders(head: str, shapes: Path, shards: Path, bucket: str) -> None:
     layout = LAYOUTS[head]
-    expected = samples(head, shapes / layout)
+    expected = load_samples(head, shapes / layout)
     assert len(expected) == 4
     for root in (shards / layout, f'{bucket}/shapes/{layout}', f'{bucket}/shards/{layout}'):
-        assert samples(head, root) == expected, root
+        assert load_samples(head, root) == expected, root
 
 
 @pytest.mark.parametrize('head, where', [
@@ -102,9 +101,9 @@ def test_samples_are_those_of_folders(head: str, shapes: Path, shards: Path, buc
     pytest.param('sem_fpn', 's3', marks=pytest.mark.slow),
     pytest.param('mask_rcnn', 's3', marks=pytest.mark.slow),
 ])
-def test_runs_are_those_of_folders(head: str, where: str, shapes: Path, shards: Path, bucket: str,
-                                   tmp_path: Path, run_tool: Callable) -> None:
-    """Losses of two iterations and metrics, with the same seed."""
+def test_runs_equal_folders(head: str, where: str, shapes: Path, shards: Path, bucket: str,
+                            tmp_path: Path, run_tool: Callable) -> None:
+    """Losses of two iterations and metrics are equal with the same seed."""
     layout = LAYOUTS[head]
     root = {'shards': shards / layout, 's3': f'{bucket}/shapes/{layout}',
             's3 shards': f'{bucket}/shards/{layout}'}[where]  # yapf: disable
@@ -129,14 +128,14 @@ def test_runs_are_those_of_folders(head: str, where: str, shapes: Path, shards: 
 
 
 def authenticate(number: int) -> None:
-    """Let the server take so many requests before it asks for credentials that it knows."""
+    """Make the server accept this many requests before it requires known credentials."""
     url = f'{os.environ["AWS_ENDPOINT_URL"]}/moto-api/reset-auth'
     headers = {'Content-Type': 'text/plain'}
     urllib.request.urlopen(
         urllib.request.Request(url, str(number).encode(), headers, method='POST')).close()
 
 
-def test_what_goes_wrong_names_the_url(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_name_the_url(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
     cfg = Config.fromfile(config('sem_fpn'))
     with pytest.raises(FileNotFoundError, match='--data-root s3://bucket/none does not exist'):
         redirect_data_root(cfg, f'{bucket}/none')
@@ -147,7 +146,7 @@ def test_what_goes_wrong_names_the_url(bucket: str, monkeypatch: pytest.MonkeyPa
         get(f'{bucket}/a.jpg')
     with pytest.raises(ValueError, match="gs://b/a cannot be read, .*: pip install 'gcsfs'"):
         get('gs://b/a')
-    with pytest.raises(ValueError, match='nothing reads x://; known are .*s3://'):
+    with pytest.raises(ValueError, match='unknown protocol x://, expected one of .*s3://'):
         exists('x://b/a')
     authenticate(0)
     try:
@@ -162,8 +161,7 @@ def test_what_goes_wrong_names_the_url(bucket: str, monkeypatch: pytest.MonkeyPa
     fsspec.filesystem('s3').clear_instance_cache()
 
 
-def test_settings_of_a_data_set(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """``backend_args`` go to fsspec."""
+def test_backend_args_are_passed_to_fsspec(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
     endpoint = os.environ['AWS_ENDPOINT_URL']
     monkeypatch.setenv('AWS_ENDPOINT_URL', 'http://127.0.0.1:1')
     path = f'{bucket}/shapes/coco/annotations/instances_val2017.json'
@@ -172,7 +170,7 @@ def test_settings_of_a_data_set(bucket: str, monkeypatch: pytest.MonkeyPatch) ->
     assert len(json.loads(get(path, settings))['images']) == 4
 
 
-def test_a_copy_is_kept_until_the_file_changes(bucket: str) -> None:
+def test_copy_is_cached_until_file_changes(bucket: str) -> None:
     url = f'{bucket}/note.txt'
     backend = FsspecBackend()
     found = []
@@ -198,11 +196,11 @@ def test_webdataset_reads_shards(shards: Path) -> None:
         path=f'{found[0]["__key__"]}.jpg', labels=found[0]['json']['labels'])
 
 
-def test_shards_are_made_whole_or_not_at_all(shapes: Path, shards: Path, tmp_path: Path) -> None:
+def test_failed_sharding_leaves_no_files(shapes: Path, shards: Path, tmp_path: Path) -> None:
     options = ShardOptions(config=config('mask_rcnn'), data_root=shapes / 'coco', out='')
-    with pytest.raises(UserError, match='exists: name another folder'):
+    with pytest.raises(UserError, match='exists'):
         make_shards(replace(options, out=shards / 'coco'))
-    with pytest.raises(ValueError, match='shards are written to a folder on this machine'):
+    with pytest.raises(ValueError, match='is not a local folder'):
         make_shards(replace(options, out='s3://bucket/new'))
     with pytest.raises(ValueError, match='--shard-size must be positive, got 0'):
         make_shards(replace(options, out=tmp_path / 'new', shard_size=0))
@@ -213,7 +211,7 @@ def test_shards_are_made_whole_or_not_at_all(shapes: Path, shards: Path, tmp_pat
     assert [path.name for path in tmp_path.iterdir()] == ['coco']
 
 
-def test_damage_is_found(shards: Path, tmp_path: Path) -> None:
+def test_damage_is_detected(shards: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(shards / 'coco', tmp_path / 'coco')
     assert verify_shards(str(folder))['samples'] == 16
     name = ShardIndex(str(folder)).find('train2017/000000.jpg')
@@ -224,20 +222,20 @@ def test_damage_is_found(shards: Path, tmp_path: Path) -> None:
     with pytest.raises(OSError, match=f'{name.shard} is damaged: train2017/000000.jpg is not'):
         get(f'shards://{folder}/train2017/000000.jpg')
     (folder / 'annotations/instances_val2017.json').unlink()
-    with pytest.raises(ValueError, match='(?s)000.tar is not what was written.*2017.json is missi'):
+    with pytest.raises(ValueError, match='(?s)000.tar is damaged.*2017.json is missi'):
         verify_shards(str(folder))
-    with pytest.raises(FileNotFoundError, match='neither in the 16 files of the shards nor beside'):
+    with pytest.raises(FileNotFoundError, match='neither in the 16 files of the shards nor next'):
         get(f'shards://{folder}/train2017/other.jpg')
     (folder / 'shards.json').write_text('{}')
-    with pytest.raises(ValueError, match='no index of shards of format 1'):
+    with pytest.raises(ValueError, match='not an index of shards of format 1'):
         ShardIndex(str(folder))
     with pytest.raises(FileNotFoundError, match='neither it nor a folder above has shards'):
         get(f'shards://{tmp_path}/a.jpg')
 
 
-def test_names_with_dots_and_of_two_folders(tmp_path: Path) -> None:
-    """Dots begin suffixes in WebDataset, where a name is of one sample."""
-    writer = ShardWriter(tmp_path, most=10**6)
+def test_sample_keys_are_unique(tmp_path: Path) -> None:
+    """In WebDataset, a dot starts the suffix, and a name belongs to one sample."""
+    writer = ShardWriter(tmp_path, max_bytes=10**6)
     writer.start('train')
     for path in ('a.b.jpg', 'a.c.jpg', 'a_b.jpg', 'd/a.b.jpg'):
         writer.add(path.removesuffix('.jpg'), {'jpg': (path, path.encode())}, {})

@@ -1,4 +1,4 @@
-"""The command line on drawn shapes: train, resume, test, and what it says to wrong input."""
+"""Commands on synthetic shapes: train, resume, test, and messages for wrong input."""
 from __future__ import annotations
 
 import json
@@ -27,7 +27,7 @@ from colonnade.settings.reading import LaunchOptions, load_config, read_config
 
 def test_train_resume_test(shapes: Path, tmp_path: Path, run_tool: Callable,
                            capsys: pytest.CaptureFixture[str]) -> None:
-    """A detector; tests/test_families.py has the other heads and backbones."""
+    """This is a detector; tests/test_families.py has other heads and backbones."""
     head = 'mask_rcnn'
     data = ['--data-root', shapes / LAYOUTS[head], '--work-dir', tmp_path]
     run_tool('train', config(head), *data, *SHORT, *NO_WORKERS)
@@ -54,9 +54,8 @@ def test_train_resume_test(shapes: Path, tmp_path: Path, run_tool: Callable,
     pytest.param('mask_rcnn', 'mmdet', marks=pytest.mark.slow),
     ('upernet', 'mmseg'),
 ])
-def test_under_the_librarys_own_tools(head: str, package: str, shapes: Path,
-                                      tmp_path: Path) -> None:
-    """It has no --data-root: an environment variable says where the data are."""
+def test_tools_of_the_libraries(head: str, package: str, shapes: Path, tmp_path: Path) -> None:
+    """They have no --data-root: an environment variable sets it."""
     tools = Path(find_spec(package).origin).parent / '.mim/tools'
     work_dir = ['--work-dir', tmp_path]
     train = [tools / 'train.py', config(head), *work_dir, *SHORT, *NO_WORKERS]
@@ -69,14 +68,14 @@ def test_under_the_librarys_own_tools(head: str, package: str, shapes: Path,
 
 
 @pytest.mark.parametrize('changes', [dict(_delete_=True, max_per_img=100), None])
-def test_detectors_that_suppress_nothing_have_no_tta(changes: dict | None) -> None:
+def test_tta_requires_nms(changes: dict | None) -> None:
     cfg = read_config(config('mask_rcnn'))
     cfg.merge_from_dict({'model.test_cfg': changes})
     with pytest.raises(ValueError, match='--tta .* model.test_cfg has no nms'):
         augment_tests(cfg)
 
 
-def test_an_earlier_run_is_not_trained_over(tmp_path: Path) -> None:
+def test_earlier_run_is_not_overwritten(tmp_path: Path) -> None:
     cfg = Config(dict(work_dir=str(tmp_path), resume=False))
     set_resume(cfg, None)
     (tmp_path / 'best_mIoU_iter_2.pth').touch()
@@ -86,14 +85,14 @@ def test_an_earlier_run_is_not_trained_over(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=f'{tmp_path} has checkpoints of an earlier run'):
         set_resume(cfg, None)
     with pytest.raises(
-            FileNotFoundError, match='last_checkpoint names .*/iter_2.pth, which is not'):
+            FileNotFoundError, match='last_checkpoint names .*/iter_2.pth, which does not'):
         set_resume(cfg, 'auto')
     (tmp_path / 'iter_2.pth').touch()
     set_resume(cfg, 'auto')
     assert cfg.resume
 
 
-def test_a_model_to_start_from_is_for_the_first_start(tmp_path: Path) -> None:
+def test_load_from_applies_to_the_first_start(tmp_path: Path) -> None:
     work_dir, file = str(tmp_path / 'run'), tmp_path / 'model.pth'
     cfg = Config(dict(work_dir=work_dir, resume=False, load_from='of the config'))
     set_start(cfg, 'auto', None, new_classes=True)
@@ -109,7 +108,7 @@ def test_a_model_to_start_from_is_for_the_first_start(tmp_path: Path) -> None:
     assert cfg.resume and cfg.load_from is None
 
 
-def test_data_root_moves_every_data_set_and_evaluator(shapes: Path) -> None:
+def test_data_root_of_all_datasets_and_evaluators(shapes: Path) -> None:
     for head, layout in LAYOUTS.items():
         cfg = load_config(LaunchOptions(config(head), data_root=shapes / layout))
         roots = {name: dataset.data_root for name, dataset in find_datasets(cfg)}
@@ -122,7 +121,7 @@ def test_data_root_moves_every_data_set_and_evaluator(shapes: Path) -> None:
             assert cfg.val_evaluator.ann_file == cfg.test_evaluator.ann_file == annotations
 
 
-def test_data_root_reaches_into_wrappers(tmp_path: Path) -> None:
+def test_data_root_of_wrapped_datasets(tmp_path: Path) -> None:
     inner = dict(type='CocoDataset', data_root='data/coco/', ann_file='a.json')
     both = dict(type='ConcatDataset', datasets=[dict(type='RepeatDataset', dataset=inner), inner])
     cfg = Config(
@@ -136,8 +135,7 @@ def test_data_root_reaches_into_wrappers(tmp_path: Path) -> None:
         check_dataset(cfg, ('train_dataloader', ))
 
 
-def test_a_model_that_detects_nothing_has_an_map_of_zero(shapes: Path, tmp_path: Path,
-                                                         run_tool: Callable) -> None:
+def test_map_without_detections(shapes: Path, tmp_path: Path, run_tool: Callable) -> None:
     cfg = Config.fromfile(config('mask_rcnn'))
     init_default_scope(cfg.default_scope)
     torch.save(dict(state_dict=MODELS.build(cfg.model).state_dict()), tmp_path / 'random.pth')
@@ -152,32 +150,31 @@ def test_a_model_that_detects_nothing_has_an_map_of_zero(shapes: Path, tmp_path:
     }
 
 
-def test_a_checkpoint_of_another_model_is_refused(shapes: Path, tmp_path: Path,
-                                                  run_tool: Callable) -> None:
+def test_checkpoint_of_another_model(shapes: Path, tmp_path: Path, run_tool: Callable) -> None:
     cfg = Config.fromfile(config('upernet'))
     init_default_scope(cfg.default_scope)
     torch.save(dict(state_dict=MODELS.build(cfg.model).state_dict()), tmp_path / 'other.pth')
     with pytest.raises(SystemExit) as stopped:
         run_tool('test', config('sem_fpn'), tmp_path / 'other.pth', '--data-root', shapes / 'ade',
                  '--work-dir', tmp_path)
-    said = str(stopped.value)
-    assert f'{tmp_path}/other.pth (whole model, ours) does not fit' in said
-    assert 'missing: neck.fpn.lateral_convs.0.conv.weight' in said
-    assert 'decode_head.psp_modules.0.1.conv.weight' in said
+    output = str(stopped.value)
+    assert f'{tmp_path}/other.pth (whole model, ours) does not fit' in output
+    assert 'missing: neck.fpn.lateral_convs.0.conv.weight' in output
+    assert 'decode_head.psp_modules.0.1.conv.weight' in output
 
 
 @pytest.mark.parametrize('tool, arguments, message', [
     ('train', ['no.py'], 'train: no config file no.py'),
     ('train', ['{config}'], 'instances_train2017.json (train_dataloader.dataset)'),
-    ('train', ['{config}', '--data-root', '/nowhere'], '--data-root /nowhere is no folder'),
-    ('train', ['{config}', '--work-dir', '{config}'], 'slim_shapes.py is no folder'),
+    ('train', ['{config}', '--data-root', '/nowhere'], '--data-root /nowhere is not a directory'),
+    ('train', ['{config}', '--work-dir', '{config}'], 'slim_shapes.py is not a directory'),
     ('train', [str(ROOT / 'configs/sem_fpn')], 'sem_fpn: it is a folder, name a config in it'),
     ('train', [
         '{config}', '--data-root', '{data}', '--cfg-options',
         'model.backbone.init_cfg.checkpoint=a.pth'
     ], "init_cfg has a checkpoint and no type: init_cfg.type must be 'Pretrained'"),
     ('train', ['{config}', '--data-root', '{data}', '--resume', 'no.pth'
-               ], '--resume: no checkpoint no.pth'),
+               ], '--resume: no.pth does not exist'),
     ('test', ['{config}', 'no.pth', '--data-root', '{data}'], 'test: no weights file no.pth'),
     ('test', ['{config}', '{config}'], 'instances_val2017.json (test_dataloader.dataset)'),
     ('test', [
@@ -187,10 +184,10 @@ def test_a_checkpoint_of_another_model_is_refused(shapes: Path, tmp_path: Path,
     ('train', ['{config}', '--data-root', '{data}', '--work-dir', '{config}/run'
                ], 'Not a directory'),
     ('train', ['{config}', '--data-root', '{data}', '--fsdp'], '--fsdp needs a launcher'),
-    ('train', ['{config}', '--data-root', '{data}', '--checkpoints', 'sharded'
-               ], '--checkpoints sharded needs --fsdp'),
-    ('make_shapes', ['{data}'], '{data} exists: name another folder'),
-    ('make_shapes', ['{data}/new', '--num-val', '0'], 'at least one image in each set'),
+    ('train', ['{config}', '--data-root', '{data}', '--checkpoint-format', 'sharded'
+               ], '--checkpoint-format sharded needs --fsdp'),
+    ('make_shapes', ['{data}'], '{data} already exists: choose another folder'),
+    ('make_shapes', ['{data}/new', '--num-val', '0'], 'each split must have at least one image'),
 ])
 def test_wrong_input_is_named(tool: str, arguments: list[str], message: str, shapes: Path,
                               run_tool: Callable, capsys: pytest.CaptureFixture[str]) -> None:
@@ -201,8 +198,8 @@ def test_wrong_input_is_named(tool: str, arguments: list[str], message: str, sha
 
 
 @pytest.mark.parametrize('head, options', [('mask_rcnn', []), ('sem_fpn', ['--fuse'])])
-def test_several_scales_and_flips(head: str, options: list[str], shapes: Path, tmp_path: Path,
-                                  run_tool: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tta_scales_and_flips(head: str, options: list[str], shapes: Path, tmp_path: Path,
+                              run_tool: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
     cfg = Config.fromfile(config(head))
     init_default_scope(cfg.default_scope)
     model = MODELS.build(cfg.model)
@@ -221,8 +218,8 @@ def test_several_scales_and_flips(head: str, options: list[str], shapes: Path, t
         assert torch.equal(plain.flip(3), flipped)
 
 
-def test_views_of_an_object_are_merged() -> None:
-    """An object found in both views counts once, with the better view's mask; others stay."""
+def test_tta_merges_views() -> None:
+    """An object in both views counts once, with the mask of the better view."""
     init_default_scope('mmdet')
     masks = torch.zeros(3, 10, 20, dtype=torch.bool)
     masks[0, 2:6, 1:5], masks[1, 2:6, 1:6], masks[2, 6:9, 12:18] = True, True, True
@@ -230,37 +227,37 @@ def test_views_of_an_object_are_merged() -> None:
     scores = torch.tensor([0.6, 0.9, 0.7])
     flipped = boxes[:, [2, 1, 0, 3]] * torch.tensor([-1., 1, -1, 1]) + torch.tensor([20., 0, 20, 0])
 
-    def view(flip: bool, which: list[int]) -> DetDataSample:
+    def build_view(flip: bool, indices: list[int]) -> DetDataSample:
         sample = DetDataSample(
             metainfo=dict(ori_shape=(10, 20), flip=flip, flip_direction='horizontal'))
         sample.pred_instances = InstanceData(
-            bboxes=(flipped if flip else boxes)[which],
-            masks=(masks.flip(-1) if flip else masks)[which],
-            scores=scores[which],
-            labels=torch.zeros(len(which), dtype=torch.long))
+            bboxes=(flipped if flip else boxes)[indices],
+            masks=(masks.flip(-1) if flip else masks)[indices],
+            scores=scores[indices],
+            labels=torch.zeros(len(indices), dtype=torch.long))
         return sample
 
     class Detector(nn.Module):
-        """Finds what it is given."""
+        """Detector that returns its inputs."""
 
         def test_step(self, data: dict[str, list[DetDataSample]]) -> list[DetDataSample]:
-            """A sample an image."""
             return data['data_samples']
 
     model = InstanceTTAModel(
         module=Detector(), tta_cfg=dict(nms=dict(type='nms', iou_threshold=0.5), max_per_img=9))
-    views = [[view(False, [0])], [view(True, [1, 2])], [view(True, [])]]
+    views = [[build_view(False, [0])], [build_view(True, [1, 2])], [build_view(True, [])]]
     (merged, ) = model.test_step(dict(data_samples=views))
     assert torch.equal(merged.pred_instances.scores, scores[[1, 2]])
     assert torch.equal(merged.pred_instances.bboxes, boxes[[1, 2]])
     assert torch.equal(merged.pred_instances.masks, masks[[1, 2]])
 
-    (merged, ) = model.test_step(dict(data_samples=[[view(True, [])], [view(False, [])]]))
+    (merged, ) = model.test_step(
+        dict(data_samples=[[build_view(True, [])], [build_view(False, [])]]))
     assert merged.pred_instances.masks.shape == (0, 10, 20)
 
 
-def test_users_own_config(shapes: Path, tmp_path: Path, run_tool: Callable) -> None:
-    """Backbone and neck in a config that inherits nothing of ours but the data."""
+def test_custom_config(shapes: Path, tmp_path: Path, run_tool: Callable) -> None:
+    """Backbone and neck in a config that only inherits the dataset."""
     (tmp_path / 'own.py').write_text(f"""
 _base_ = '{ROOT}/configs/_base_/sem_fpn_slim_shapes.py'
 custom_imports = dict(imports=['colonnade.backbones', 'colonnade.necks'])

@@ -1,4 +1,4 @@
-"""A backbone that is registered, and nothing else, is found by weights, tools and configs."""
+"""Minimal third-party backbone in weights, tools and configs."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -33,7 +33,7 @@ def config(tmp_path: Path) -> Path:
     return path
 
 
-def test_benchmark_finds_it() -> None:
+def test_benchmark_finds_toy() -> None:
     backbone = build_backbone('Toy:tiny')
     theirs = backbone.timm_module(64).eval()
     theirs.load_state_dict({**theirs.state_dict(), **backbone.state_dict()})
@@ -45,8 +45,7 @@ def test_benchmark_finds_it() -> None:
 
 
 @torch.no_grad()
-def test_blocks_need_two_methods_to_be_fused() -> None:
-    """Which of their layers can be packed, they need not say."""
+def test_fusible_blocks_need_two_methods() -> None:
     backbone, image = tiny(Toy).eval(), torch.randn(1, 3, 32, 32)
     expected = backbone(image)
     with pytest.raises(FusedError, match=r'Toy cannot be fused: its blocks have no fuse\(\)'):
@@ -57,17 +56,17 @@ def test_blocks_need_two_methods_to_be_fused() -> None:
     torch.testing.assert_close(backbone.fuse()(image), expected)
 
 
-def test_complexity_finds_it(config: Path, run_tool: Callable,
-                             capsys: pytest.CaptureFixture[str]) -> None:
+def test_complexity_counts_toy(config: Path, run_tool: Callable,
+                               capsys: pytest.CaptureFixture[str]) -> None:
     run_tool('complexity', config, '--size', 64, 64)
     parameters = sum(p.numel() for p in tiny(Toy, dict(embed_dim=32, depth=4, patch_size=16))
                      .parameters()) / 1e6  # yapf: disable
-    assert f'backbone                    {parameters:10.3f} M' in capsys.readouterr().out
+    assert f'{"backbone":24} {parameters:10.3f} M' in capsys.readouterr().out
 
 
-def test_its_weights_are_converted_and_train(config: Path, shapes: Path, tmp_path: Path,
-                                             run_tool: Callable,
-                                             capsys: pytest.CaptureFixture[str]) -> None:
+def test_toy_weights_convert_and_train(config: Path, shapes: Path, tmp_path: Path,
+                                       run_tool: Callable,
+                                       capsys: pytest.CaptureFixture[str]) -> None:
     backbone = tiny(Toy, dict(embed_dim=32, depth=4, patch_size=16))
     published = {**backbone.timm_module(64, 5).state_dict(), **backbone.state_dict()}
     torch.save(published, tmp_path / 'timms.pth')
@@ -84,7 +83,7 @@ def test_its_weights_are_converted_and_train(config: Path, shapes: Path, tmp_pat
     assert {f'backbone.{key}' for key in backbone.state_dict()} <= trained.keys()
 
 
-def test_a_file_of_another_size_is_described(tmp_path: Path) -> None:
+def test_describes_file_of_other_size(tmp_path: Path) -> None:
     state = tiny(Toy).state_dict()
     with pytest.raises(ValueError, match='1 of another shape: patch_embed.proj.bias'):
         tiny(Toy).load_state_dict({**state, 'patch_embed.proj.bias': torch.zeros(3)})

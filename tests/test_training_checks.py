@@ -1,4 +1,4 @@
-"""What is said before training: classes that differ, nothing to learn from, shared images."""
+"""Checks before training: different classes, unusable training sets, shared images."""
 from __future__ import annotations
 
 import json
@@ -18,13 +18,13 @@ from mmengine.dataset import Compose
 from PIL import Image
 from torch.utils.data import ChainDataset, Dataset
 
-from colonnade.datasets.path_checks import image_paths
-from colonnade.datasets.training_checks import shared_images, takes_polygons_alone
-from colonnade.datasets.validation.label_map_files import label_problems
+from colonnade.datasets.path_checks import iter_image_paths
+from colonnade.datasets.training_checks import find_shared_images, loads_only_polygons
+from colonnade.datasets.validation.label_map_files import find_unknown_labels
 from colonnade.datasets.validation.preflight import run_preflight_checks
-from colonnade.settings.checks.all_checks import check_config, findings
+from colonnade.settings.checks.all_checks import check_config, find_problems
 from colonnade.settings.dataset_paths import redirect_data_root
-from colonnade.settings.findings import errors_of
+from colonnade.settings.findings import get_errors
 from colonnade.settings.reading import prepare_library, read_config
 
 WITHOUT_OUR_BACKBONE = dict(type='ResNet', depth=18)
@@ -38,7 +38,7 @@ def data(shapes: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def train(run_tool: Callable, data: Path, tmp_path: Path) -> Callable[..., None]:
-    """Train a head of ours on the copy for two iterations, without evaluating all images."""
+    """Train a shipped config on the copy for two iterations, without evaluating all images."""
 
     def run(head: str, *options: str) -> None:
         run_tool('train', config(head), '--data-root', data / LAYOUTS[head], '--work-dir',
@@ -58,7 +58,7 @@ def change(file: Path, **changes: Any) -> dict[str, Any]:
 
 
 def wrapped(dataset: dict[str, Any], kind: str) -> dict[str, Any]:
-    """A data set within one that repeats, joins or mixes it."""
+    """Return a dataset within one that repeats, joins or mixes it."""
     if kind == 'ConcatDataset':
         return dict(type=kind, datasets=[dataset, dataset])
     more = dict(RepeatDataset=dict(times=2), MultiImageMixDataset=dict(pipeline=[]))
@@ -67,8 +67,7 @@ def wrapped(dataset: dict[str, Any], kind: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize('kind', ['', 'RepeatDataset', 'ConcatDataset', 'MultiImageMixDataset'])
 @pytest.mark.parametrize('key', ['train_dataloader', 'val_dataloader'])
-def test_classes_that_the_file_lacks_are_named(kind: str, key: str, data: Path) -> None:
-    """On any backbone, and before an image is read."""
+def test_classes_missing_in_file(kind: str, key: str, data: Path) -> None:
     file = data / 'coco/annotations/instances_train2017.json'
     if key == 'val_dataloader':
         file = file.with_name('instances_val2017.json')
@@ -86,11 +85,11 @@ def test_classes_that_the_file_lacks_are_named(kind: str, key: str, data: Path) 
 
 
 @pytest.mark.parametrize('reduce, says', [
-    (True, 'has label 8, and the config has 4 classes .background, disc, square, triangle., which '
-     'are labels 0 to 3, after reduce_zero_label took 1 from each'),
-    (False, 'has label 4, and the config has 4 classes .*, which are labels 0 to 3'),
+    (True, 'has label 8, but the config has 4 classes .background, disc, square, triangle., which '
+     'are labels 0 to 3, after reduce_zero_label has subtracted 1'),
+    (False, 'has label 4, but the config has 4 classes .*, which are labels 0 to 3'),
 ])
-def test_labels_beyond_the_classes_are_named(reduce: bool, says: str, data: Path) -> None:
+def test_labels_out_of_range(reduce: bool, says: str, data: Path) -> None:
     for path in sorted((data / 'ade/annotations/training').iterdir())[3:]:
         labels = np.array(Image.open(path))
         labels[:4] = 9
@@ -98,22 +97,22 @@ def test_labels_beyond_the_classes_are_named(reduce: bool, says: str, data: Path
     cfg = read_config(config('sem_fpn'))
     redirect_data_root(cfg, data / 'ade')
     cfg.train_dataloader.dataset.reduce_zero_label = reduce
-    found = findings(cfg, ('train_dataloader', ), [label_problems])
+    found = find_problems(cfg, ('train_dataloader', ), [find_unknown_labels])
     assert re.search(rf'train_dataloader.dataset: {path.parent}/\S+ {says}', str(found[0]))
     with pytest.raises(ValueError, match=says):
         run_preflight_checks(cfg, skip=False)
     check_config(cfg, ('val_dataloader', ))
     if reduce:
         cfg.model.decode_head.ignore_index = 8
-        assert not errors_of(findings(cfg, ('train_dataloader', ), [label_problems]))
+        assert not get_errors(find_problems(cfg, ('train_dataloader', ), [find_unknown_labels]))
 
 
-def test_label_maps_that_cannot_be_read_are_named(data: Path) -> None:
+def test_unreadable_label_maps(data: Path) -> None:
     path = min((data / 'ade/annotations/training').iterdir())
     path.write_bytes(path.read_bytes()[:30])
     cfg = read_config(config('sem_fpn'))
     redirect_data_root(cfg, data / 'ade')
-    with pytest.raises(ValueError, match=f'{path} is cut off or damaged'):
+    with pytest.raises(ValueError, match=f'{path} is truncated or damaged'):
         run_preflight_checks(cfg, skip=False)
 
 
@@ -123,13 +122,12 @@ def test_label_maps_that_cannot_be_read_are_named(data: Path) -> None:
     (dict(ignore=1), ['train_dataloader.dataset.filter_cfg=None'], r'\(\d+ to be ignored\)'),
     (dict(area=0), [], r'\(\d+ without area in the image\)'),
     ({}, ['train_dataloader.dataset.pipeline.1.poly2mask=False'
-          ], r'\(43 RLEs, and the pipeline says poly2mask=False\)'),
+          ], r'\(43 RLEs, though the pipeline has poly2mask=False\)'),
     ({}, ['train_dataloader.dataset.filter_cfg.min_size=65'
           ], '12 images are smaller than filter_cfg.min_size 65'),
 ])
-def test_nothing_to_learn_from_is_said_with_numbers(changes: dict[str, Any], options: list[str],
-                                                    says: str, data: Path, train: Callable,
-                                                    tmp_path: Path) -> None:
+def test_training_set_without_usable_images(changes: dict[str, Any], options: list[str], says: str,
+                                            data: Path, train: Callable, tmp_path: Path) -> None:
     file = data / 'coco/annotations/instances_train2017.json'
     content = change(file, **changes)
     number = len(content['annotations'])
@@ -142,7 +140,7 @@ def test_nothing_to_learn_from_is_said_with_numbers(changes: dict[str, Any], opt
 
 
 class OwnLoader(LoadAnnotations):
-    """As one that makes polygons of RLEs."""
+    """A transform that converts RLEs to polygons."""
 
 
 @pytest.mark.parametrize('steps, expected', [
@@ -154,9 +152,9 @@ class OwnLoader(LoadAnnotations):
     ([dict(type=OwnLoader),
       dict(type=LoadAnnotations, with_mask=True, poly2mask=False)], False),
 ])
-def test_what_loads_polygons_alone(steps: list[dict[str, Any]], expected: bool) -> None:
-    assert takes_polygons_alone(steps) == expected
-    assert takes_polygons_alone(Compose(steps).transforms) == expected
+def test_polygon_pipelines(steps: list[dict[str, Any]], expected: bool) -> None:
+    assert loads_only_polygons(steps) == expected
+    assert loads_only_polygons(Compose(steps).transforms) == expected
 
 
 OWN_FILES = """
@@ -172,16 +170,16 @@ class SeveralFiles(CocoDataset):
         self.ann_file = [f'{self.data_root}/{file}' for file in self.files]
 
     def load_data_list(self):
-        whole, files = [], self.ann_file
+        entries, files = [], self.ann_file
         for self.ann_file in files:
-            whole += super().load_data_list()
+            entries += super().load_data_list()
         self.ann_file = files
-        return whole
+        return entries
 """
 
 
-def test_own_data_sets_read_several_files(data: Path, tmp_path: Path, run_tool: Callable,
-                                          monkeypatch: pytest.MonkeyPatch) -> None:
+def test_custom_datasets_with_several_files(data: Path, tmp_path: Path, run_tool: Callable,
+                                            monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / 'several_files.py').write_text(OWN_FILES)
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / 'own.py').write_text(f"""
@@ -196,12 +194,12 @@ train_dataloader = dict(dataset=dict(
     assert 'Iter(train) [2/2]' in latest_log(tmp_path / 'run')
 
 
-def test_a_folder_without_such_images_is_named(data: Path, train: Callable) -> None:
+def test_folder_without_images(data: Path, train: Callable) -> None:
     with pytest.raises(SystemExit, match=f'no images that end in .tif in {data}/ade/images/train'):
         train('sem_fpn', 'train_dataloader.dataset.img_suffix=.tif')
 
 
-def test_images_of_both_sets_are_warned_of(data: Path, train: Callable, tmp_path: Path) -> None:
+def test_shared_images_warn(data: Path, train: Callable, tmp_path: Path) -> None:
     first, *_, last = sorted((data / 'ade/images/training').iterdir())
     here = data / 'ade/images/validation'
     shutil.copy(first, here / first.name)
@@ -212,38 +210,37 @@ def test_images_of_both_sets_are_warned_of(data: Path, train: Callable, tmp_path
     lines = [line for line in latest_log(tmp_path / 'run').splitlines() if 'trained on too' in line]
     assert len(lines) == 1 and 'WARNING' in lines[0]
     assert lines[0].endswith(f'are: {here / first.name}, {here / last.name}')
-    assert '2 of 5 images of validation are trained on too' in lines[0]
+    assert '2 of 5 validation images are also used for training' in lines[0]
 
 
-def test_validation_on_what_is_trained_on(tmp_path: Path) -> None:
+def test_validation_on_training_images_warns(tmp_path: Path) -> None:
     paths = [f'{tmp_path}/{number}.jpg' for number in range(9)]  # not even opened
-    assert shared_images(paths, paths) == paths
+    assert find_shared_images(paths, paths) == paths
 
 
-def test_names_alone_are_no_images_of_both_sets(tmp_path: Path) -> None:
+def test_equal_names_are_not_shared_images(tmp_path: Path) -> None:
     for name, content in (('a', b'1234'), ('b', b'1235'), ('c', b'12')):
         (tmp_path / name).mkdir()
         (tmp_path / name / '1.jpg').write_bytes(content)
-    assert shared_images([f'{tmp_path}/a/1.jpg', 's3://x/1.jpg'],
-                         [f'{tmp_path}/b/1.jpg', f'{tmp_path}/c/1.jpg']) == []
+    assert find_shared_images([f'{tmp_path}/a/1.jpg', 's3://x/1.jpg'],
+                              [f'{tmp_path}/b/1.jpg', f'{tmp_path}/c/1.jpg']) == []
 
 
-def test_frames_of_many_clips_are_soon_compared(tmp_path: Path) -> None:
+def test_shared_images_of_many_clips_are_fast(tmp_path: Path) -> None:
     for number in range(2000):
         (tmp_path / str(number)).mkdir()
         (tmp_path / f'{number}/1.jpg').write_bytes(b'x' * (number % 1999))  # two are the same
     paths = [f'{tmp_path}/{number}/1.jpg' for number in range(2000)]
     started = time.process_time()
-    assert shared_images(paths[:1000], paths[1000:]) == [paths[1999]]
+    assert find_shared_images(paths[:1000], paths[1000:]) == [paths[1999]]
     assert time.process_time() - started < 1  # each with each: a million comparisons
 
 
-def test_data_sets_of_torch_say_no_images() -> None:
-    assert list(image_paths([Dataset(), ChainDataset([])])) == []
+def test_torch_datasets_have_no_image_paths() -> None:
+    assert list(iter_image_paths([Dataset(), ChainDataset([])])) == []
 
 
-def test_configs_of_data_sets_with_other_classes_stay() -> None:
-    """A tracker's head knows pedestrians alone."""
+def test_datasets_without_classes_are_not_checked() -> None:
     head = dict(type='YOLOXHead', num_classes=1)
     cfg = Config(
         dict(

@@ -1,4 +1,4 @@
-"""What the product uses of other packages that has no public name is there, and means the same."""
+"""Private names of other packages that the product uses exist and have the same meaning."""
 from __future__ import annotations
 
 from types import SimpleNamespace
@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 from colonnade.engine import upstream
 
 
-def test_runners_have_a_start(tmp_path: Any, monkeypatch: Any) -> None:
+def test_runner_start(tmp_path: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr('mmengine.runner.runner.collect_env', dict)
     runner = Runner(torch.nn.Identity(), str(tmp_path), load_from='a.pth', resume=True,
                     experiment_name='upstream')  # yapf: disable
@@ -22,27 +22,27 @@ def test_runners_have_a_start(tmp_path: Any, monkeypatch: Any) -> None:
     assert upstream.get_start(runner) == 'b.pth'
 
 
-def test_visualizers_have_backends(tmp_path: Any) -> None:
+def test_visualizer_backends(tmp_path: Any) -> None:
     visualizer = Visualizer(vis_backends=[dict(type='LocalVisBackend')], save_dir=str(tmp_path))
     backend, = upstream.get_backends(SimpleNamespace(visualizer=visualizer)).values()
     assert isinstance(backend, LocalVisBackend)
 
 
-def test_loaders_keep_persistent_workers() -> None:
+def test_persistent_workers() -> None:
     loader = DataLoader(range(4), num_workers=1, persistent_workers=True)
     next(iter(loader))
     assert loader._iterator is not None
-    upstream.end_workers_of(loader)
+    upstream.stop_workers(loader)
     assert loader._iterator is None
 
 
-def test_samplers_begin_again() -> None:
+def test_sampler_restarts() -> None:
     sampler = InfiniteSampler(range(4), shuffle=False)
     assert next(sampler.indices) == 0 and next(sampler.indices) == 1
     assert next(upstream.get_indices_of_rank(sampler)) == 0
 
 
-def test_loops_choose_an_interval() -> None:
+def test_validation_interval() -> None:
     loop = IterBasedTrainLoop(
         SimpleNamespace(visualizer=SimpleNamespace()), DataLoader(range(4)), max_iters=9,
         dynamic_intervals=[(4, 2)])  # yapf: disable
@@ -51,7 +51,7 @@ def test_loops_choose_an_interval() -> None:
     assert loop.val_interval == 2
 
 
-def test_views_share_a_storage() -> None:
+def test_storage_of_views() -> None:
     tensor = torch.ones(4)
     assert upstream.identify_storage(tensor) == upstream.identify_storage(tensor[1:])
     assert upstream.identify_storage(tensor) != upstream.identify_storage(torch.ones(4))

@@ -1,4 +1,4 @@
-"""What XCiT alone has: batch normalisation, and its table."""
+"""XCiT: batch norms and architectures."""
 from __future__ import annotations
 
 import copy
@@ -20,21 +20,10 @@ from colonnade.necks import ColumnarPyramid
 TINY = ARCHS[XCiT]
 
 
-@pytest.mark.parametrize('changes, message', [
-    (dict(patch_size=14), 'patch_size must be 8 or 16, got 14'),
-    (dict(num_heads=5), 'multiple of num_heads, .* num_heads 5'),
-    (dict(embed_dim=36), 'embed_dim must be a multiple of 8 for the stem, got 36'),
-])
-def test_wrong_arch(changes: dict, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        XCiT(TINY | changes)
-
-
 @pytest.mark.parametrize('batch', [1, 2])
 @torch.no_grad()
-def test_what_follows_gets_images_in_the_default_order(batch: int,
-                                                       monkeypatch: pytest.MonkeyPatch) -> None:
-    """mmcv's compiled RoIAlign takes all others for it: strides must be the default ones."""
+def test_default_memory_format_for_compiled_mmcv(batch: int,
+                                                 monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory_format, 'operators_read_any_order', lambda: False)
     backbone = tiny(XCiT).eval()
     pyramid = ColumnarPyramid(backbone.embed_dim, backbone.patch_size).eval()
@@ -81,7 +70,7 @@ def test_norms_that_cannot_be_folded(norm_cfg: dict) -> None:
 
 
 class OneProcess:
-    """What mmcv's synchronised norm computes in one process; its operators are for GPUs alone."""
+    """mmcv's synchronized norm in one process; its operators need a GPU."""
 
     @staticmethod
     def apply(x: Tensor, mean: Tensor, var: Tensor, weight: Tensor, bias: Tensor, momentum: float,
@@ -90,9 +79,9 @@ class OneProcess:
 
 
 @pytest.fixture
-def synchronise(request: pytest.FixtureRequest,
+def synchronize(request: pytest.FixtureRequest,
                 monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[nn.Module], nn.Module]]:
-    """Put synchronised batch norms into a model, in one of the ways in which users do."""
+    """Put synchronized batch norms into a model, in one of the ways in which users do."""
     if request.param != 'mmcv':
         yield dict(
             torch=nn.SyncBatchNorm.convert_sync_batchnorm,
@@ -105,41 +94,39 @@ def synchronise(request: pytest.FixtureRequest,
     distributed.destroy_process_group()
 
 
-every_synchronised = pytest.mark.parametrize(
-    'synchronise', ['torch', 'reverted', 'mmcv'], indirect=True)
+every_synchronized = pytest.mark.parametrize(
+    'synchronize', ['torch', 'reverted', 'mmcv'], indirect=True)
 
 
 @pytest.mark.parametrize('momentum, with_cp', [(0.1, False), (None, True)])
-@every_synchronised
-def test_synchronised_norms_train_as_plain_ones(synchronise: Callable, momentum: float | None,
-                                                with_cp: bool) -> None:
-    """Two steps: maps, gradients, and statistics that count each batch once."""
+@every_synchronized
+def test_synchronized_norms_train_like_batch_norms(synchronize: Callable, momentum: float | None,
+                                                   with_cp: bool) -> None:
     plain = tiny(XCiT)
     for module in plain.modules():
         if isinstance(module, nn.BatchNorm2d):
             module.momentum = momentum
-    synchronised = synchronise(copy.deepcopy(plain))
-    synchronised.with_cp = with_cp
+    synchronized = synchronize(copy.deepcopy(plain))
+    synchronized.with_cp = with_cp
     images = torch.randn(2, 2, 3, 40, 56)
     results = []
-    for backbone in (plain.train(), synchronised.train()):
+    for backbone in (plain.train(), synchronized.train()):
         maps = [backbone(image) for image in images]
         sum(m.square().mean() for step in maps for m in step).backward()
         results.append((maps[1], [p.grad for p in backbone.parameters()], backbone.state_dict()))
 
     (maps, grads, state), (sync_maps, sync_grads, sync_state) = results
-    assert not any(isinstance(module, nn.BatchNorm2d) for module in synchronised.modules())
+    assert not any(isinstance(module, nn.BatchNorm2d) for module in synchronized.modules())
     assert all(torch.equal(a, b) for a, b in zip(maps, sync_maps, strict=True))
     assert all(torch.equal(a, b) for a, b in zip(grads, sync_grads, strict=True))
     assert all(torch.equal(state[name], sync_state[name]) for name in state)
     assert state['blocks.3.local_mp.bn.num_batches_tracked'] == 2
 
 
-@every_synchronised
-def test_synchronised_norms_run_once_without_checkpointing(synchronise: Callable,
-                                                           monkeypatch: pytest.MonkeyPatch) -> None:
-    """A second time, in the backward pass, the processes would have to meet again."""
-    backbone = synchronise(tiny(XCiT)).train()
+@every_synchronized
+def test_synchronized_norms_run_once(synchronize: Callable,
+                                     monkeypatch: pytest.MonkeyPatch) -> None:
+    backbone = synchronize(tiny(XCiT)).train()
     kind, calls = type(backbone.blocks[0].local_mp.bn), []
     forward = kind.forward
     monkeypatch.setattr(kind, 'forward', lambda norm, x: calls.append(norm) or forward(norm, x))
@@ -147,9 +134,9 @@ def test_synchronised_norms_run_once_without_checkpointing(synchronise: Callable
     assert len(calls) == len(set(calls)) == 3 + 4  # stem and blocks
 
 
-@every_synchronised
-def test_norm_eval_holds_for_synchronised_norms(synchronise: Callable) -> None:
-    backbone = synchronise(tiny(XCiT, norm_eval=True)).train()
+@every_synchronized
+def test_norm_eval_of_synchronized_norms(synchronize: Callable) -> None:
+    backbone = synchronize(tiny(XCiT, norm_eval=True)).train()
     before = copy.deepcopy(backbone.state_dict())
     backbone(torch.randn(2, 3, 40, 56))
     assert all(torch.equal(value, before[name]) for name, value in backbone.state_dict().items())
@@ -160,7 +147,7 @@ def test_norm_cfg_can_freeze_affine() -> None:
     assert not backbone.blocks[0].local_mp.bn.weight.requires_grad
 
 
-def test_layer_scale_is_the_archs() -> None:
+def test_layer_scale_of_arch() -> None:
     plain = {key: value for key, value in TINY.items() if key != 'layer_scale_init_value'}
     assert XCiT(plain).blocks[0].gamma1.eq(1.).all()
     assert XCiT(TINY | dict(layer_scale_init_value=1e-5)).blocks[0].gamma3.eq(1e-5).all()

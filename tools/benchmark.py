@@ -1,18 +1,18 @@
-"""Measure time and peak memory of backbones and baselines, in turns on the same images.
+"""Measure time and peak memory of backbones and baselines on the same images.
 
     colonnade benchmark                                # XCiT-S12/16 against timm's
     colonnade benchmark --backbones CaiT:s24 --sizes 512 --train
     colonnade benchmark --baselines timm timm-compiled ours-fused --csv b.csv --plot b.png
-    colonnade benchmark --baselines resnet50 swin_t    # Mask R-CNN on our backbone and on theirs
+    colonnade benchmark --baselines resnet50 swin_t    # Mask R-CNN with different backbones
 
-All run in turns in one process. timm's modules of a fixed size are built at the size that is
-measured. Memory is the peak above the weights and, in training, their gradients. On a CPU it is
-that of the resident set, in a process of its own that returns freed memory at once. On a GPU it is
-the allocator's. Lasting buffers of a first run are counted, but not for compiled models, where they
-would include the compiler's memory.
+Models alternate in one process. timm models of a fixed size are built at the measured size. Memory
+is the peak above the weights and, in training, their gradients: on a CPU the resident set of a
+separate process that returns freed memory at once, on a GPU that of the allocator. Permanent
+buffers of the first run are included, except for compiled models, where they would include the
+memory of the compiler.
 
-`share` is that of the fastest product of matrices which the libraries of this machine compute.
-These variables, set before the start, imitate processors without AMX, and with AVX2 alone:
+`share` is relative to the fastest matmul of the libraries on this machine. These environment
+variables simulate processors without AMX, and with AVX2 only:
 
     ONEDNN_MAX_CPU_ISA=AVX512_CORE colonnade benchmark
     ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2 MKL_ENABLE_INSTRUCTIONS=AVX2 \
@@ -26,8 +26,8 @@ from colonnade.tools.command_line import command
 
 @command(BenchmarkOptions)
 def main(options: BenchmarkOptions) -> None:
-    """Measure what the command line names, and print a table."""
-    from colonnade.evaluation.benchmark.benchmark_table import check_options, run_benchmark  # takes seconds
+    """Measure all models, and print a table."""
+    from colonnade.evaluation.benchmark.benchmark_table import check_options, run_benchmark  # slow
     check_options(options)
     for line in run_benchmark(options):
         print(line, flush=True)

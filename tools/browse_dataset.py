@@ -11,12 +11,12 @@ from colonnade.visualization.options import BrowseOptions
 
 @command(BrowseOptions)
 def main(options: BrowseOptions) -> None:
-    """Write the page, and print what was found."""
+    """Write the page, and print its summary."""
     from colonnade.settings.reading import import_without_warnings
-    import_without_warnings('colonnade.visualization.dataset_browser')  # takes seconds
+    import_without_warnings('colonnade.visualization.dataset_browser')  # slow
     from colonnade.visualization.dataset_browser import browse_dataset
     print('reading annotations ...', flush=True)
-    result = browse_dataset(**vars(options))
+    result = browse_dataset(options)
     print(f'{result}\nwritten: {result.page}')
 
 

@@ -1,8 +1,8 @@
-"""The build backend: setuptools', with editable installs that no folder can hide.
+"""Build backend: setuptools with editable installs that no folder can shadow.
 
-Python takes any folder called ``colonnade`` for a namespace package, such as a clone seen from the
-folder above it. setuptools registers the finder of an editable install behind the one that looks
-into folders, so the folder would win; here it is asked first.
+Python treats any folder called ``colonnade`` as a namespace package, such as a clone in the current
+directory. setuptools registers the finder of an editable install after the one for folders, so the
+folder would win. Here the finder of the editable install comes first.
 """
 from __future__ import annotations
 
@@ -15,24 +15,16 @@ from typing import Any
 from setuptools import build_meta
 from setuptools.build_meta import *  # noqa: F401,F403 - the other hooks of PEP 517 and PEP 660
 
-#: appended to the line of the .pth file, which Python runs as it starts
-ASK_FIRST = ("; import sys; sys.meta_path.sort(key=lambda finder: "
-             "getattr(finder, '__module__', '') != {module!r})")
+#: code that is appended to the .pth file, which Python runs at startup
+MOVE_FINDER_FIRST = ("; import sys; sys.meta_path.sort(key=lambda finder: "
+                     "getattr(finder, '__module__', '') != {module!r})")
 
 
 def build_editable(wheel_directory: str, *args: Any, **kwargs: Any) -> str:
-    """Build setuptools' editable wheel, and make its finder the first that Python asks.
-
-    Args:
-        wheel_directory: Folder that the wheel is written to.
-        *args: The further arguments of PEP 660's hook.
-        **kwargs: The same by name.
-
-    Returns:
-        The file name of the wheel.
+    """Build an editable wheel whose finder comes first, and return its file name (PEP 660).
 
     Raises:
-        RuntimeError: If setuptools has built a wheel without a finder.
+        RuntimeError: If the wheel of setuptools has no finder.
     """
     name = build_meta.build_editable(wheel_directory, *args, **kwargs)
     wheel = Path(wheel_directory, name)
@@ -42,7 +34,7 @@ def build_editable(wheel_directory: str, *args: Any, **kwargs: Any) -> str:
     if pth is None or not files[pth].startswith(b'import __editable__'):
         raise RuntimeError(f'{name} has no finder: expected a .pth file that imports one')
     module = files[pth].split(b';')[0].removeprefix(b'import ').decode().strip()
-    files[pth] = files[pth].rstrip() + ASK_FIRST.format(module=module).encode() + b'\n'
+    files[pth] = files[pth].rstrip() + MOVE_FINDER_FIRST.format(module=module).encode() + b'\n'
     record = next(entry for entry in files if entry.endswith('.dist-info/RECORD'))
     rows = [row for row in files[record].decode().splitlines() if not row.startswith(f'{pth},')]
     digest = base64.urlsafe_b64encode(hashlib.sha256(files[pth]).digest()).rstrip(b'=').decode()

@@ -1,8 +1,8 @@
-"""Rebuild the report of a run, WORK_DIR/report.html, from what it has recorded.
+"""Rebuild the report of a run, WORK_DIR/report.html, from its records.
 
     colonnade build_report work_dirs/mask_rcnn/xcit_small_12_p16_3x_coco
 
-Training writes the page itself. This is for a page that was lost, or a run that was killed.
+Training writes the page itself. Use this if the page is lost, or the run was killed.
 """
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from colonnade.tools.command_line import command
 
 @dataclass
 class ReportOptions:
-    """Which run is reported."""
-    run: Path = argument('the work dir of a run', metavar='WORK_DIR')
+    """Options of ``colonnade build_report``."""
+    run: Path = argument('work dir of a run', metavar='WORK_DIR')
 
 
 @command(ReportOptions)
 @file_errors()
 def main(options: ReportOptions) -> None:
-    """Write the page, and print where it is."""
-    from colonnade.visualization.run_report.report_page import write_report  # takes seconds
+    """Write the page, and print its URL."""
+    from colonnade.visualization.run_report.report_page import write_report  # slow
     page = write_report(options.run)
     print(f'written: {page.resolve().as_uri()}')
 

@@ -2,7 +2,7 @@
 
     colonnade check_config configs/sem_fpn/xcit_small_12_p16_80k_ade20k.py --data-root data
 
-The status is 1 if a training would end with an error.
+The exit status is 1 if training would fail.
 """
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ from colonnade.tools.command_line import command
 
 @dataclass
 class CheckConfigOptions(ConfigOptions):
-    """How a config is checked."""
+    """Options of ``colonnade check_config``."""
     data_root: str | None = option(
-        'where the data set lies; without it, what needs data is left out if there are none',
+        'location of the dataset: a folder or a URL; without it, missing data are no errors',
         metavar='DIR')
-    json: Path | None = option('write what was found as JSON', metavar='FILE')
+    json: Path | None = option('also write the findings to this JSON file', metavar='FILE')
     step: bool = option(
-        'also take a step of training on two drawn images, with one block of the backbone', False)
+        'also run a training step on two synthetic images, with one block of the backbone', False)
 
 
 @command(CheckConfigOptions)
 def main(options: CheckConfigOptions) -> None:
-    """Print a line for each error, warning and what could not be checked."""
+    """Print a line for each error, warning and note."""
     config = find_config(options.config)
     from colonnade.datasets.validation.dataset_report import format_count
-    from colonnade.recipes.config_report import examine, write  # takes seconds
-    found = examine(
+    from colonnade.recipes.config_report import examine, write_report  # slow
+    findings = examine(
         config, data_root=options.data_root, cfg_options=options.cfg_options, step=options.step)
     if options.json:
-        write(options.json, config, found)
-    for finding in found:
+        write_report(options.json, config, findings)
+    for finding in findings:
         if finding.cause is not None and not isinstance(finding.cause, UserError):
             traceback.print_exception(finding.cause)
         print(f'{finding.severity}: {finding}')
-    errors = sum(finding.severity == 'error' for finding in found)
-    warnings = sum(finding.severity == 'warning' for finding in found)
+    errors = sum(finding.severity == 'error' for finding in findings)
+    warnings = sum(finding.severity == 'warning' for finding in findings)
     print(f'{config}: {format_count(errors, "error")}, {format_count(warnings, "warning")}')
     if errors:
         sys.exit(1)

@@ -15,16 +15,16 @@ from colonnade.tools.command_line import command
 
 @dataclass
 class CompareOptions:
-    """Which runs are compared."""
+    """Options of ``colonnade compare_runs``."""
     runs: Sequence[Path] = argument('work dirs of runs, at least two', metavar='WORK_DIR')
-    out: Path = option('page to write (%(default)s)', Path('compare.html'))
+    out: Path = option('HTML page to write (default: %(default)s)', Path('compare.html'))
 
 
 @command(CompareOptions)
 @file_errors()
 def main(options: CompareOptions) -> None:
-    """Write the page, and print what sums it up."""
-    from colonnade.visualization.run_report.comparison import compare_runs  # takes seconds
+    """Write the page, and print a summary."""
+    from colonnade.visualization.run_report.comparison import compare_runs  # slow
     tables, warnings = compare_runs(options.runs, options.out)
     print('\n\n'.join([*warnings, *(table.format_text() for table in tables)]))
     print(f'\nwritten: {options.out.resolve().as_uri()}')

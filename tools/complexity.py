@@ -2,9 +2,9 @@
 
     colonnade complexity configs/upernet/xcit_small_12_p16_160k_ade20k.py --size 512 512
     colonnade complexity configs/dino/xcit_small_12_p16_12ep_coco.py --time
-    colonnade complexity --table     # all backbones and published configs beside the papers'
+    colonnade complexity --table     # all backbones and published configs, with the papers' numbers
 
-One multiply-add counts once, as in the papers.
+A multiply-add counts as one operation, as in the papers.
 """
 from __future__ import annotations
 
@@ -18,37 +18,36 @@ from colonnade.tools.command_line import command
 
 @dataclass
 class ComplexityOptions:
-    """What is counted."""
+    """Options of ``colonnade complexity``."""
     config: Path | None = argument(CONFIG, None)
     size: tuple[int, int] | None = option(
-        'input in pixels (800 1280 for detectors, 512 512 for segmenters)',
+        'image size in pixels (default: 800 1280 for detectors, 512 512 for segmenters)',
         metavar=('HEIGHT', 'WIDTH'))
     time: bool = option(
-        'also time and peak memory of the whole model, and time by part, as it is built and fused: '
-        'random weights, on the CPU', False)
-    table: bool = option('everything that the papers list', False)
+        'also measure time and peak memory of the full model, and time per module, unfused and '
+        'fused, with random weights on the CPU', False)
+    table: bool = option('count all models that the papers list', False)
 
     def __post_init__(self) -> None:
         if self.table == (self.config is not None):
-            raise UsageError('either a config or --table')
+            raise UsageError('pass either CONFIG or --table')
         if self.table and self.time:
-            raise UsageError('--time is for a config')
+            raise UsageError('--time requires CONFIG')
 
 
 @command(ComplexityOptions)
 def main(options: ComplexityOptions) -> None:
-    """Count what the command line names."""
+    """Print the counts, and measure time with ``--time``."""
     config = find_config(options.config) if options.config else None
-    from colonnade.models.complexity import model_table, published_table  # takes seconds
-    for line in published_table() if config is None else model_table(config, options.size):
+    from colonnade.models.complexity import format_model, format_published  # slow
+    for line in format_published() if config is None else format_model(config, options.size):
         print(line, flush=True)
     if config is None or not options.time:
         return
-    from colonnade.evaluation.benchmark.model_profile import measure_cost
-    from colonnade.evaluation.benchmark.model_profile import format_parts
-    print('\nas it is built, in a process of its own; its heads find what random weights find')
+    from colonnade.evaluation.benchmark.model_profile import format_parts, measure_cost
+    print('\nunfused, in a separate process; with random weights, heads detect random objects')
     print(f'{"time and peak memory":24} {measure_cost(config, options.size)}', flush=True)
-    print('\nby part, in turns; RoI heads find as many objects as they may', flush=True)
+    print('\nper module, alternating; RoI heads get the maximum number of objects', flush=True)
     for line in format_parts(config, options.size):
         print(line)
 

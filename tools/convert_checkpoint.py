@@ -1,4 +1,4 @@
-"""Convert published weights to the key names used here, and report every tensor.
+"""Convert published weights to Colonnade's key names, and report every tensor.
 
     colonnade convert_checkpoint maskrcnn_xcit_small_12_p16.pth ours.pth --report
 """
@@ -8,26 +8,26 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from colonnade.common.errors import file_errors
-from colonnade.common.options import argument, option
+from colonnade.common.options import TRUST, argument, option
 from colonnade.tools.command_line import command
 
 
 @dataclass
 class ConvertOptions:
-    """What is converted."""
+    """Options of ``colonnade convert_checkpoint``."""
     source: str = argument('file, URL or timm://NAME', metavar='IN')
-    out: Path = argument('.pth or .safetensors', metavar='OUT')
-    report: bool = option('print a line for each tensor', False)
+    out: Path = argument('.pth or .safetensors file', metavar='OUT')
+    report: bool = option('print a line per tensor', False)
     dry_run: bool = option('write nothing', False)
     force: bool = option('overwrite OUT', False)
-    trust: bool = option('run what is pickled in IN', False)
+    trust: bool = option(TRUST, False)
 
 
 @command(ConvertOptions)
 @file_errors()
 def main(options: ConvertOptions) -> None:
-    """Read, convert, report and write as the command line says."""
-    from colonnade.models.checkpoint_conversion import convert  # takes seconds
+    """Convert and write the weights."""
+    from colonnade.models.checkpoint_conversion import convert  # slow
     convert(
         options.source,
         options.out,

@@ -1,4 +1,4 @@
-"""Create a config that trains a recipe on your own data, and check the data on the way.
+"""Create a config that trains on your own data, and check the data.
 
     colonnade create_config configs/mask_rcnn/xcit_small_12_p16_3x_coco.py --data data.yaml
     colonnade create_config configs/mask_rcnn/xcit_small_12_p16_3x_coco.py \\
@@ -17,23 +17,23 @@ from colonnade.tools.command_line import command, print_report
 @command(NewConfigOptions)
 @file_errors()
 def main(options: NewConfigOptions) -> None:
-    """Check the data, list all that is wrong, and write the config if nothing is."""
-    options.leaf = find_config(options.leaf)
+    """Check the data, list its errors, and write the config if there are none."""
+    options.base_config = find_config(options.base_config)
     from colonnade.recipes.custom_data.data_options import check_options
     out = check_options(options)
-    from colonnade.recipes.custom_data import config_creation  # takes seconds
+    from colonnade.recipes.custom_data import config_creation  # slow
     cfg, report = config_creation.read_recipe(options), config_creation.Report()
-    print('reading annotations and the headers of images ...', flush=True)
-    data = config_creation.look_at_recipes_data(cfg, options, report)
+    print('reading annotations and image headers ...', flush=True)
+    data = config_creation.read_recipe_dataset(cfg, options, report)
     print_report(report, 'create_config', 'no config was written')
-    assert data is not None  # without faults
+    assert data is not None  # there are no errors
     config_creation.write_config(cfg, options, data)
     print('{} training and {} validation images'.format(*data.num_images))
     from colonnade.runtime.sanitize import one_line
-    found = f'{len(data.classes)} classes: {", ".join(data.classes)}'
-    print('\n'.join(map(one_line, (found, *data.reasons))))
-    train = config_creation.train_command(out, options.gpus)
-    print(f'written: {out}\ntrain with: {train}' + ' --allow-outside' * bool(data.outside))
+    classes = f'{len(data.classes)} classes: {", ".join(data.classes)}'
+    print('\n'.join(map(one_line, (classes, *data.reasons))))
+    train = config_creation.format_train_command(out, options.gpus)
+    print(f'written: {out}\ntrain with: {train}' + ' --allow-external-files' * bool(data.outside))
 
 
 if __name__ == '__main__':

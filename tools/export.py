@@ -2,7 +2,7 @@
 
     colonnade export CONFIG epoch_36.pth --out exported
     colonnade export work_dirs/shapes/iter_500.pth --out exported
-    colonnade export my_package --out features --what features --format archive
+    colonnade export my_package --out features --component features --format pt2
 """
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from colonnade.tools.command_line import check_model_arguments, command
 
 @dataclass
 class ExportCommand(ExportOptions, ConfigOptions):
-    """What is exported, and where to."""
+    """Options of ``colonnade export``."""
     config: Path = argument(CONFIG_OR_MODEL)
     checkpoint: str | None = argument(CHECKPOINT, None)
-    out: Path = option('folder to write', MISSING, metavar='DIR')
+    out: Path = option('folder to create', MISSING, metavar='DIR')
     trust: bool = option(TRUST, False)
 
 
 @command(ExportCommand, full_help=True)
 def main(options: ExportCommand) -> None:
-    """Export, verify and say how much results deviate."""
+    """Export and verify, and print the deviation of the results."""
     check_model_arguments(options.config, options.checkpoint)
     if options.out.exists():
-        raise UserError(f'{options.out} exists: name another folder')
+        raise UserError(f'{options.out} already exists: choose another --out')
     from colonnade.settings.reading import import_without_warnings
-    import_without_warnings('colonnade.export.exporter')  # takes seconds
+    import_without_warnings('colonnade.export.exporter')  # slow
     from colonnade.export.exporter import RUNTIME, export
     from colonnade.inference import load
     model = load(
@@ -47,7 +47,7 @@ def main(options: ExportCommand) -> None:
         if comparison.warning:
             print(f'warning: {comparison.warning}', file=sys.stderr)
     print(f'written: {options.out}')
-    if options.format != 'archive':
+    if options.format != 'pt2':
         print(f'run with: cd {options.out} && python -m {RUNTIME} . IMAGE --out DIR')
 
 

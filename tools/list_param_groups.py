@@ -13,11 +13,11 @@ from colonnade.tools.command_line import command
 
 @command(ConfigOptions)
 def main(options: ConfigOptions) -> None:
-    """Print a line for each group of parameters, and below it their names."""
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # "| head" is no error
+    """Print each group with its parameters."""
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # "| head" is not an error
     config = find_config(options.config)
-    from colonnade.engine.optim.parameter_groups import parameter_groups  # takes seconds
-    groups, frozen = parameter_groups(config, options.cfg_options or {})
+    from colonnade.engine.optim.parameter_groups import find_parameter_groups  # slow
+    groups, frozen = find_parameter_groups(config, options.cfg_options or {})
     for (rate, decay), members in sorted(groups.items()):
         print(f'rate {rate:.4g}, weight decay {decay:.4g}: {len(members)} parameters')
         print(''.join(f'  {name}\n' for name in members), end='')

@@ -1,9 +1,9 @@
-"""Pack the images of a dataset into tar files, which train and test read as they are.
+"""Pack a dataset into tar files (WebDataset), which train and test read directly.
 
     colonnade make_shards mask_rcnn/xcit_small_12_p16_3x_coco shards --data-root data/coco
 
-For data sets of millions of files. The layout is WebDataset's. ``--data-root shards`` of
-``train.py`` and ``test.py`` then reads them, and so it does where they are copied to.
+For datasets with millions of files. Pass ``--data-root shards`` to ``colonnade train`` and
+``colonnade test`` to read them, also after copying them elsewhere.
 """
 from __future__ import annotations
 
@@ -18,29 +18,31 @@ from colonnade.tools.command_line import command
 
 @command(ShardOptions)
 def main(options: ShardOptions) -> None:
-    """Write shards, or check them."""
+    """Write or verify shards."""
     if options.config is None:
-        from colonnade.datasets.shards.shard_verification import verify_shards  # takes seconds
-        print(f'{options.out}: {described(verify_shards(options.out))}; all are what was written')
+        from colonnade.datasets.shards.dataset_sharding import verify_shards  # slow
+        print(f'{options.out}: {format_counts(verify_shards(options.out))}; all checksums match')
         return
     options.config = find_config(options.config)
     from colonnade.datasets.shards.dataset_sharding import make_shards
-    found = make_shards(options)
-    print(f'{options.out}: {described(found)}; all were read again')
-    for part in dict.fromkeys(shard['file'].rpartition('-')[0] for shard in found['shards']):
-        shards = [shard for shard in found['shards'] if shard['file'].startswith(f'{part}-')]
-        print(f'  {part}: {number(shards)}, {sum(shard["files"] for shard in shards)} files')
+    manifest = make_shards(options)
+    print(f'{options.out}: {format_counts(manifest)}; all were verified')
+    for split in dict.fromkeys(shard['file'].rpartition('-')[0] for shard in manifest['shards']):
+        shards = [each for each in manifest['shards'] if each['file'].startswith(f'{split}-')]
+        print(
+            f'  {split}: {format_num_shards(shards)}, {sum(each["files"] for each in shards)} files'
+        )
     print(f'train and test from them with --data-root {Path(options.out)}')
 
 
-def described(manifest: dict[str, Any]) -> str:
-    """Numbers of samples, files and shards, in words."""
+def format_counts(manifest: dict[str, Any]) -> str:
+    """Return the numbers of samples, files and shards as text."""
     return (f'{manifest["samples"]} samples, {manifest["files"]} files of '
-            f'{manifest["bytes"] / 1e6:.1f} MB in {number(manifest["shards"])}')
+            f'{manifest["bytes"] / 1e6:.1f} MB in {format_num_shards(manifest["shards"])}')
 
 
-def number(shards: Sequence[Any]) -> str:
-    """How many shards there are."""
+def format_num_shards(shards: Sequence[Any]) -> str:
+    """Return the number of shards as text."""
     return f'{len(shards)} shard{"s" * (len(shards) != 1)}'
 
 

@@ -19,10 +19,10 @@ ACTIONS = dict(make=MakeOptions, check=CheckPackageOptions, push=PushOptions, pu
 
 
 def add_action(words: list[str]) -> None:
-    """Insert the action that a path as first argument means: check a package, make one of others.
+    """Insert the action into a command line that starts with a path: check a folder, or make.
 
     Args:
-        words: The command line, with the program first; changed.
+        words: Command line with the program first, modified in place.
     """
     if len(words) > 1 and words[1] not in ACTIONS and not words[1].startswith('-'):
         path = Path(words[1])
@@ -37,12 +37,12 @@ def run(options: Any) -> None:
     """Make, check, push or pull a package."""
     if isinstance(options, MakeOptions):
         check_model_arguments(options.config, options.checkpoint)
-    from colonnade.inference.packages import packaging  # takes seconds
+    from colonnade.inference.packages import packaging  # slow
     getattr(packaging, next(name for name in ACTIONS if ACTIONS[name] is type(options)))(options)
 
 
 def main() -> None:
-    """Make, check, push or pull a package; a path alone says which."""
+    """Make, check, push or pull a package."""
     add_action(sys.argv)
     run()
 

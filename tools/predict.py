@@ -1,7 +1,7 @@
 """Predict images and videos: visualizations, COCO results, label maps.
 
-    colonnade predict mask_rcnn/xcit_small_12_p16_3x_coco epoch_36.pth images --out found
-    colonnade predict mine.py run/iter_500.pth 'shots/*.png' film.mp4 --out found
+    colonnade predict mask_rcnn/xcit_small_12_p16_3x_coco epoch_36.pth images --out predictions
+    colonnade predict mine.py run/iter_500.pth 'shots/*.png' video.mp4 --out predictions
 """
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ import sys
 from colonnade.inference.options import PredictOptions
 from colonnade.tools.command_line import STOPPED, check_model_arguments, command
 
-UNREADABLE = 3  # the status that inputs which could not be read end the program with
+UNREADABLE = 3  # exit status if inputs could not be read
 
 
 @command(
     PredictOptions,
     intermixed=True,
-    epilog=f'Ends with status {UNREADABLE} if inputs could not be read, {STOPPED} if stopped.')
+    epilog=f'exit status: {UNREADABLE} if inputs could not be read, {STOPPED} if stopped')
 def main(options: PredictOptions) -> None:
-    """Predict all inputs, and end with status 3 if some could not be read."""
+    """Predict all inputs, and exit with status 3 if some could not be read."""
     try:
         check_model_arguments(options.config, options.checkpoint)
         from colonnade.settings.reading import import_without_warnings
-        import_without_warnings('colonnade.inference.prediction_run')  # takes seconds
+        import_without_warnings('colonnade.inference.prediction_run')  # slow
         from colonnade.inference import prediction_run
-        inputs = prediction_run.complete(options)
+        inputs = prediction_run.resolve_inputs(options)
         errors = prediction_run.run(options, inputs)
     except KeyboardInterrupt:
-        print('\npredict: stopped; the same command with --resume goes on', file=sys.stderr)
+        print('\npredict: stopped; resume with the same command and --resume', file=sys.stderr)
         sys.exit(STOPPED)
     if len(errors) < len(inputs):
         print(f'written: {options.out}')

@@ -1,12 +1,12 @@
-"""Rank pretrained backbones on your own data, in minutes and without training them.
+"""Rank pretrained backbones on your own data, in minutes and without training.
 
     colonnade rank_backbones --masks data --out ranking \\
         --backbones xcit_small_12_p16_384.fb_dist_in1k vit_small_patch16_dinov3.lvd1689m
     colonnade rank_backbones --coco train.json val.json --images images --out ranking \\
         --backbones xcit_small_12_p16=run/epoch_36.pth xcit_small_12_p16=random
 
-Features of the frozen backbones are computed once. A linear layer and nearest neighbours then predict
-the classes of patches. Table and picture show their mIoU beside the backbones' cost.
+Features of the frozen backbones are computed once. A linear layer and k-NN then predict the classes
+of patches. A table and a plot compare their mIoU with the cost of the backbones.
 """
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from colonnade.tools.command_line import command, print_report
 @command(RankOptions)
 @file_errors()
 def main(options: RankOptions) -> None:
-    """Check the data, measure each backbone, and end with status 1 if one failed."""
+    """Check the data, measure each backbone, and exit with status 1 if one failed."""
     from colonnade.recipes.custom_data.data_options import check_data_options, complete_data_options
     check_data_options(options)
     complete_data_options(options)
     from colonnade.settings.reading import import_without_warnings
-    import_without_warnings('colonnade.recipes.backbone_ranking')  # takes seconds
+    import_without_warnings('colonnade.recipes.backbone_ranking')  # slow
     from colonnade.recipes import backbone_ranking
-    backbones, report = backbone_ranking.complete(options), backbone_ranking.Report()
-    print('reading annotations and the headers of images ...', flush=True)
-    data = backbone_ranking.look(options, report)
-    print_report(report, 'rank_backbones', 'nothing was compared')
-    assert data is not None  # without faults
-    if failures := backbone_ranking.rank(options, backbones, data):
+    backbones, report = backbone_ranking.complete_options(options), backbone_ranking.Report()
+    print('reading annotations and image headers ...', flush=True)
+    data = backbone_ranking.read_dataset(options, report)
+    print_report(report, 'rank_backbones', 'nothing was measured')
+    assert data is not None  # there are no errors
+    if failures := backbone_ranking.rank_backbones(options, backbones, data):
         sys.exit('\n'.join(
             (f'rank_backbones: {len(failures)} of {len(backbones)} backbones failed', *failures)))
 

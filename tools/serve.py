@@ -17,15 +17,15 @@ from colonnade.tools.command_line import STOPPED, check_model_arguments, command
 @command(ServeOptions)
 def main(options: ServeOptions) -> None:
     """Serve until Ctrl-C."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as Ctrl-C does
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the same as Ctrl-C
     check_model_arguments(options.config, options.checkpoint)
     try:
-        from colonnade.inference.serving import serve  # takes seconds
+        from colonnade.inference.serving import serve  # slow
         serve(options, partial(import_module, 'colonnade.visualization.figures'))
     except KeyboardInterrupt:
         raise SystemExit(STOPPED) from None
     sys.stdout.flush()
-    os._exit(0)  # all is closed and removed; taking the libraries apart would last seconds
+    os._exit(0)  # everything is closed; unloading the libraries would take seconds
 
 
 if __name__ == '__main__':

@@ -14,29 +14,29 @@ from colonnade.tools.command_line import command
 
 
 @dataclass
-class TransplantOptions:
-    """Which backbone gets into which config."""
+class SwapOptions:
+    """Options of ``colonnade swap_backbone``."""
     config: str = argument('a config of mmdet or mmseg: its path, or mmdet::FOLDER/FILE.py')
     backbone: str = option(
-        'as our configs are called: xcit_small_12_p16, cait_s24, resmlp_s24, '
-        "simplified_vit_small_12_p16, or timm's name of a plain ViT, with the tag of its weights "
-        'or without: vit_small_patch16_dinov3.lvd1689m', MISSING)
-    out: Path | None = option('file to write (BACKBONE_CONFIG, here)')
+        'as in the names of configs: xcit_small_12_p16, cait_s24, resmlp_s24, '
+        'simplified_vit_small_12_p16; or the timm name of a plain ViT, with or without the tag of '
+        'its weights: vit_small_patch16_dinov3.lvd1689m', MISSING)
+    out: Path | None = option('file to write (default: BACKBONE_CONFIG in the current directory)')
 
 
-@command(TransplantOptions)
+@command(SwapOptions)
 @file_errors()
-def main(options: TransplantOptions) -> None:
-    """Write the config if it can be done, and say what it sets and what is left to decide."""
-    from colonnade.recipes.backbone_swap import swap  # takes seconds
-    from colonnade.recipes.custom_data.config_creation import train_command
-    path = swap.config_file(options.config)
+def main(options: SwapOptions) -> None:
+    """Write the config, and print what it sets and what the user has to decide."""
+    from colonnade.recipes.backbone_swap import swap  # slow
+    from colonnade.recipes.custom_data.config_creation import format_train_command
+    path = swap.find_base_config(options.config)
     out = options.out or Path(f'{options.backbone.replace(".", "_")}_{path.name}')
-    notes = swap.transplant(options.config, options.backbone, out)
+    notes = swap.swap_backbone(options.config, options.backbone, out)
     print(out.read_text(encoding='utf-8'))
-    for text in notes.undecided:
+    for text in notes.open_questions:
         print(f'undecided: {text}')
-    print(f'written: {out}\ntrain with: {train_command(out)}')
+    print(f'written: {out}\ntrain with: {format_train_command(out)}')
 
 
 if __name__ == '__main__':

@@ -13,12 +13,13 @@ from colonnade.tools.command_line import check_model_arguments, command, report_
 
 @command(TestOptions)
 def main(options: TestOptions) -> None:
-    """Evaluate, print the metrics and write them."""
+    """Evaluate, and print and write the metrics."""
     options.config = find_config(options.config)
     check_model_arguments(options.config, options.checkpoint)
-    from colonnade.evaluation import testing  # takes seconds
-    with ExitStack() as stack, report_user_errors(
-            'test'):  # said first: another process may be lost
+    from colonnade.evaluation import testing  # slow
+
+    # Report errors before the stack closes, which waits for other processes.
+    with ExitStack() as stack, report_user_errors('test'):
         runner = stack.enter_context(testing.prepared_runner(options))
         metrics = runner.test()
     testing.report_metrics(metrics, runner, options)

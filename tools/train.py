@@ -15,83 +15,77 @@ from colonnade.configs import find_config
 from colonnade.engine.options import TrainOptions
 from colonnade.tools.command_line import STOPPED, check_model_arguments, command, report_user_errors
 
-DOES_NOT_FIT = 3  # the status of such a plan
-INTERRUPTED = 75  # the status of a training that goes on with --resume: EX_TEMPFAIL of sysexits.h
+DOES_NOT_FIT = 3  # exit status of an estimate that does not fit
+INTERRUPTED = 75  # exit status of a training that --resume continues: EX_TEMPFAIL of sysexits.h
 
 
 @dataclass
 class TrainCommand(TrainOptions):
-    """A training, or a plan of one."""
-    plan: bool = option(
-        'train nothing: print memory, steps, time and disk of the training, and what to change if '
-        f'it does not fit (status {DOES_NOT_FIT})',
+    """Options of a training, or of an estimate of one."""
+    estimate: bool = option(
+        'do not train; print memory, steps, time and disk space of the training, and what to '
+        f'change if it does not fit (exit status {DOES_NOT_FIT})',
         False,
-        group='plan')
-    processes: int = option(
-        'plan for N processes or GPUs (%(default)s)', 1, group='plan', metavar='N')
-    plan_memory: float | None = option(
-        'plan for a GPU of so many GiB, which need not be here', group='plan', metavar='GIB')
-    plan_size: tuple[int, int] | None = option(
-        'the largest images in pixels (what the train pipeline makes)',
-        group='plan',
+        group='estimate')
+    num_processes: int = option(
+        'number of processes or GPUs to estimate for (default: %(default)s)',
+        1,
+        group='estimate',
+        metavar='N')
+    gpu_memory: float | None = option(
+        'memory of the target GPU in GiB; the GPU need not be present',
+        group='estimate',
+        metavar='GIB')
+    image_size: tuple[int, int] | None = option(
+        'size of the largest images in pixels (default: what the train pipeline makes)',
+        group='estimate',
         metavar=('HEIGHT', 'WIDTH'))
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        given = (self.processes, self.plan_memory, self.plan_size)
-        if not self.plan and given != (1, None, None):
-            raise UsageError('--processes, --plan-memory and --plan-size are for --plan')
+        values = (self.num_processes, self.gpu_memory, self.image_size)
+        if not self.estimate and values != (1, None, None):
+            raise UsageError('--num-processes, --gpu-memory and --image-size need --estimate')
 
 
-def print_plan(options: TrainCommand) -> None:
-    """Print the plan of a training; end with a status of its own if it does not fit."""
-    from colonnade.engine.resource_estimation.plan import PlanOptions  # takes seconds
-    from colonnade.engine.resource_estimation.plan import plan_training
-    from colonnade.engine.resource_estimation.table import format_plan
-    size = options.plan_size and tuple(options.plan_size)
-    plan = plan_training(options, PlanOptions(options.processes, options.plan_memory, size))
-    for line in format_plan(plan):
+def print_estimate(options: TrainCommand) -> None:
+    """Print the estimate of a training, and exit with a status of its own if it does not fit."""
+    from colonnade.engine.resource_estimation.table import format_estimate  # slow to import
+    from colonnade.engine.resource_estimation.training_estimate import (EstimateOptions,
+                                                                        estimate_training)
+    size = options.image_size and tuple(options.image_size)
+    estimate = estimate_training(options,
+                                 EstimateOptions(options.num_processes, options.gpu_memory, size))
+    for line in format_estimate(estimate):
         print(line)
-    if not (plan.fits_memory and plan.fits_disk):
+    if not (estimate.fits_memory and estimate.fits_disk):
         sys.exit(DOES_NOT_FIT)
 
 
-def resume_hint(words: Sequence[str], launcher: str) -> str:
-    """What to do to go on from the last checkpoint of this training.
+def describe_saved_state(last: str, best: str, has_ended: bool, hint: str) -> str:
+    """Describe what was saved before training was aborted.
 
     Args:
-        words: Its command line.
-        launcher: That has started it; its own command line is not known.
-    """
-    if launcher != 'none':
-        return 'to go on, start it again as before, with --resume'
-    return f'go on with: {build_resume_command(words)}'
-
-
-def describe_saved_state(last: str, best: str, has_ended: bool, go_on: str) -> str:
-    """What a training has that was ended at once.
-
-    Args:
-        last: Its last checkpoint; empty if there is none.
-        best: Its best checkpoint; empty if there is none.
+        last: Last checkpoint, or an empty string.
+        best: Best checkpoint, or an empty string.
         has_ended: Whether nothing was left to train.
-        go_on: What to do to go on from the checkpoint.
+        hint: How to resume.
     """
     if not last:
         return f'its best checkpoint is {best}' if best else 'nothing was saved'
     if has_ended:
         return f'after training had ended; its last checkpoint is {last}'
-    return f'nothing was saved since {last}; {go_on}'
+    return f'nothing was saved since {last}; {hint}'
 
 
 def build_resume_command(words: Sequence[str]) -> str:
-    """The command line of this training as one that goes on from its last checkpoint."""
+    """Return the command that resumes the training of a command line."""
     kept, drops = [], False
     for word in words:
-        if word.startswith(('--res', '--lo', '--new')):  # as short as argparse takes them
+        if word.startswith(('--res', '--lo', '--new')):  # argparse accepts abbreviations
             drops = '=' not in word and not word.startswith('--new')
         elif drops and not word.startswith('-'):
-            drops = False  # a checkpoint
+            drops = False  # the checkpoint of the option
         else:
             drops = False
             kept.append(word)
@@ -100,32 +94,34 @@ def build_resume_command(words: Sequence[str]) -> str:
 
 @command(TrainCommand)
 def main(options: TrainCommand) -> None:
-    """Train as the command line says, and end with status 75 if a signal interrupts."""
+    """Train, and exit with status 75 if a signal interrupts."""
     options.config = find_config(options.config)
-    if options.plan:
-        return print_plan(options)
+    if options.estimate:
+        return print_estimate(options)
     check_model_arguments(options.config, options.load_from)
     from mmengine.dist import is_main_process
 
-    from colonnade.engine.runner.signal_handling import Interrupted, handle_signals  # takes seconds
+    from colonnade.engine.runner.signal_handling import Interrupted, handle_signals  # slow
     from colonnade.engine.work_dir import Run
-    from colonnade.reported_training import prepared_training
-    go_on = resume_hint(sys.argv, options.launcher)
+    from colonnade.reported_training import prepare_training
+    hint = f'resume with: {build_resume_command(sys.argv)}'
+    if options.launcher != 'none':  # the launcher's own command line is not known
+        hint = 'to resume, run the same command again with --resume'
     try:
-        with ExitStack() as stack, report_user_errors('train'):  # said first: another may be lost
-            runner = stack.enter_context(prepared_training(options))
+        with ExitStack() as stack, report_user_errors('train'):
+            runner = stack.enter_context(prepare_training(options))
             with handle_signals(runner) as signals, report_user_errors('train'):
                 try:
                     runner.train()
-                except Interrupted as stop:  # said now: launchers end all when a process has left
+                except Interrupted as stop:  # printed now: launchers end all when a process exits
                     if is_main_process():
-                        again = f'; {go_on}' if stop.saved else ''
+                        again = f'; {hint}' if stop.saved else ''
                         print(f'\ntrain: {stop}{again}', file=sys.stderr, flush=True)
                     raise
                 except KeyboardInterrupt:
                     if is_main_process():
                         run = Run(runner.work_dir)
-                        left = describe_saved_state(run.last, run.best, signals.has_ended, go_on)
+                        left = describe_saved_state(run.last, run.best, signals.has_ended, hint)
                         print(f'\ntrain: stopped, {left}', file=sys.stderr)
                     sys.exit(STOPPED)
     except Interrupted as stop:

@@ -1,4 +1,4 @@
-"""Visualize what a model looks at: attention, features, and what its predictions depend on.
+"""Visualize a model: attention, features, and Grad-CAM of its predictions.
 
     colonnade visualize sem_fpn/xcit_small_12_p16_80k_ade20k iter_80000.pth street.jpg \\
         --out pictures
@@ -13,10 +13,10 @@ from colonnade.visualization.options import VisualizeOptions
 
 @command(VisualizeOptions, intermixed=True)
 def main(options: VisualizeOptions) -> None:
-    """Draw and write the pictures."""
+    """Draw and write the figures."""
     check_model_arguments(options.config, options.checkpoint)
     from colonnade.settings.reading import import_without_warnings
-    import_without_warnings('colonnade.visualization.figures.methods')  # takes seconds
+    import_without_warnings('colonnade.visualization.figures.methods')  # slow
     from colonnade.visualization.figures.methods import write_figures
     for path in write_figures(options):
         print(path, flush=True)

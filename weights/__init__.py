@@ -1,4 +1,4 @@
-"""Weights: files read safely, their layouts recognised, and loaded strictly."""
+"""Weights: safe reading of files, detection of their formats, and strict loading."""
 from __future__ import annotations
 
 from typing import Any
@@ -9,7 +9,7 @@ __all__ = ['WeightsError', 'load_weights']
 
 
 def __getattr__(name: str) -> Any:
-    """``load_weights`` is imported when it is asked for, since it brings what downloads files."""
+    """Import ``load_weights`` lazily, since it imports what downloads files."""
     if name == 'load_weights':
         from .loading import load_weights
         return load_weights

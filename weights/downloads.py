@@ -1,4 +1,4 @@
-"""Checkpoints from a path, a URL or timm's hub; what is fetched is read by :mod:`.files`."""
+"""Checkpoints from a path, a URL or timm's hub."""
 from __future__ import annotations
 
 import hashlib
@@ -28,20 +28,16 @@ from .state_dicts import State, WeightsError
 #: where launchers say which process of its machine this one is
 LOCAL_RANKS = ('LOCAL_RANK', 'SLURM_LOCALID', 'OMPI_COMM_WORLD_LOCAL_RANK')
 TIMEOUT = 60  # seconds without a byte
-MOST_BYTES = 64 * 2**30  # of a download, which shall not fill the disk
+MAX_BYTES = 64 * 2**30  # maximum size of a download
 CHUNK = 2**20  # bytes
-#: names of published files end in the first letters of their SHA-256, as in model-0676ba61.pth
+#: names of published files that end in the first digits of their SHA-256: model-0676ba61.pth
 WITH_HASH = re.compile(r'-(?!20\d{6}\.)([0-9a-f]{8,64})\.\w+$')
 
 
 def fetch(source: str | Path, *, trust: bool = False) -> dict[str, Any]:
-    """What :func:`read_checkpoint` gives for a path, an ``http(s)://`` URL or ``timm://NAME``.
+    """Read the checkpoint of a path, an ``http(s)://`` URL or ``timm://NAME``.
 
-    A folder of shards gives what the whole checkpoint would.
-
-    Raises:
-        FileNotFoundError: If there is no such file.
-        WeightsError: If it cannot be fetched or read.
+    A folder of shards is read as the full checkpoint.
     """
     source = str(source)
     scheme, separator, name = source.partition('://')
@@ -52,11 +48,11 @@ def fetch(source: str | Path, *, trust: bool = False) -> dict[str, Any]:
         return fetch_from_timm(name)
     if scheme in ('http', 'https'):
         return read_checkpoint(download(source), trust=trust)
-    raise WeightsError(f'{source}: weights come from a path, http://, https:// or timm://')
+    raise WeightsError(f'{source}: expected a path, http://, https:// or timm://')
 
 
 def download(url: str) -> Path:
-    """The file at ``url``, in torch's hub folder; the first process of each machine fetches it.
+    """Download a file to torch's hub folder, once per node, and return its path.
 
     Raises:
         WeightsError: If it cannot be fetched, in all processes.
@@ -69,55 +65,41 @@ def download(url: str) -> Path:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             fetch_file(url, path)
-        except (OSError, HTTPException) as error:  # URLError and HTTPError are such
+        except (OSError, HTTPException) as error:  # URLError and HTTPError are OSErrors
             failure = f'{url} cannot be downloaded: {error}'
-    # also where the others wait until the file is there
-    for said in filter(None, all_gather_object(failure)):
-        raise WeightsError(said)
+    # The others wait here until the file exists.
+    for message in filter(None, all_gather_object(failure)):
+        raise WeightsError(message)
     return path
 
 
 def fetch_file(url: str, path: Path) -> None:
-    """Download a file, which appears whole or not at all.
-
-    Args:
-        url: Of ``http`` or ``https``, as are those that it leads to.
-        path: Of the file, in a folder that exists.
-
-    Raises:
-        HTTPException: If the connection breaks.
-        OSError: If it cannot be fetched or written, has too many or too few bytes, or has another
-            hash than its name says.
-    """
+    """Download a file to an existing folder; it is complete or absent."""
     scratch = path.with_name(f'.unfinished-{uuid4().hex}')
     request = Request(url, headers={'User-Agent': 'colonnade'})
     try:
-        with urlopen(request, timeout=TIMEOUT) as answer, scratch.open('wb') as file:
-            if urlparse(answer.url).scheme not in ('http', 'https'):
-                raise OSError(f'it leads to {answer.url}, which is neither http nor https')
-            digest = copy(answer, file)
+        with urlopen(request, timeout=TIMEOUT) as response, scratch.open('wb') as file:
+            if urlparse(response.url).scheme not in ('http', 'https'):
+                raise OSError(f'it redirects to {response.url}, which is neither http nor https')
+            digest = copy(response, file)
         expected = WITH_HASH.search(Path(urlparse(url).path).name)
         if expected and not digest.startswith(expected[1]):
-            raise OSError(f'it has the SHA-256 {digest}, and its name says {expected[1]}: it is '
-                          'damaged or another file. If it is right, download it yourself and name '
-                          'its path')
+            raise OSError(f'its SHA-256 is {digest}, expected {expected[1]} from its name: it is '
+                          'damaged or another file. If it is the right one, download it yourself '
+                          'and pass its path')
         scratch.replace(path)
     finally:
         scratch.unlink(missing_ok=True)
 
 
-def copy(answer: HTTPResponse, file: BinaryIO) -> str:
-    """Write what a server sends; returns its SHA-256.
-
-    Raises:
-        OSError: If it is more than :data:`MOST_BYTES`, or less than the server announces.
-    """
-    announced, count = answer.headers.get('Content-Length', ''), 0
+def copy(response: HTTPResponse, file: BinaryIO) -> str:
+    """Write the body of a response to a file, and return its SHA-256."""
+    announced, count = response.headers.get('Content-Length', ''), 0
     digest = hashlib.sha256()
-    while chunk := answer.read(CHUNK):
+    while chunk := response.read(CHUNK):
         count += len(chunk)
-        if count > MOST_BYTES:
-            raise OSError(f'it has more than {MOST_BYTES} bytes')
+        if count > MAX_BYTES:
+            raise OSError(f'it has more than {MAX_BYTES} bytes')
         digest.update(chunk)
         file.write(chunk)
     if announced.isdecimal() and int(announced) != count:
@@ -126,15 +108,11 @@ def copy(answer: HTTPResponse, file: BinaryIO) -> str:
 
 
 def fetch_from_timm(name: str) -> State:
-    """The weights that timm publishes under a model's name and tag.
-
-    Raises:
-        WeightsError: If timm has no such weights, or they cannot be downloaded.
-    """
+    """Load the weights that timm publishes under the name and tag of a model."""
     check_published(name)
     published = get_pretrained_cfg(name)
     repository = published.hf_hub_id
-    if repository is None:  # the file is at its authors' site alone
+    if repository is None:  # only the authors' site has the file
         return read_checkpoint(download(published.url))
     filename = [published.hf_hub_filename] if published.hf_hub_filename else []
     cached = try_to_load_from_cache(repository, *filename or ['model.safetensors'])
@@ -152,8 +130,8 @@ def check_published(name: str) -> None:
     known = list_pretrained()
     if name not in known:
         near = ' or '.join(get_close_matches(name, known, n=4))
-        meant = f'; did you mean {near}?' if near else ': timm.list_pretrained() lists them'
-        raise WeightsError(f'timm publishes no weights {name}{meant}')
+        hint = f'; did you mean {near}?' if near else ': timm.list_pretrained() lists them'
+        raise WeightsError(f'timm publishes no weights {name}{hint}')
 
 
 def require_hub() -> None:

@@ -1,4 +1,4 @@
-"""Checkpoint files: read without running what is pickled in them, whatever they are called."""
+"""Safe reading of checkpoint files: no pickled code is run, and suffixes are not trusted."""
 from __future__ import annotations
 
 import argparse
@@ -21,19 +21,19 @@ from safetensors import SafetensorError
 
 from colonnade.common.errors import MissingFileError, file_errors
 
-from .checksums import verify_checksum
+from .checkpoint_files import verify_checksum
 from .state_dicts import DamagedError, WeightsError
 
-#: in the metadata of safetensors: classes and palette in JSON, as checkpoints of mmengine have them
+#: key of safetensors metadata with classes and palette in JSON, as in mmengine
 DATASET_META = 'dataset_meta'
-ARCHIVE = b'PK\3\4'  # how files begin that torch writes
-FRAMED = rb'\x80[\4\5]\x95'  # and pickles of protocols that it does not read without trust
+ARCHIVE = b'PK\3\4'  # first bytes of files that torch writes
+FRAMED = rb'\x80[\4\5]\x95'  # pickle protocols that torch reads only with trust
 _TRUST = ContextVar('trust', default=False)
 
 
 @contextmanager
 def allow_pickle(trust: bool = True) -> Iterator[None]:
-    """While open, every file that this thread reads may run what is pickled in it."""
+    """Context manager that lets every file this thread reads run pickled code."""
     token = _TRUST.set(trust)
     try:
         yield
@@ -41,21 +41,21 @@ def allow_pickle(trust: bool = True) -> Iterator[None]:
         _TRUST.reset(token)
 
 
-def statistic_of_history_buffer(owner: type, name: str) -> Callable:
-    """What ``getattr`` is pickled for in mmengine's checkpoints, and nothing else."""
+def get_buffer_statistic(owner: type, name: str) -> Callable:
+    """Return a method of HistoryBuffer, for which mmengine's files pickle ``getattr``."""
     if owner is HistoryBuffer and name in ('min', 'max', 'current', 'mean'):
         return getattr(owner, name)
     raise pickle.UnpicklingError(f'Unsupported global: GLOBAL getattr({owner}, {name!r})')
 
 
-#: What training scripts put beside the tensors: settings, numbers, the history of the loss.
+#: other content of training checkpoints: settings, numbers, the history of the loss
 HARMLESS = [
     argparse.Namespace,
     HistoryBuffer,
-    (statistic_of_history_buffer, 'builtins.getattr'),
+    (get_buffer_statistic, 'builtins.getattr'),
     np.ndarray,
     np.dtype,
-    # numpy 1 and numpy 2 keep what rebuilds arrays and numbers in modules of different names
+    # numpy 1 and 2 rebuild arrays and numbers in modules of different names.
     *((np.empty(0).__reduce__()[0], f'numpy.{core}.multiarray._reconstruct')
       for core in ('core', '_core')),
     *((np.float64(0).__reduce__()[0], f'numpy.{core}.multiarray.scalar')
@@ -67,17 +67,17 @@ HARMLESS = [
 
 @file_errors()
 def read_checkpoint(path: str | Path, *, trust: bool = False) -> dict[str, Any]:
-    """What a ``.pth`` or ``.safetensors`` file holds, recognised by its content, on the CPU.
+    """Return the content of a ``.pth`` or ``.safetensors`` file, detected by content, on the CPU.
 
     Args:
-        path: A local file.
-        trust: Run whatever code a pickle contains. Only for files whose maker you trust. The same
-            holds within :func:`allow_pickle`.
+        path: Local file.
+        trust: Run the code of pickles, for files from a trusted source. So does
+            :func:`allow_pickle`.
 
     Raises:
-        MissingFileError: If there is no such file.
+        MissingFileError: If the file does not exist.
         FileError: If it cannot be read.
-        DamagedError: If it is damaged, or is not what was saved, see :mod:`.checksums`.
+        DamagedError: If it is damaged or not as it was saved.
         WeightsError: If it is not a file of weights, or contains more than weights.
     """
     path = Path(path).expanduser()
@@ -86,11 +86,11 @@ def read_checkpoint(path: str | Path, *, trust: bool = False) -> dict[str, Any]:
     with open(path, 'rb') as file:
         head = file.read(64)
     if not head.strip(b'\0'):
-        raise DamagedError(f'{path} is empty, or begins with zeros alone')
+        raise DamagedError(f'{path} is empty, or begins with zeros only')
     if head.lstrip().startswith(b'<'):
-        raise WeightsError(f'{path} is a web page, not weights: the download went wrong')
+        raise WeightsError(f'{path} is a web page, not weights: download it again')
     if head.startswith(b'version https://git-lfs'):
-        raise WeightsError(f'{path} is a pointer of Git LFS, not weights: fetch it with git lfs')
+        raise WeightsError(f'{path} is a Git LFS pointer, not weights: fetch it with git lfs')
     verify_checksum(path)
     if head[8:9] == b'{':
         return read_safetensors(path)
@@ -100,47 +100,43 @@ def read_checkpoint(path: str | Path, *, trust: bool = False) -> dict[str, Any]:
         check_unpacked_size(path)
     if re.match(FRAMED, head) and not trust:
         raise WeightsError(
-            f'{path} is a pickle of protocol {head[1]}, which could run any code: it is not '
-            'loaded. Ask who made it for a file of torch.save or safetensors; if torch.save wrote '
-            'it so, and you trust them, say --trust, or trust=True')
+            f'{path} is a pickle of protocol {head[1]}, which could run any code, and is not '
+            'loaded: ask its author for a file of torch.save or safetensors. If torch.save wrote '
+            'it and you trust the author, pass --trust, or trust=True')
     with torch.serialization.safe_globals(HARMLESS):
         try:
-            with open(path, 'rb') as file:  # by a path, torch would believe the suffix
+            with open(path, 'rb') as file:  # given a path, torch would trust the suffix
                 content = torch.load(file, map_location='cpu', weights_only=not trust)
         except pickle.UnpicklingError as error:
-            raise refusal(path, error, is_archive) from error
+            raise explain_refusal(path, error, is_archive) from error
         except ImportError as error:
             raise WeightsError(
-                f'{path} holds objects of a module that is not installed here ({error}): install '
-                'it, or ask who made the file for its tensors alone') from error
-        except Exception as error:  # damaged files lead torch to errors of all kinds
-            raise DamagedError(f'{path} is damaged or no weights file: '
+                f'{path} has objects of a module that is not installed ({error}): install it, or '
+                'ask the author of the file for its tensors only') from error
+        except Exception as error:  # torch raises errors of all types for damaged files
+            raise DamagedError(f'{path} is damaged or not a weights file: '
                                f'{str(error) or type(error).__name__}') from error
     if not isinstance(content, Mapping):
-        raise WeightsError(f'{path} holds a {type(content).__name__}, not a dict of weights')
+        raise WeightsError(f'{path} has a {type(content).__name__}, expected a dict of weights')
     return dict(content)
 
 
 def check_unpacked_size(path: Path) -> None:
     """Raise a WeightsError if a file of ``torch.save`` unpacks to more bytes than it has.
 
-    torch stores what it writes, and unpacks what others have compressed: 100 kB to 100 MB.
+    torch.save does not compress, but torch unpacks compressed files: 100 kB to 100 MB.
     """
     unpacked = 0
-    with suppress(Exception), zipfile.ZipFile(path) as file:  # torch says what is damaged
+    with suppress(Exception), zipfile.ZipFile(path) as file:  # torch reports damage
         unpacked = sum(record.file_size for record in file.infolist())
     if unpacked > path.stat().st_size:
         raise WeightsError(f'{path} unpacks to {unpacked} bytes and has {path.stat().st_size}: '
-                           'torch.save writes no such files. If you trust who made it, pass '
+                           'torch.save writes no such files. If you trust its author, pass '
                            '--trust, or trust=True')
 
 
 def read_safetensors(path: Path) -> dict[str, Any]:
-    """The tensors of a safetensors file; with classes, where it has them, as a ``.pth`` file.
-
-    Raises:
-        WeightsError: If it is damaged.
-    """
+    """Return the tensors of a safetensors file, and its classes as a ``.pth`` file has them."""
     try:
         tensors = safetensors.torch.load_file(path)
         with safetensors.safe_open(path, framework='pt') as file:
@@ -151,23 +147,25 @@ def read_safetensors(path: Path) -> dict[str, Any]:
     except (SafetensorError, ValueError, RecursionError) as error:
         raise DamagedError(f'{path} is a damaged safetensors file: {error}') from error
     if not isinstance(dataset_meta, dict):
-        raise WeightsError(f'{path} is a damaged safetensors file: its {DATASET_META} is no object')
+        raise WeightsError(
+            f'{path} is a damaged safetensors file: its {DATASET_META} is not a JSON object')
     return dict(meta=dict(dataset_meta=dataset_meta), state_dict=tensors)
 
 
-def refusal(path: Path, error: Exception, is_archive: bool) -> WeightsError:
-    """Why torch's restricted unpickler would not read a file."""
-    found = re.findall(r'GLOBAL (\S+) was not an allowed global', str(error))
+def explain_refusal(path: Path, error: Exception, is_archive: bool) -> WeightsError:
+    """Return an error that explains why torch's restricted unpickler refused a file."""
+    types = re.findall(r'GLOBAL (\S+) was not an allowed global', str(error))
     if is_archive:
-        with suppress(Exception):  # it reads all globals, of damaged files too
-            found = torch.serialization.get_unsafe_globals_in_checkpoint(path)
+        with suppress(Exception):  # it reads all types, also of damaged files
+            types = torch.serialization.get_unsafe_globals_in_checkpoint(path)
     reason = re.search(r'WeightsUnpickler error:\s+(.+)', str(error))
-    if not found and is_archive and reason:
-        return WeightsError(f'{path} contains what is not loaded without trust ({reason[1]}). If '
-                            'you trust who made it, say --trust, or trust=True')
-    if not found:
+    if not types and is_archive and reason:
+        return WeightsError(
+            f'{path} contains objects that are not loaded without trust ({reason[1]}). '
+            'If you trust its author, pass --trust, or trust=True')
+    if not types:
         because = f': {reason[1]}' if reason else ''
-        return DamagedError(f'{path} is damaged or no weights file{because}')
+        return DamagedError(f'{path} is damaged or not a weights file{because}')
     return WeightsError(
-        f'{path} contains more than weights ({", ".join(found)}) and is not loaded, since that '
-        'could run any code. If you trust who made it, say --trust, or trust=True')
+        f'{path} contains more than weights ({", ".join(types)}) and is not loaded, since that '
+        'could run any code. If you trust its author, pass --trust, or trust=True')

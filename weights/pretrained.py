@@ -1,4 +1,4 @@
-"""The weights that a module's ``init_cfg`` names."""
+"""Pretrained weights of a module's ``init_cfg``, and the normalization of images for them."""
 from __future__ import annotations
 
 import logging
@@ -12,17 +12,13 @@ from colonnade.common.errors import UserError
 
 from .loading import load_weights
 
-Normalisation = tuple[list[float], list[float]]  # mean and deviation of each channel
-#: of red, green and blue: what most weights are for, and our configs say
-IMAGENET: Normalisation = ([123.675, 116.28, 103.53], [58.395, 57.12, 57.375])
+Normalization = tuple[list[float], list[float]]  # mean and standard deviation of each channel
+#: red, green and blue: that of most weights, and of Colonnade's configs
+IMAGENET: Normalization = ([123.675, 116.28, 103.53], [58.395, 57.12, 57.375])
 
 
-def pretrained_of(init_cfg: dict | list[dict] | None) -> dict[str, Any] | None:
-    """The ``type='Pretrained'`` part of an ``init_cfg``.
-
-    Raises:
-        ValueError: If it is a name alone, or names a checkpoint and no type.
-    """
+def get_pretrained(init_cfg: dict | list[dict] | None) -> dict[str, Any] | None:
+    """Return the part of an ``init_cfg`` with ``type='Pretrained'``, or None."""
     if isinstance(init_cfg, str):
         raise UserError(f"init_cfg must be dict(type='Pretrained', checkpoint={init_cfg!r})")
     init_cfgs = init_cfg if isinstance(init_cfg, list) else [init_cfg or {}]
@@ -31,40 +27,34 @@ def pretrained_of(init_cfg: dict | list[dict] | None) -> dict[str, Any] | None:
     return next((cfg for cfg in init_cfgs if cfg.get('type') == 'Pretrained'), None)
 
 
-def timm_name_of(init_cfg: dict | list[dict] | None) -> str:
-    """NAME of ``timm://NAME`` in an ``init_cfg``, or nothing."""
-    scheme, separator, name = str((pretrained_of(init_cfg)
-                                   or {}).get('checkpoint')).partition('://')
+def get_timm_name(init_cfg: dict | list[dict] | None) -> str:
+    """Return NAME of ``timm://NAME`` in an ``init_cfg``, or an empty string."""
+    checkpoint = (get_pretrained(init_cfg) or {}).get('checkpoint')
+    scheme, separator, name = str(checkpoint).partition('://')
     return name if separator and scheme == 'timm' else ''
 
 
-def normalisation_of(name: str) -> Normalisation | None:
-    """How images are normalised for weights of timm's; None if it is not known.
+def get_normalization(name: str) -> Normalization | None:
+    """Return the normalization of images for timm weights, or None if it is unknown.
 
     Args:
-        name: A model's name, with the tag of the weights or without. Without one, it is known what
-            all weights of the model have in common.
+        name: Name of a model, with a tag, or without if all its weights have the same one.
 
     Returns:
-        Mean and standard deviation of red, green and blue, of values from 0 to 255.
+        Mean and standard deviation of red, green and blue, for values from 0 to 255.
     """
     published = list_pretrained()
     names = [each for each in published if name in (each, each.partition('.')[0])]
-    found = {(cfg.mean, cfg.std) for each in names if (cfg := get_pretrained_cfg(each))}
-    if len(found) != 1:
+    values = {(cfg.mean, cfg.std) for each in names if (cfg := get_pretrained_cfg(each))}
+    if len(values) != 1:
         return None
-    mean, std = ([255 * value for value in values] for values in found.pop())
+    mean, std = ([255 * value for value in channels] for channels in values.pop())
     return mean, std
 
 
 def load_pretrained(module: BaseModule) -> bool:
-    """Load the file, URL or ``timm://NAME`` of a module's ``init_cfg``; False if it names none.
-
-    Raises:
-        FileNotFoundError: If there is no such file.
-        WeightsError: If the weights cannot be fetched or read, or do not fit.
-    """
-    name, pretrained = type(module).__name__, pretrained_of(module.init_cfg)
+    """Load the weights of a module's ``init_cfg``; return False if it has none."""
+    name, pretrained = type(module).__name__, get_pretrained(module.init_cfg)
     if pretrained is None:
         print_log(
             f'{name} starts from random weights, unless a checkpoint is loaded: '
@@ -74,7 +64,7 @@ def load_pretrained(module: BaseModule) -> bool:
         return False
     for key in set(pretrained) - {'type', 'checkpoint', 'trust'}:
         print_log(
-            f'init_cfg.{key} has no effect on {name}: the layout of the file is recognised',
+            f'init_cfg.{key} has no effect on {name}: the format of the file is detected',
             logger='current',
             level=logging.WARNING)
     load_weights(module, pretrained['checkpoint'], trust=pretrained.get('trust', False))

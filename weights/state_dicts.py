@@ -1,4 +1,4 @@
-"""State dicts: their prefixes, and what keeps one from fitting a module."""
+"""State dicts: prefixes, numbers of classes, and mismatches with a module."""
 from __future__ import annotations
 
 from collections import Counter
@@ -14,27 +14,23 @@ from colonnade.common.name_lists import format_names
 State = dict[str, Tensor]
 Shapes = dict[str, torch.Size]
 Value = TypeVar('Value')
-Problems = dict[str, dict[str, str]]  # kind -> keys, each with what is reported of it
+Problems = dict[str, dict[str, str]]  # category -> key -> detail
 OTHER_SHAPE = 'of another shape'
-#: what files have their tensors below; 'module' is DeepSpeed's, 'encoder' I-JEPA's
+#: keys of files that contain the state dict; 'module' is DeepSpeed's, 'encoder' I-JEPA's
 WRAPPERS = ('state_dict', 'model', 'module', 'encoder')
-SHOWN = 5  # keys of a kind that an error lists
+MAX_LISTED = 5  # keys of a category in an error message
 
 
 class WeightsError(UserError):
-    """Weights that cannot be loaded; says which file, and why."""
+    """Weights that cannot be loaded."""
 
 
 class DamagedError(WeightsError):
-    """A file that is not what was saved: cut off, altered, or no weights at all."""
+    """File that is not as it was saved: truncated, altered, or not a file of weights."""
 
 
-def state_dict_of(checkpoint: Mapping[str, Any], source: str) -> State:
-    """The state dict in what was read: below one of :data:`WRAPPERS`, or all of it.
-
-    Raises:
-        WeightsError: If there is none.
-    """
+def get_state_dict(checkpoint: Mapping[str, Any], source: str) -> State:
+    """Return the state dict of a checkpoint, or raise a WeightsError if it has none."""
     for wrapper in WRAPPERS:
         if isinstance(checkpoint.get(wrapper), Mapping):
             checkpoint = checkpoint[wrapper]
@@ -42,14 +38,14 @@ def state_dict_of(checkpoint: Mapping[str, Any], source: str) -> State:
     state = {key: value for key, value in checkpoint.items() if isinstance(value, Tensor)}
     if not state or len(state) < len(checkpoint):
         others = [str(key) for key in checkpoint if key not in state][:8]
-        raise WeightsError(f'{source} holds no state dict: {", ".join(others) or "nothing"} '
-                           'at the top, and no state_dict or model with tensors alone')
+        raise WeightsError(f'{source} has no state dict: {", ".join(others) or "nothing"} '
+                           'at the top, and no state_dict or model with only tensors')
     if all(key.startswith('module.') for key in state):  # saved by DistributedDataParallel
         state = {key.removeprefix('module.'): value for key, value in state.items()}
     return state
 
 
-def trained_classes(checkpoint: Mapping[str, Any]) -> tuple[str, ...]:
+def get_classes(checkpoint: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the class names that a checkpoint of mmengine or mmcv 1 was trained on, if any."""
     meta = checkpoint.get('meta')
     if not isinstance(meta, Mapping):
@@ -61,7 +57,7 @@ def trained_classes(checkpoint: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def infer_num_classes(state: State, required: Shapes, num_classes: int) -> int | None:
-    """Return the number of classes of a model, judged by the tensors that differ from a file's.
+    """Infer the number of classes of a model from the tensors whose shapes differ from a file's.
 
     A layer has ``k * num_classes + others`` rows, where others are the background.
 
@@ -80,52 +76,46 @@ def infer_num_classes(state: State, required: Shapes, num_classes: int) -> int |
     return votes.most_common(1)[0][0] if votes else None
 
 
-def with_prefix(part: Mapping[str, Value], prefix: str) -> dict[str, Value]:
-    """``part`` with ``prefix`` before each key."""
+def add_prefix(part: Mapping[str, Value], prefix: str) -> dict[str, Value]:
+    """Add a prefix to each key."""
     return {prefix + key: value for key, value in part.items()}
 
 
-def without_prefix(state: State, prefix: str) -> State:
-    """The part of a state dict whose keys begin with ``prefix``, without it."""
+def strip_prefix(state: State, prefix: str) -> State:
+    """Return the tensors whose keys begin with a prefix, without it."""
     return {
         key.removeprefix(prefix): value
         for key, value in state.items() if key.startswith(prefix)
     }
 
 
-def mismatches(state: State, required: Shapes, unused: Iterable[Shapes] = ()) -> Problems:
-    """What keeps ``state`` from fitting, by kind; empty if it fits.
+def find_mismatches(state: State, required: Shapes, unused: Iterable[Shapes] = ()) -> Problems:
+    """Return what keeps ``state`` from fitting, by category; empty if it fits.
 
     Args:
         state: Tensors to load.
-        required: All of these must be there.
-        unused: Of each of these groups, all may be there or none.
+        required: Shapes of tensors that must be present.
+        unused: Groups of which all or no tensors may be present.
     """
     expected = dict(required)
     for group in unused:
         if any(key in state for key in group):
             expected |= group
     problems = {
-        'missing': {
-            key: ''
-            for key in expected if key not in state
-        },
-        'unexpected': {
-            key: ''
-            for key in state if key not in expected
-        },
+        'missing': dict.fromkeys((key for key in expected if key not in state), ''),
+        'unexpected': dict.fromkeys((key for key in state if key not in expected), ''),
         OTHER_SHAPE: {
             key: f' is {tuple(state[key].shape)} in the file, {tuple(shape)} in the model'
             for key, shape in expected.items() if key in state and state[key].shape != shape
         },
     }
-    return {kind: keys for kind, keys in problems.items() if keys}
+    return {category: keys for category, keys in problems.items() if keys}
 
 
-def listed(problems: Problems) -> str:
-    """A line for each kind of problem, with some of the keys."""
+def format_mismatches(problems: Problems) -> str:
+    """Format each category of mismatches in a line, with some of the keys."""
     lines = []
-    for kind, keys in problems.items():
+    for category, keys in problems.items():
         texts = [key + detail for key, detail in keys.items()]
-        lines.append(f'  {len(keys)} {kind}: {format_names(texts, SHOWN)}')
+        lines.append(f'  {len(keys)} {category}: {format_names(texts, MAX_LISTED)}')
     return '\n'.join(lines)

@@ -12,16 +12,16 @@ from timm.models.cait import Cait, LayerScaleBlock
 from torch import Tensor, nn
 
 from colonnade.common.errors import UserError
+from colonnade.weights.formats import CheckpointFormat
 from colonnade.weights.state_dicts import State
 
 from ..kernels.fast_path import (MLP, NORM, add_branch, find_modified_sublayer, is_drop_path,
-                                 is_plain)
+                                 is_exact_type)
 from ..kernels.folding import fold_norm, fold_scale
 from ..kernels.layers import add, feed_forward
 from ..position_embedding import LearnedPositions
 from ..registry import register_backbone
-from ..variants import PublishedSize, Variants
-from .layouts import LAYOUTS
+from ..variants import PublishedSize, Variants, count_blocks
 from .talking_heads import TALKING_HEADS, BoundedTalkingHeadAttn
 
 COLUMNS = ('embed_dim', 'depth', 'num_heads', 'drop_path_rate', 'layer_scale_init_value',
@@ -54,24 +54,28 @@ TABLE_3 = {
     'm36':   (270.9, 53.7, 173.3),
 }  # yapf: disable
 
+LAYOUTS = (
+    CheckpointFormat('CaiT, original or timm', ('blocks.0.attn.proj_l.', 'blocks_token_only.')),
+    CheckpointFormat('CaiT, Colonnade', ('blocks.0.attn.proj_l.', )),
+)
+
 
 class CaiTBlock(LayerScaleBlock):
-    """timm's block, with less reading and writing of memory."""
+    """timm's block with less memory traffic."""
 
     packable = ('attn.qkv', 'attn.proj', 'mlp.fc1', 'mlp.fc2')
-    packable_and_read = ()
 
     def forward(self, x: Tensor) -> Tensor:
-        """``(B, N, C)`` to ``(B, N, C)``."""
+        """Run the block on tokens ``(B, N, C)``."""
         attended = self.attn(self.norm1(x))
-        if is_plain(self.attn, BoundedTalkingHeadAttn) and is_drop_path(self.drop_path):
+        if is_exact_type(self.attn, BoundedTalkingHeadAttn) and is_drop_path(self.drop_path):
             x = add(x, self.drop_path(attended), self.gamma_1)
         else:
             x = add_branch(x, attended, self.gamma_1, self.drop_path)
         return feed_forward(x, self.norm2, self.mlp, self.gamma_2, self.drop_path)
 
     def get_modified_layer(self) -> str | None:
-        """The first layer that :meth:`fuse` cannot fold, by name, if there is one."""
+        """Return the path of the first layer that :meth:`fuse` cannot fold, or None."""
         return find_modified_sublayer(self, {
             'norm1': NORM,
             'attn': TALKING_HEADS,
@@ -80,7 +84,7 @@ class CaiTBlock(LayerScaleBlock):
         })
 
     def fuse(self, dtype: torch.dtype) -> None:
-        """Fold what follows or precedes a linear layer into it, see :mod:`.kernels.folding`."""
+        """Fold norms and LayerScale into linear layers, see :mod:`..kernels.folding`."""
         fold_norm(self.norm1, self.attn.qkv)
         fold_norm(self.norm2, self.mlp.fc1)
         fold_scale(self, 'gamma_1', self.attn.proj, dtype)
@@ -89,11 +93,10 @@ class CaiTBlock(LayerScaleBlock):
 
 @register_backbone(*LAYOUTS)
 class CaiT(LearnedPositions):
-    """CaiT's backbone without its class-attention stage, wrapping timm's modules.
+    """CaiT without its class-attention stage, from timm's modules.
 
-    Images are padded with zeros at the bottom and right to whole patches. The learned positions are
-    resized to the image's grid, bicubic and antialiased. See :class:`ColumnarBackbone` for further
-    arguments.
+    See :class:`.LearnedPositions` for padding and positions, and :class:`ColumnarBackbone` for
+    further arguments.
 
     Args:
         arch: ``xxs24``, ``xxs36``, ``xs24``, ``xs36``, ``s24``, ``s36``, ``s48``, ``m24``, ``m36``
@@ -101,12 +104,11 @@ class CaiT(LearnedPositions):
             ``s24_224``. Or a dict with ``embed_dim``, ``depth`` and ``num_heads``, and optionally
             ``patch_size`` (16), ``drop_path_rate`` (0), ``layer_scale_init_value`` (1e-5) and
             ``img_size`` (224).
-        img_size: Side of the square images whose grid of positions the backbone keeps. Weights from
-            another grid are resized to it when they are loaded. A warning is logged then, since
-            images of their own size see positions that were resized twice. ``None`` is the
-            architecture's: 384, for m48 448, or the one in its name.
-        attn_block_size: Queries whose attention maps exist at a time; ``None`` takes as many as
-            ``attn_budget`` allows. The result is the same.
+        img_size: Side of the square images whose grid of positions is kept. Weights of another grid
+            are resized to it when they are loaded, with a warning. Defaults to the architecture's:
+            384, for m48 448, or the one in its name.
+        attn_block_size: Number of queries whose attention maps exist at a time. Defaults to as many
+            as ``attn_budget`` allows. The result is the same.
         attn_budget: See :class:`~.talking_heads.BoundedTalkingHeadAttn`.
     """
 
@@ -136,50 +138,45 @@ class CaiT(LearnedPositions):
             if value is not None and value <= 0:
                 raise UserError(f'{name} must be positive, got {value}')
         if attn_block_size and attn_budget:
-            raise UserError('attn_budget has no effect beside attn_block_size: leave one out')
+            raise UserError('attn_budget has no effect with attn_block_size: remove one of them')
         super().__init__(self.variants.resolve(arch, img_size=img_size), **kwargs)
         for block in self.blocks:
             block.attn.block_size, block.attn.budget = attn_block_size, attn_budget
 
-    def _build(self,
-               num_blocks: int,
-               *,
-               drop_path_rate: float = 0.,
-               num_classes: int | None = None) -> Cait:
+    def _build(self, num_blocks: int, drop_path_rate: float, num_classes: int | None) -> Cait:
         return Cait(
             img_size=self.settings['img_size'],
-            patch_size=self.patch_size,
-            embed_dim=self.embed_dim,
             depth=num_blocks,
-            num_heads=self.settings['num_heads'],
-            init_values=self.settings['layer_scale_init_value'],
             drop_path_rate=drop_path_rate,
             patch_layer=partial(PatchEmbed, strict_img_size=False, dynamic_img_pad=True),
             block_layers=CaiTBlock,
             attn_block=BoundedTalkingHeadAttn,
             num_classes=num_classes or 0,
-            depth_token_only=0 if num_classes is None else 2)
+            depth_token_only=0 if num_classes is None else 2,
+            **self._get_timm_arguments())
 
     def timm_module(self, img_size: int | tuple[int, int], num_classes: int = 0) -> Cait:
-        """timm's own module of this architecture."""
-        row = self.settings
+        """Build timm's module of this architecture."""
         return Cait(
             img_size=img_size,
+            depth=self.depth,
+            num_classes=num_classes,
+            **self._get_timm_arguments())
+
+    def _get_timm_arguments(self) -> dict[str, Any]:
+        return dict(
             patch_size=self.patch_size,
             embed_dim=self.embed_dim,
-            depth=self.depth,
-            num_heads=row['num_heads'],
-            init_values=row['layer_scale_init_value'],
-            num_classes=num_classes)
+            num_heads=self.settings['num_heads'],
+            init_values=self.settings['layer_scale_init_value'])
 
     @classmethod
     def infer_arch(cls, state: State) -> dict[str, int]:
-        """Width, depth, patch size and so on that a state dict under timm's names shows."""
+        """Infer width, depth, heads, patch size and image size."""
         patch_size = state['patch_embed.proj.weight'].shape[-1]
         return dict(
             embed_dim=len(state['blocks.0.gamma_1']),
-            depth=len({key.split('.')[1]
-                       for key in state if key.startswith('blocks.')}),
+            depth=count_blocks(state),
             num_heads=len(state['blocks.0.attn.proj_l.weight']),
             patch_size=patch_size,
             img_size=patch_size * math.isqrt(state['pos_embed'].shape[1]))

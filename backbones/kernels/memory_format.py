@@ -1,4 +1,4 @@
-"""In which order of memory maps are computed and handed on."""
+"""Memory formats in which feature maps are computed and returned."""
 from __future__ import annotations
 
 from functools import cache
@@ -13,31 +13,28 @@ from .fast_path import is_transformed
 
 @cache
 def operators_read_any_order() -> bool:
-    """Whether mmcv's operators are torchvision's, or there are none.
+    """Return True if mmcv's operators are torchvision's, or missing.
 
-    Its compiled RoIAlign silently reads maps in any other order than the default wrongly.
+    Its compiled RoIAlign silently misreads maps in any format but the default.
     """
     try:
-        found = find_spec('mmcv._ext')
+        spec = find_spec('mmcv._ext')
     except ModuleNotFoundError:
         return True
-    return found is None or str(found.origin).endswith('.py')
+    return spec is None or str(spec.origin).endswith('.py')
 
 
 def map_order(x: Tensor) -> torch.memory_format:
-    """The order that maps are given in: channels last on a CPU, where oneDNN is fast with it.
+    """Return the format of maps on the device of ``x``: channels last on a CPU if it is faster.
 
-    The default where what reads the maps may not know others. Also with gradients: those of
-    convolutions are slower in the other order.
-
-    Args:
-        x: Tokens or a map, on the device in question.
+    With gradients it is the default, since those of convolutions are slower in channels last. So it
+    is where consumers of the maps may not know any other.
     """
     fast = should_use_cpu_forms(x) and not torch.is_grad_enabled() and not is_transformed()
     return torch.channels_last if fast and operators_read_any_order() else torch.contiguous_format
 
 
 def as_map(x: Tensor, height: int) -> Tensor:
-    """A copy of tokens ``(B, N, C)`` as a map ``(B, C, h, w)``, see :func:`map_order`."""
+    """Copy tokens ``(B, N, C)`` to a map ``(B, C, h, w)`` in the format of :func:`map_order`."""
     image = x.mT.unflatten(2, (height, x.shape[1] // height))
     return image.clone(memory_format=map_order(x))

@@ -1,4 +1,1 @@
 """Plain vision transformers of timm, of one resolution from the first block to the last."""
-from .backbone import PlainViT
-
-__all__ = ['PlainViT']

@@ -1,4 +1,4 @@
-"""Which of timm's vision transformers there are, their sizes and what is known of their weights."""
+"""Architectures of plain vision transformers: timm's models and their sizes."""
 from __future__ import annotations
 
 import inspect
@@ -15,18 +15,18 @@ from timm.models.vision_transformer import VisionTransformer
 
 from colonnade.common.errors import UserError
 
-from ..kernels.without_memory import without_memory
+from ..kernels.devices import on_meta_device
 from ..variants import Settings, Variants, check_sizes
 
-MODULES = ('vision_transformer', 'deit', 'eva')  # of timm, with the models that are supported
+MODULES = ('vision_transformer', 'deit', 'eva')  # timm modules whose models are supported
 SIZES = ('embed_dim', 'depth', 'num_heads', 'patch_size', 'img_size')
-#: arguments of timm's classes that a backbone sets itself, or does without
-NOT_TAKEN = {
+#: arguments of timm's classes that a backbone sets itself or does not use
+UNSUPPORTED = {
     'self', 'device', 'dtype', 'num_classes', 'dynamic_img_size', 'dynamic_img_pad', 'drop_rate',
     'pos_drop_rate', 'patch_drop_rate', 'drop_path_rate'
 }
-DEFAULT_MODEL = 'vit_base_patch16_224'  # what a dict changes that names no model
-SHOWN = (  # of each family some, for tables and messages; all models of MODULES are supported
+DEFAULT_MODEL = 'vit_base_patch16_224'  # base of a dict without model
+SHOWN = (  # examples of each family, for tables and messages
     'vit_small_patch16_dinov3',
     'vit_base_patch16_dinov3',
     'vit_small_patch14_dinov2',
@@ -43,27 +43,27 @@ SHOWN = (  # of each family some, for tables and messages; all models of MODULES
     'vit_pe_spatial_base_patch16_512',
     'vit_base_patch16_rope_mixed_ape_224',
 )
-#: in names of weights whose authors normalise the maps of intermediate blocks
+#: parts of names of weights whose authors normalize the maps of intermediate blocks
 NORMALISED = ('dinov2', 'dinov3', '.dino', 'tipsv2', 'lingbot', 'eupe')
 
 
 @dataclass(frozen=True)
 class Model:
-    """What is asked of a model of timm's."""
+    """Properties of a timm model."""
     sizes: Settings
-    arguments: frozenset[str]  # that its class takes
+    arguments: frozenset[str]  # arguments of its class
 
 
 @cache
 def known_models() -> frozenset[str]:
-    """Names of the models that are supported, without tags."""
+    """Return the names of supported models, without tags."""
     return frozenset(name for module in MODULES for name in list_models(module=module))
 
 
 @cache
 def look_up(name: str) -> Model:
-    """One of :func:`known_models`; it is built without memory for weights."""
-    with without_memory():
+    """Return the properties of a supported model, built on the meta device."""
+    with on_meta_device():
         built = timm.create_model(name)
     patch_size, grid = built.patch_embed.patch_size[0], built.patch_embed.grid_size[0]
     heads = (layer.num_heads for layer in built.blocks[0].modules() if hasattr(layer, 'num_heads'))
@@ -71,11 +71,11 @@ def look_up(name: str) -> Model:
     kind = Eva if isinstance(built, Eva) else VisionTransformer
     return Model(
         dict(zip(SIZES, sizes, strict=True)),
-        frozenset(inspect.signature(kind.__init__).parameters) - NOT_TAKEN)
+        frozenset(inspect.signature(kind.__init__).parameters) - UNSUPPORTED)
 
 
 class ShownModels(Mapping[str, Settings]):
-    """The models of :data:`SHOWN` and their sizes, which are looked up when they are needed."""
+    """Models of :data:`SHOWN` and their sizes, which are looked up lazily."""
 
     def __getitem__(self, name: str) -> Settings:
         if name not in SHOWN:
@@ -90,37 +90,36 @@ class ShownModels(Mapping[str, Settings]):
 
 
 class TimmModels(Variants):
-    """timm's models by name, with a tag or without, or with some arguments changed."""
+    """timm models by name, with a tag or without, or with some arguments changed."""
 
     def resolve(self, arch: str | Settings, **changes: Any) -> dict[str, Any]:
-        """See :meth:`.Variants.resolve`."""
-        given = {key: value for key, value in changes.items() if value is not None}
+        """Return all columns of an architecture, see :meth:`.Variants.resolve`."""
+        changes = {key: value for key, value in changes.items() if value is not None}
         settings = self.complete(arch)
-        if given:
-            named = dict(model=settings['model']) if isinstance(arch, str) else arch
-            settings = self.complete({**named, **given})
+        if changes:
+            base = dict(model=settings['model']) if isinstance(arch, str) else arch
+            settings = self.complete({**base, **changes})
         for column in SIZES:
-            least = 0 if column == 'depth' else 1  # check_sizes() has words for that
+            least = 0 if column == 'depth' else 1  # check_sizes() reports a depth of 0
             if type(settings[column]) is not int or settings[column] < least:
-                raise UserError(f'{column} must be a positive whole number, '
+                raise UserError(f'{column} must be a positive integer, '
                                 f'got {settings[column]!r}')
         check_sizes(settings)
         return settings
 
     def complete(self, arch: str | Settings) -> dict[str, Any]:
-        """See :meth:`.Variants.complete`. The grid of positions is the model's, or img_size's."""
+        """Return all columns, see :meth:`.Variants.complete`; the default grid is the model's."""
         if not isinstance(arch, Mapping):
             arch = dict(model=arch)
         custom = 'model' not in arch
-        name = DEFAULT_MODEL if custom else self._named(arch['model'])
+        name = DEFAULT_MODEL if custom else self._resolve_name(arch['model'])
         model = look_up(name)
         required = {'embed_dim', 'depth', 'num_heads'} if custom else set()
         missing, unknown = required - set(arch), set(arch) - model.arguments - {'model'}
         if missing or unknown:
-            raise UserError(
-                f'a custom arch of {self.backbone} has the keys model (a name of timm\'s), '
-                f'{", ".join(SIZES)} and other arguments of timm\'s class: missing '
-                f'{sorted(missing)}, unknown {sorted(unknown)}')
+            raise UserError(f'a custom arch of {self.backbone} has the keys model (timm\'s name), '
+                            f'{", ".join(SIZES)} and other arguments of timm\'s class: missing '
+                            f'{sorted(missing)}, unknown {sorted(unknown)}')
         settings = {**model.sizes, **arch, 'model': name}
         if 'img_size' not in arch:
             grid = model.sizes['img_size'] // model.sizes['patch_size']
@@ -128,29 +127,29 @@ class TimmModels(Variants):
         return settings
 
     def describe(self, settings: Settings) -> str:
-        """The sizes that the shapes of a state dict show; many models share them."""
-        sizes = ', '.join(f'{column} {settings[column]}' for column in self.shown_columns)
-        return f'a {self.backbone} of {sizes}'
+        """Format the ``shown_columns``, which many models share."""
+        return f'a {self.backbone} of {self.format_sizes(settings)}'
 
-    def _named(self, arch: str) -> str:
-        """A model's name without its tag, if timm has both."""
+    def _resolve_name(self, arch: str) -> str:
+        """Return a model's name without its tag, or raise a UserError if timm lacks either."""
         if not isinstance(arch, str):
-            raise UserError(f'arch of {self.backbone} must be a name of timm\'s or a dict, '
+            raise UserError(f'arch of {self.backbone} must be timm\'s name of a model or a dict, '
                             f'got {arch!r}')
         name, _, tag = arch.partition('.')
         known = known_models()
         if name not in known:
             near = get_close_matches(name, known, n=3)
-            meant = f'; did you mean {", ".join(near)}?' if near else ''
-            raise UserError(f'{self.backbone} has no arch {arch!r}{meant}; it has '
-                            f'{", ".join(SHOWN)}, all others of timm\'s {", ".join(MODULES)}, or '
-                            'takes a dict')
+            hint = f'; did you mean {", ".join(near)}?' if near else ''
+            raise UserError(f'{self.backbone} has no arch {arch!r}{hint}: choose one of '
+                            f'{", ".join(SHOWN)}, another model of timm\'s {", ".join(MODULES)}, '
+                            'or pass a dict')
         if tag and arch not in list_pretrained():
             tags = ', '.join(each.partition('.')[2] for each in list_pretrained(f'{name}.*'))
-            raise UserError(f'timm has no weights {arch!r}; of {name} it has {tags or "none"}')
+            raise UserError(
+                f'timm has no weights {arch!r}: choose a tag of {name}: {tags or "none"}')
         return name
 
 
 def are_normalised(weights: str) -> bool:
-    """Whether the authors of weights apply the final norm to maps of intermediate blocks."""
+    """Return True if the authors of weights apply the final norm to intermediate maps."""
     return any(part in weights for part in NORMALISED)

@@ -9,24 +9,21 @@ from typing import Any
 import timm
 import torch
 from timm.layers import RotaryEmbeddingMixed
+from timm.models.eva import EvaAttention
 from torch import Tensor, nn
 
 from colonnade.common.errors import UserError
-from colonnade.weights.state_dicts import Shapes, State
+from colonnade.weights.state_dicts import Shapes, State, WeightsError
 
 from ..columnar import ColumnarBackbone
 from ..kernels.memory_format import as_map
 from ..kernels.resampling import resample_positions
 from ..registry import register_backbone
-from ..variants import resolve_out_indices
+from ..variants import count_blocks, resolve_out_indices
 from .architectures import ShownModels, TimmModels, are_normalised
-from .blocks import PlainBlock, adapted
-from .layouts import LAYOUTS, part_of, with_layer_scale_modules
-from .loading import fill_buffers, require_norm
-from .model_identification import EVA_BIASES, find_model, zero_biases
-from .resizing import first_frequencies, resized_patches, resized_positions
-from .rotary import rotary_positions
-from .window_attention import Grid
+from .blocks import PlainBlock, SelfAttention, adapt_block, embed_grid
+from .checkpoint_formats import (EVA_BIASES, LAYOUTS, cut_frequencies, find_model, find_zero_biases,
+                                 get_part, rename_layer_scale, resize_patches, resize_positions)
 
 PREFIX_TOKENS = ('cls_token', 'dist_token', 'reg_token')  # in their order
 
@@ -36,32 +33,31 @@ class PlainViT(ColumnarBackbone):
     """timm's ``VisionTransformer`` and ``Eva``: DeiT, MAE, CLIP, DINO, DINOv2, DINOv3 and others.
 
     Images are padded with zeros at the bottom and right to whole patches. Learned positions are
-    resized to the image's grid, bicubic and antialiased, as timm does for images of any size;
-    rotary ones are computed for it. Prefix tokens (class, distillation, registers) go through the
-    blocks and are not in the maps. See :class:`ColumnarBackbone` for further arguments.
+    resized to the grid of each image, bicubic and antialiased, as timm does; rotary ones are
+    computed for it. Prefix tokens (class, distillation, registers) are not in the feature maps. See
+    :class:`ColumnarBackbone` for further arguments.
 
     Args:
-        arch: A name of timm's, with the tag of its weights or without
+        arch: timm's name of a model, with the tag of its weights or without
             (``vit_small_patch16_dinov3``, ``vit_base_patch16_224.mae``). Or a dict with
             ``embed_dim``, ``depth``, ``num_heads`` and optionally other arguments of timm's
-            ``VisionTransformer``. With ``model``, a name, it changes arguments of that model.
-        img_size: Side of the square images whose grid of positions the backbone keeps; ``None`` is
-            the model's. Weights from another grid are resized to it when they are loaded.
-        patch_size: Side of the patches. Other ones than the model's (``None``) have weights
-            resampled when they are loaded, as FlexiViT (arXiv 2212.08013) does.
-        tap_norm: Whether the final norm is applied to each map. ``None`` does what the authors of
-            the weights do: yes for DINO, DINOv2, DINOv3 and TIPSv2, no for all others. They are
-            known by ``arch``, or by ``timm://NAME.TAG`` in ``init_cfg``.
-        return_prefix_tokens: Give a pair for each map: itself and the prefix tokens
-            ``(B, P, C)``.
-        window_size: Side in tokens of the windows that most blocks attend within (ViTDet, arXiv
-            2203.16527); prefix tokens are seen by all tokens and see all. ``None`` is no windows.
-        global_blocks: With windows, the blocks that attend to all tokens; negative numbers count
-            from the last. ``None`` takes the last of each quarter, as ViTDet.
+            ``VisionTransformer``. With the key ``model``, it changes arguments of that model.
+        img_size: Side of the square images whose grid of positions is kept. Weights of another grid
+            are resized to it when they are loaded. Defaults to the model's.
+        patch_size: Side of the patches. For another one than the model's, the default, weights are
+            resampled when they are loaded, as in FlexiViT (arXiv 2212.08013).
+        tap_norm: Apply the final norm to each feature map. Defaults to what the authors of the
+            weights do: True for DINO, DINOv2, DINOv3 and TIPSv2, False for all others. They are
+            identified by ``arch``, or by ``timm://NAME.TAG`` in ``init_cfg``.
+        return_prefix_tokens: Return a pair of feature map and prefix tokens ``(B, P, C)``.
+        window_size: Side in tokens of the attention windows of most blocks (ViTDet, arXiv
+            2203.16527); prefix tokens attend to all tokens, and all to them. Defaults to none.
+        global_blocks: With windows, the blocks that attend to all tokens; negative ones count from
+            the last. Defaults to the last of each quarter, as in ViTDet.
 
     Raises:
-        ValueError: If the model has no final norm for ``tap_norm``, or no attention that windows
-            are known for.
+        ValueError: If the model has no final norm for ``tap_norm``, or windows are not supported
+            for its attention.
     """
 
     variants = TimmModels(
@@ -96,10 +92,10 @@ class PlainViT(ColumnarBackbone):
         self.return_prefix_tokens = return_prefix_tokens
         self._blocks_are_plain = all(isinstance(block, PlainBlock) for block in self.blocks)
         if self.rope is not None and not self._blocks_are_plain:
-            raise UserError(f'rotary positions are not for the blocks of {settings}')
+            raise UserError(f'rotary positions are not supported for the blocks of {settings}')
         self._set_windows(window_size, global_blocks)
-        self.register_load_state_dict_pre_hook(require_norm)
-        self.register_load_state_dict_post_hook(fill_buffers)
+        self.register_load_state_dict_pre_hook(_require_norm)
+        self.register_load_state_dict_post_hook(_fill_buffers)
 
     def _set_windows(self, window_size: int | None, global_blocks: Sequence[int] | None) -> None:
         if window_size is None:
@@ -107,12 +103,12 @@ class PlainViT(ColumnarBackbone):
                 raise UserError('global_blocks has no effect without window_size')
             return
         if type(window_size) is not int or window_size < 1:
-            raise UserError(f'window_size must be a positive whole number, got {window_size!r}')
+            raise UserError(f'window_size must be a positive integer, got {window_size!r}')
         if global_blocks is None:
             global_blocks = [(self.depth * quarter) // 4 - 1 for quarter in (1, 2, 3, 4)]
             if self.depth <= 4:
                 raise UserError(f'window_size has no effect on {self.depth} blocks, which all are '
-                                'global: name others as global_blocks')
+                                'global: set global_blocks')
         elif not isinstance(global_blocks, Sequence):
             raise UserError(f'global_blocks must be a list of blocks, got {global_blocks!r}')
         elif global_blocks:
@@ -121,10 +117,11 @@ class PlainViT(ColumnarBackbone):
             if index in global_blocks:
                 continue
             if not isinstance(block, PlainBlock):
-                raise UserError(f'window_size is not for the blocks of {self.settings["model"]}')
+                raise UserError(
+                    f'window_size is not supported for the blocks of {self.settings["model"]}')
             block.attn.window_size = window_size
 
-    def _timm(self, num_classes: int, **changes: Any) -> nn.Module:
+    def _create_timm(self, num_classes: int, **changes: Any) -> nn.Module:
         arguments = {key: value for key, value in self.settings.items() if key != 'model'} | changes
         try:
             return timm.create_model(
@@ -136,17 +133,13 @@ class PlainViT(ColumnarBackbone):
         except (AssertionError, KeyError, TypeError) as error:
             raise UserError(f'timm cannot build {self.settings}: {error!r}') from error
 
-    def _build(self,
-               num_blocks: int,
-               *,
-               drop_path_rate: float = 0.,
-               num_classes: int | None = None) -> nn.Module:
-        backbone = self._timm(num_classes or 0)
+    def _build(self, num_blocks: int, drop_path_rate: float, num_classes: int | None) -> nn.Module:
+        backbone = self._create_timm(num_classes or 0)
         for name in self.stem_names:
             if not hasattr(backbone, name):
                 setattr(backbone, name, None)
         backbone.blocks = nn.ModuleList(
-            adapted(block, index, drop_path_rate)
+            adapt_block(block, index, drop_path_rate)
             for index, block in enumerate(list(backbone.blocks)[:num_blocks]))
         if isinstance(backbone.rope, RotaryEmbeddingMixed):  # learned for each block
             frequencies = backbone.rope.freqs.detach()[:, :num_blocks]
@@ -155,36 +148,35 @@ class PlainViT(ColumnarBackbone):
         return backbone
 
     def timm_module(self, img_size: int | tuple[int, int], num_classes: int = 0) -> nn.Module:
-        """timm's own module of this architecture, which takes images of any size."""
-        return self._timm(num_classes, img_size=img_size)
+        """Build timm's module of this architecture, for images of any size."""
+        return self._create_timm(num_classes, img_size=img_size)
 
     @classmethod
     def infer_arch(cls, state: State) -> dict[str, int]:
-        """Width, depth and patch size that a state dict under timm's names shows."""
-        if not LAYOUTS[-1].fits(state):
+        """Infer width, depth, patch size and positions."""
+        if not LAYOUTS[-1].matches(state):
             raise KeyError(LAYOUTS[-1].name)
         weight = state['patch_embed.proj.weight']
-        depth = len({key.split('.')[1] for key in state if key.startswith('blocks.')})
         prefix = sum(state[name].shape[1] for name in PREFIX_TOKENS if name in state)
         return dict(
             embed_dim=len(weight),
-            depth=depth,
+            depth=count_blocks(state),
             patch_size=weight.shape[-1],
             prefix_tokens=prefix,
             pos_embed='pos_embed' in state)
 
     def describe(self, state: State | None = None) -> str:
-        """What the tensors show, of this backbone and of files."""
+        """Format what the tensors show, of this backbone and of files."""
         if state is not None:
             return super().describe(state)
         return self.variants.describe(self.infer_arch(self.state_dict()) | dict(depth=self.depth))
 
     @classmethod
     def arguments_for(cls, state: State) -> dict[str, Any]:
-        """What builds the backbone of a state dict, which is one of timm's models."""
+        """Infer the timm model of a state dict, and its other arguments."""
         sizes = cls.infer_arch(state)
         positions = state.get('pos_embed')
-        # prefix tokens are fewer than what the next larger grid has more
+        # Prefix tokens are too few to reach the next larger grid.
         side = None if positions is None else math.isqrt(positions.shape[1])
         return dict(
             arch=find_model(state, sizes),
@@ -194,62 +186,59 @@ class PlainViT(ColumnarBackbone):
 
     @classmethod
     def weights_name(cls, arch: str | Mapping[str, Any], init_cfg: dict | list[dict] | None) -> str:
-        """timm's name of the weights, with their tag if the config says it."""
+        """Return timm's name of the weights, with their tag if the config has it."""
         name = arch if isinstance(arch, str) else arch.get('model', '')
         return super().weights_name(arch, init_cfg) or name
 
     @classmethod
     def implied(cls, arch: str | Mapping[str, Any],
                 init_cfg: dict | list[dict] | None) -> dict[str, Any]:
-        """Whether the authors of the weights apply the final norm to each map."""
+        """Infer if the authors of the weights apply the final norm to each map."""
         return dict(tap_norm=are_normalised(cls.weights_name(arch, init_cfg)))
 
-    def renamed(self, state: State) -> State:
-        """DeiT-III's LayerScale under timm's names, which depend on the model."""
-        scaled = any(name.startswith('blocks.0.ls1.') for name, _ in self.named_parameters())
-        of_deit3 = LAYOUTS[-1].fits(state) and scaled
-        return with_layer_scale_modules(state) if of_deit3 else state
+    def rename_state(self, state: State) -> State:
+        """Rename DeiT-III's LayerScale, whose timm name depends on the model."""
+        has_scale = any(name.startswith('blocks.0.ls1.') for name, _ in self.named_parameters())
+        is_deit3 = LAYOUTS[-1].matches(state) and has_scale
+        return rename_layer_scale(state) if is_deit3 else state
 
     def unused_shapes(self, state: State) -> list[Shapes]:
-        """Each part of a classifier, also one that timm's module lacks; biases that are all 0."""
+        """Return each part of a classifier, also those that timm lacks, and biases that are 0."""
         groups: dict[str, Shapes] = {}
         for group in super().unused_shapes(state):
             for key, shape in group.items():
-                groups.setdefault(part_of(key), {})[key] = shape
+                groups.setdefault(get_part(key), {})[key] = shape
         known = {key for group in groups.values() for key in group}
         others = {
             key: value.shape
             for key, value in state.items()
-            if part_of(key) in self.classifier_names and key not in known
+            if get_part(key) in self.classifier_names and key not in known
         }
         needed = any(name.endswith(EVA_BIASES) for name, _ in self.named_parameters())
-        return [*groups.values(), others, {} if needed else zero_biases(state)]
+        return [*groups.values(), others, {} if needed else find_zero_biases(state)]
 
-    def resized(self, state: State) -> State:
-        """Patches and positions of other sizes, and frequencies of more blocks than there are."""
+    def resize_state(self, state: State) -> State:
+        """Resize patches and positions, and cut frequencies of blocks that are not built."""
         model = self.settings['model']
-        found = resized_patches(state, self.patch_embed.proj.weight, model)
+        resized = resize_patches(state, self.patch_embed.proj.weight, model)
         if self.pos_embed is not None:
-            found |= resized_positions(state, self.pos_embed, self.patch_embed, model)
-        return found | first_frequencies(state, len(self.blocks))
-
-    def _resample(self, positions: Tensor, old_grid: Grid, new_grid: Grid) -> Tensor:
-        return resample_positions(positions, old_grid, new_grid, self._embedded_prefix)
+            resized |= resize_positions(state, self.pos_embed, self.patch_embed, model)
+        return resized | cut_frequencies(state, len(self.blocks))
 
     @property
     def num_prefix_tokens(self) -> int:
-        """Tokens before those of the grid."""
+        """Number of tokens before those of the grid."""
         return sum(token.shape[1] for token in self._prefix_tokens)
 
     @property
     def _prefix_tokens(self) -> list[Tensor]:
-        """Class, distillation and register tokens, those that there are."""
+        """Existing class, distillation and register tokens."""
         tokens = (self.cls_token, self.dist_token, self.reg_token)
         return [token for token in tokens if token is not None]
 
     @property
     def _embedded_prefix(self) -> int:
-        """How many of the prefix tokens have learned positions: all or none."""
+        """Number of prefix tokens with learned positions: all or none."""
         return self.pos_embed.shape[1] - math.prod(self.patch_embed.grid_size)
 
     def _embed(self, img: Tensor) -> tuple[Tensor, tuple]:
@@ -260,20 +249,21 @@ class PlainViT(ColumnarBackbone):
         positions = self.pos_embed
         if positions is not None:
             if torch.compiler.is_exporting() or grid != self.patch_embed.grid_size:
-                positions = self._resample(positions, self.patch_embed.grid_size, grid)
+                positions = resample_positions(positions, self.patch_embed.grid_size, grid,
+                                               self._embedded_prefix)
             if not self._embedded_prefix:
                 x, positions = x + positions, None
         x = torch.cat((*prefix, x), dim=1)
         if positions is not None:
             x = x + positions
-        rope = None if self.rope is None else rotary_positions(self.rope, grid)
+        rope = None if self.rope is None else embed_grid(self.rope, grid)
         return self.norm_pre(x), (grid, rope)
 
     def _run_block(self, block: nn.Module, x: Tensor, place: tuple) -> Tensor:
         if not self._blocks_are_plain:
             return block(x)
         grid, rope = place
-        if rope is not None and rope.ndim == 4:  # of each block
+        if rope is not None and rope.ndim == 4:  # one per block
             rope = rope[block.index]
         return block(x, grid, rope)
 
@@ -285,13 +275,37 @@ class PlainViT(ColumnarBackbone):
         return (map_, x[:, :count]) if self.return_prefix_tokens else map_
 
     def get_layer_depth(self, param_name: str, prefix: str = '') -> tuple[int, int]:
-        """As :meth:`.ColumnarBackbone.get_layer_depth`, by timm's groups of parameters."""
+        """Return the depth of a parameter by timm's groups, see :class:`.ColumnarBackbone`."""
         name, last = param_name.removeprefix(prefix), self.depth + 1
         if param_name.startswith(prefix):
             if re.match(self._group_matcher['stem'], name):
                 return 0, last + 1
-            for pattern, with_the_former in self._group_matcher['blocks']:
-                if found := re.match(pattern, name):
-                    number = len(self.blocks) if with_the_former else int(found[1]) + 1
-                    return number, last + 1
+            for pattern, belongs_to_last in self._group_matcher['blocks']:
+                if match := re.match(pattern, name):
+                    index = len(self.blocks) if belongs_to_last else int(match[1]) + 1
+                    return index, last + 1
         return last, last + 1
+
+
+def _require_norm(backbone: PlainViT, state_dict: State, prefix: str, *_: Any) -> None:
+    """Raise a WeightsError if a full model was trained with the final norm, which is not built."""
+    if prefix and not backbone.tap_norm and f'{prefix}norm.weight' in state_dict:
+        raise WeightsError('the feature maps of this model were normalized: set '
+                           f'model.{prefix}tap_norm=True')
+
+
+def _fill_buffers(backbone: PlainViT, _: Any) -> None:
+    """Compute buffers that are not in files, also if the backbone was built on the meta device.
+
+    These are frequencies of rotary positions, and the key biases of EVA, which are 0.
+    """
+    device = next(backbone.parameters()).device
+    for module in backbone.modules():
+        for name, buffer in module.named_buffers(recurse=False):
+            if buffer.is_meta and device.type != 'meta':
+                setattr(module, name, torch.empty_like(buffer, device=device))
+    if backbone.rope is not None:
+        backbone.rope.init_non_persistent_buffers()
+    for module in backbone.modules():
+        if isinstance(module, (SelfAttention, EvaAttention)):
+            module.init_non_persistent_buffers()

@@ -22,76 +22,68 @@ class Heads(NamedTuple):
     value: Tensor
 
 
-@torch.compiler.disable  # the number of windows would be compiled in
+@torch.compiler.disable  # every number of windows would be compiled
 def attend_in_windows(heads: Heads, grid: Grid, window_size: int, dropout: float = 0.) -> Tensor:
-    """Attention of each token to those of its window and to the prefix tokens; theirs to all.
+    """Attend within windows: tokens see their window and prefix tokens, which see all tokens.
 
-    Windows begin at the top left; those at the bottom and right may hold fewer tokens. ViTDet
-    (arXiv 2203.16527, section 3) has no prefix tokens, and fills the last windows with zeros.
-    On a CPU without gradients one row of windows is computed after the other, to save memory.
-
-    Args:
-        heads: Of all tokens, prefix tokens first, each ``(B, heads, P + N, d)``.
-        grid: ``(h, w)``.
-        window_size: Side of the windows, in tokens.
-        dropout: Share of the attention weights that are set to 0.
-
-    Returns:
-        ``(B, heads, P + N, d)``.
+    Heads are ``(B, heads, P + N, d)``, prefix tokens first. Windows begin at the top left; those at
+    the bottom and right may hold fewer tokens. ViTDet (arXiv 2203.16527, section 3) has no prefix
+    tokens, and pads the last windows with zeros. On a CPU without gradients, rows of windows are
+    computed in turn, to save memory.
     """
     if torch.compiler.is_exporting():
-        return attend_in_whole_windows(heads, grid, window_size)
+        return attend_in_padded_windows(heads, grid, window_size)
     prefix = heads.query.shape[2] - grid[0] * grid[1]
     key, value = heads.key[:, :, :prefix], heads.value[:, :, :prefix]
     in_grid = [part[:, :, prefix:].unflatten(2, grid) for part in heads]
     at_once = torch.is_grad_enabled() or not should_use_cpu_forms(heads.query)
     rows = []
-    for row in parts_of(grid[0], window_size, at_once=at_once):
+    for row in split_side(grid[0], window_size, at_once=at_once):
         columns = []
-        for column in parts_of(grid[1], window_size, at_once=True):
+        for column in split_side(grid[1], window_size, at_once=True):
             region = [part[:, :, row, column] for part in in_grid]
             height, width = region[0].shape[2:4]
             sides = min(window_size, height), min(window_size, width)
             windows = Heads(*(split(part, sides) for part in region))
             if prefix:
                 count = height // sides[0] * (width // sides[1])
-                windows = with_prefix_tokens(windows, key, value, count)
+                windows = add_prefix_tokens(windows, key, value, count)
             out = F.scaled_dot_product_attention(*windows, dropout_p=dropout)
             columns.append(join(out, sides, (height, width)))
-        rows.append(concatenate(columns, dim=3))
-    out = concatenate(rows, dim=2).flatten(2, 3)
+        rows.append(_concatenate(columns, dim=3))
+    out = _concatenate(rows, dim=2).flatten(2, 3)
     if not prefix:
         return out
-    of_prefix = F.scaled_dot_product_attention(
+    prefix_out = F.scaled_dot_product_attention(
         heads.query[:, :, :prefix], heads.key, heads.value, dropout_p=dropout)
-    return torch.cat((of_prefix, out), dim=2)
+    return torch.cat((prefix_out, out), dim=2)
 
 
-def attend_in_whole_windows(heads: Heads, grid: Grid, window_size: int) -> Tensor:
-    """:func:`attend_in_windows` for exports, which do not know how many windows are whole.
+def attend_in_padded_windows(heads: Heads, grid: Grid, window_size: int) -> Tensor:
+    """Compute :func:`attend_in_windows` for exports, where sizes are symbolic.
 
-    The grid is filled up to whole windows. What fills it is not attended to, and cut off behind.
+    The grid is padded to whole windows; the padding is masked, and cut off afterwards.
     """
     prefix = heads.query.shape[2] - grid[0] * grid[1]
-    # no negative numbers: ONNX rounds quotients to zero
+    # No negative quotients: ONNX rounds them to zero.
     counts = [(side + window_size - 1) // window_size for side in grid]
     padding = (0, 0, 0, counts[1] * window_size - grid[1], 0, counts[0] * window_size - grid[0])
 
-    def windows_of(x: Tensor) -> Tensor:
-        """``(B, heads, h, w, d)`` to ``(B windows, heads, tokens of a window, d)``."""
+    def to_windows(x: Tensor) -> Tensor:
+        """Split ``(B, heads, h, w, d)`` into ``(B windows, heads, tokens of a window, d)``."""
         x = x.reshape(*x.shape[:2], counts[0], window_size, counts[1], window_size, x.shape[-1])
         x = x.permute(0, 2, 4, 1, 3, 5, 6)
         batch = x.shape[0] * counts[0] * counts[1]
         return x.reshape(batch, x.shape[3], window_size**2, x.shape[-1])
 
     in_grid = (part[:, :, prefix:].unflatten(2, grid) for part in heads)
-    windows = Heads(*(windows_of(F.pad(part, padding)) for part in in_grid))
-    unseen = torch.finfo(heads.query.dtype).min
-    mask = F.pad(heads.query.new_zeros(1, 1, *grid, 1), padding, value=unseen)
-    mask = F.pad(windows_of(mask).mT, (prefix, 0))  # (windows, 1, 1, tokens)
+    windows = Heads(*(to_windows(F.pad(part, padding)) for part in in_grid))
+    masked = torch.finfo(heads.query.dtype).min
+    mask = F.pad(heads.query.new_zeros(1, 1, *grid, 1), padding, value=masked)
+    mask = F.pad(to_windows(mask).mT, (prefix, 0))  # (windows, 1, 1, tokens)
     if prefix:
         key, value = (part[:, :, :prefix] for part in heads[1:])
-        windows = with_prefix_tokens(windows, key, value, counts[0] * counts[1])
+        windows = add_prefix_tokens(windows, key, value, counts[0] * counts[1])
     batch, num_heads, _, width = heads.query.shape
     out = F.scaled_dot_product_attention(
         *windows, attn_mask=mask.expand(batch, -1, -1, -1, -1).flatten(0, 1))
@@ -101,20 +93,20 @@ def attend_in_whole_windows(heads: Heads, grid: Grid, window_size: int) -> Tenso
     out = out[:, :, :grid[0], :grid[1]].flatten(2, 3)
     if not prefix:
         return out
-    of_prefix = F.scaled_dot_product_attention(heads.query[:, :, :prefix], heads.key, heads.value)
-    return torch.cat((of_prefix, out), dim=2)
+    prefix_out = F.scaled_dot_product_attention(heads.query[:, :, :prefix], heads.key, heads.value)
+    return torch.cat((prefix_out, out), dim=2)
 
 
-def parts_of(size: int, side: int, *, at_once: bool) -> list[slice]:
-    """Parts of a side of the grid: whole windows, at once or one by one, and what is left."""
+def split_side(size: int, side: int, *, at_once: bool) -> list[slice]:
+    """Return slices of a side of the grid: whole windows, at once or separately, and the rest."""
     whole = size - size % side
     step = max(whole, 1) if at_once else side
     parts = [slice(start, start + step) for start in range(0, whole, step)]
     return parts if whole == size else [*parts, slice(whole, size)]
 
 
-def with_prefix_tokens(windows: Heads, key: Tensor, value: Tensor, count: int) -> Heads:
-    """Windows ``(B count, heads, tokens, d)`` whose keys and values begin with prefix tokens."""
+def add_prefix_tokens(windows: Heads, key: Tensor, value: Tensor, count: int) -> Heads:
+    """Prepend prefix tokens to keys and values of windows ``(B count, heads, tokens, d)``."""
     key, value = (
         part[:, None].expand(-1, count, -1, -1, -1).flatten(0, 1) for part in (key, value))
     return Heads(windows.query, torch.cat((key, windows.key), dim=2),
@@ -122,21 +114,18 @@ def with_prefix_tokens(windows: Heads, key: Tensor, value: Tensor, count: int) -
 
 
 def split(x: Tensor, sides: Grid) -> Tensor:
-    """``(B, heads, h, w, d)`` to windows ``(B windows, heads, tokens of a window, d)``."""
+    """Split ``(B, heads, h, w, d)`` into ``(B windows, heads, tokens of a window, d)``."""
     x = x.unflatten(3, (-1, sides[1])).unflatten(2, (-1, sides[0]))
     return x.permute(0, 2, 4, 1, 3, 5, 6).flatten(4, 5).flatten(0, 2)
 
 
 def join(windows: Tensor, sides: Grid, size: Grid) -> Tensor:
-    """The inverse of :func:`split`, for a region of size ``(h, w)``.
-
-    Memory is in the order ``(B, h, w, heads, d)``, in which heads are merged without a copy.
-    """
+    """Invert :func:`split`; memory is ``(B, h, w, heads, d)``, whose heads merge without a copy."""
     x = windows.unflatten(0, (-1, size[0] // sides[0], size[1] // sides[1])).unflatten(4, sides)
     x = x.permute(0, 1, 4, 2, 5, 3, 6).flatten(3, 4).flatten(1, 2)
     return x.permute(0, 3, 1, 2, 4)
 
 
-def concatenate(parts: list[Tensor], dim: int) -> Tensor:
-    """Return the concatenation of tensors; one alone is not copied."""
+def _concatenate(parts: list[Tensor], dim: int) -> Tensor:
+    """Concatenate tensors; a single one is not copied."""
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim)

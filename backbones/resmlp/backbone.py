@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -11,6 +12,7 @@ from timm.models.mlp_mixer import Affine, MlpMixer, ResBlock
 from torch import Tensor, nn
 
 from colonnade.common.errors import UserError
+from colonnade.weights.formats import CheckpointFormat, rename_keys
 from colonnade.weights.state_dicts import State
 
 from ..columnar import ColumnarBackbone
@@ -19,8 +21,7 @@ from ..kernels.folding import fold_norm, fold_scale
 from ..kernels.layers import add, feed_forward
 from ..kernels.resampling import Grid, Resampling
 from ..registry import register_backbone
-from ..variants import Variants
-from .layouts import LAYOUTS
+from ..variants import Variants, count_blocks
 from .token_mixing import mix_resampled, mix_windows
 
 COLUMNS = ('embed_dim', 'depth', 'patch_size', 'layer_scale_init_value')
@@ -33,34 +34,49 @@ SIZES = {  # the paper's Table 1; the last column from the authors' code
 TOKEN_MIXING = ('resample', 'window')
 
 
-class ResMLPBlock(ResBlock):
-    """timm's ResMLP block, with the same parameters, for any grid of tokens.
+def remap_resmlp_original(state: State) -> State:
+    """Convert the authors' files, whose affine layers have vectors."""
+    renamed = rename_keys(state, (
+        (r'^patch_embed\.', 'stem.'),
+        (r'\.attn\.', '.linear_tokens.'),
+        (r'\.mlp\.', '.mlp_channels.'),
+        (r'\.gamma_([12])$', r'.ls\1'),
+    ))  # yapf: disable
+    return {
+        key: value[None, None] if re.search(r'norm\d?\.(alpha|beta)$', key) else value
+        for key, value in renamed.items()
+    }
 
-    Attributes:
-        native: The grid that the matrix is for.
-        token_mixing: See :class:`ResMLP`.
-        shifted: Whether the windows are shifted, if there are windows.
-    """
+
+LAYOUTS = (
+    CheckpointFormat('ResMLP, original', ('patch_embed.', 'blocks.0.norm1.alpha'),
+                     remap_resmlp_original),
+    CheckpointFormat('ResMLP, timm', ('stem.', 'blocks.0.linear_tokens.', 'norm.')),
+    CheckpointFormat('ResMLP, Colonnade', ('stem.', 'blocks.0.linear_tokens.')),
+)
+
+
+class ResMLPBlock(ResBlock):
+    """timm's ResMLP block, with the same parameters, for any grid of tokens."""
     norm2: nn.Module
-    native: Grid = (14, 14)
+    native: Grid = (14, 14)  # grid of the mixing matrix
     token_mixing: str = 'resample'
-    shifted: bool = False
+    shifted: bool = False  # windows, if there are any
 
     packable = ('mlp_channels.fc1', 'mlp_channels.fc2')
-    packable_and_read = ()
 
     def forward(self,
                 x: Tensor,
                 grid: Grid,
                 down: Resampling | None = None,
                 up: Resampling | None = None) -> Tensor:
-        """``(B, N, C)`` to ``(B, N, C)``.
+        """Run the block on tokens ``(B, N, C)``.
 
         Args:
             x: Tokens.
-            grid: Theirs, ``(h, w)``.
-            down: What takes them to the native grid; ``None`` has it computed, if it is needed.
-            up: And back.
+            grid: Rows and columns of the tokens.
+            down: Resampling to the native grid. Defaults to computing it if it is needed.
+            up: Resampling back.
         """
         mixed = self._mix(self.norm1(x), grid, down, up)
         if is_drop_path(self.drop_path):
@@ -70,11 +86,11 @@ class ResMLPBlock(ResBlock):
         return feed_forward(x, self.norm2, self.mlp_channels, self.ls2, self.drop_path)
 
     def get_modified_layer(self) -> str | None:
-        """The first layer that :meth:`fuse` cannot fold, by name, if there is one."""
+        """Return the path of the first layer that :meth:`fuse` cannot fold, or None."""
         return find_modified_sublayer(self, {'norm2': NORM, 'mlp_channels': MLP})
 
     def fuse(self, dtype: torch.dtype) -> None:
-        """Fold what is beside a linear layer of channels into it, see :mod:`.kernels.folding`."""
+        """Fold norm and LayerScale of the MLP into it, see :mod:`..kernels.folding`."""
         fold_norm(self.norm2, self.mlp_channels.fc1)
         self.norm2 = nn.Identity()
         fold_scale(self, 'ls2', self.mlp_channels.fc2, dtype)
@@ -91,22 +107,21 @@ class ResMLPBlock(ResBlock):
 
 @register_backbone(*LAYOUTS)
 class ResMLP(ColumnarBackbone):
-    """ResMLP's backbone without its final Affine and head, wrapping timm's modules.
+    """ResMLP without its final Affine and head, from timm's modules.
 
-    Images are padded with zeros at the bottom and right to whole patches. The matrices of the
-    cross-patch layers are for one square grid; ``token_mixing`` says what they do on others. See
+    Images are padded with zeros at the bottom and right to whole patches. See
     :class:`ColumnarBackbone` for further arguments.
 
     Args:
         arch: ``s12``, ``s24``, ``s36`` or ``b24``, or a dict with ``embed_dim``, ``depth`` and
             optionally ``patch_size`` (16), ``layer_scale_init_value`` (1e-5) and ``img_size``
             (224).
-        img_size: Side of the square images for whose grid the matrices are; ``None`` is 224, as
-            published.
-        token_mixing: ``'resample'``: tokens are resampled to that grid, mixed, and resampled back
-            (:func:`~.token_mixing.mix_resampled`). ``'window'``: windows of that grid are mixed one
-            by one, shifted by half a window in every other block
-            (:func:`~.token_mixing.mix_windows`).
+        img_size: Side of the square images whose grid the matrices of the cross-patch layers fit.
+            Defaults to 224, as published.
+        token_mixing: Behavior of these layers on other grids. ``'resample'``: tokens are resampled
+            to their grid, mixed, and resampled back (:func:`~.token_mixing.mix_resampled`).
+            ``'window'``: windows of their grid are mixed separately, shifted by half a window in
+            every other block (:func:`~.token_mixing.mix_windows`).
     """
 
     variants = Variants(
@@ -134,51 +149,46 @@ class ResMLP(ColumnarBackbone):
             block.native = self.stem.grid_size
             block.token_mixing, block.shifted = token_mixing, index % 2 == 1
 
-    def _build(self,
-               num_blocks: int,
-               *,
-               drop_path_rate: float = 0.,
-               num_classes: int | None = None) -> MlpMixer:
+    def _build(self, num_blocks: int, drop_path_rate: float, num_classes: int | None) -> MlpMixer:
         backbone = MlpMixer(
             img_size=self.settings['img_size'],
-            patch_size=self.patch_size,
-            embed_dim=self.embed_dim,
             num_blocks=num_blocks,
-            mlp_ratio=4,
-            block_layer=partial(ResMLPBlock, init_values=self.settings['layer_scale_init_value']),
-            norm_layer=Affine,
             drop_path_rate=drop_path_rate,
-            num_classes=num_classes or 0)
+            num_classes=num_classes or 0,
+            **self._get_timm_arguments(ResMLPBlock))
         backbone.stem.strict_img_size, backbone.stem.dynamic_img_pad = False, True
         return backbone
 
     def timm_module(self, img_size: int | tuple[int, int], num_classes: int = 0) -> MlpMixer:
-        """timm's own module of this architecture."""
+        """Build timm's module of this architecture."""
         return MlpMixer(
             img_size=img_size,
+            num_blocks=self.depth,
+            num_classes=num_classes,
+            **self._get_timm_arguments(ResBlock))
+
+    def _get_timm_arguments(self, block: type[ResBlock]) -> dict[str, Any]:
+        return dict(
             patch_size=self.patch_size,
             embed_dim=self.embed_dim,
-            num_blocks=self.depth,
             mlp_ratio=4,
-            block_layer=partial(ResBlock, init_values=self.settings['layer_scale_init_value']),
-            norm_layer=Affine,
-            num_classes=num_classes)
+            block_layer=partial(block, init_values=self.settings['layer_scale_init_value']),
+            norm_layer=Affine)
 
     @classmethod
     def infer_arch(cls, state: State) -> dict[str, int]:
-        """Width, depth, patch size and so on that a state dict under timm's names shows."""
+        """Infer width, depth, patch size and image size."""
         patch_size = state['stem.proj.weight'].shape[-1]
         return dict(
             embed_dim=state['stem.proj.weight'].shape[0],
-            depth=len({key.split('.')[1]
-                       for key in state if key.startswith('blocks.')}),
+            depth=count_blocks(state),
             patch_size=patch_size,
             img_size=patch_size * math.isqrt(len(state['blocks.0.linear_tokens.bias'])))
 
     def _embed(self, img: Tensor) -> tuple[Tensor, tuple]:
-        x, grid = self.stem(img), self._grid_of(img)  # (B, N, C)
+        x, grid = self.stem(img), self._get_grid(img)  # (B, N, C)
         native = self.stem.grid_size
-        # once for all blocks; nothing is kept from image to image
+        # The matrices are computed once for all blocks.
         windows = all(block.token_mixing == 'window' for block in self.blocks)
         if windows or (not torch.compiler.is_exporting() and grid == native):
             return x, grid

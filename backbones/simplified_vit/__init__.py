@@ -1,4 +1,1 @@
 """Vision transformers of simplified blocks (Simplifying Transformer Blocks, arXiv 2311.01906)."""
-from .backbone import SimplifiedViT
-
-__all__ = ['SimplifiedViT']

@@ -12,17 +12,16 @@ from timm.models.xcit import Xcit
 from torch import Tensor, nn
 
 from colonnade.common.errors import UserError
+from colonnade.weights.formats import CheckpointFormat, Rules, rename_keys
 from colonnade.weights.state_dicts import State
 
 from ..columnar import ColumnarBackbone
 from ..kernels.custom_ops import as_tokens
 from ..kernels.devices import should_use_cpu_forms
 from ..registry import register_backbone
-from ..variants import PublishedSize, Settings, Variants
+from ..variants import PublishedSize, Settings, Variants, count_blocks
 from .layers import XCiTBlock
-from .layouts import LAYOUTS
-from .positions import FourierPositions
-from .stem import find_modified_stem_layer, fuse_stem, run_stem
+from .stem import FourierPositions, find_modified_stem_layer, fuse_stem, run_stem
 
 COLUMNS = ('embed_dim', 'depth', 'num_heads', 'layer_scale_init_value', 'tokens_norm')
 SIZES = {  # the paper's Table 1; the last two columns from the authors' code
@@ -47,8 +46,65 @@ TABLE_1 = {
 }  # yapf: disable
 
 
+def remap_xcit_original(state: State) -> State:
+    """Convert the authors' classifiers and DINO files, which join q, k and v of class attention."""
+    remapped = {}
+    for key, value in rename_keys(state, ((r'^pos_embeder\.', 'pos_embed.'), )).items():
+        fused = re.fullmatch(r'(cls_attn_blocks\.\d+\.attn\.)qkv(\.\w+)', key)
+        if fused and value.ndim and len(value) % 3 == 0:
+            for name, part in zip('qkv', value.chunk(3), strict=True):
+                remapped[f'{fused[1]}{name}{fused[2]}'] = part
+        else:
+            remapped[key] = value
+    return remapped
+
+
+def remap_xcit_mmpretrain(state: State) -> State:
+    """Convert mmpretrain's classifiers."""
+    return rename_keys(state, (
+        (r'^backbone\.', ''),
+        (r'^head\.fc\.', 'head.'),
+        (r'^xca_layers\.', 'blocks.'),
+        (r'^ca_layers\.', 'cls_attn_blocks.'),
+        (r'^(patch_embed\.proj)\.(\d+)\.conv\.', lambda m: f'{m[1]}.{2 * int(m[2])}.0.'),
+        (r'^(patch_embed\.proj)\.(\d+)\.bn\.', lambda m: f'{m[1]}.{2 * int(m[2])}.1.'),
+        (r'^pos_embed\.token_projection\.conv\.', 'pos_embed.token_projection.'),
+        (r'\.local_mp\.conv1\.bn\.', '.local_mp.bn.'),
+        (r'\.local_mp\.(conv[12])\.conv\.', r'.local_mp.\1.'),
+        (r'\.ffn\.layers\.0\.0\.', '.mlp.fc1.'),
+        (r'\.ffn\.layers\.1\.', '.mlp.fc2.'),
+    ))  # yapf: disable
+
+
+def remap_xcit_dense(state: State) -> State:
+    """Convert the authors' detectors and segmenters, whose backbone contains the pyramid."""
+    patch_16 = any(key.startswith('backbone.fpn2.') for key in state)
+    pyramid: Rules = ((r'^backbone\.fpn1\.0\.', 'neck.stride4.'), )
+    if patch_16:
+        pyramid = ((r'^backbone\.fpn1\.', 'neck.stride4.'), (r'^backbone\.fpn2\.0\.',
+                                                             'neck.stride8.'))
+    return rename_keys(state, (
+        (r'^neck\.(lateral|fpn)_convs\.', r'neck.fpn.\1_convs.'),
+        (r'^backbone\.pos_embeder\.', 'backbone.pos_embed.'),
+        *pyramid,
+    ))  # yapf: disable
+
+
+LAYOUTS = (
+    CheckpointFormat(
+        'XCiT detector or segmenter, original', ('backbone.pos_embeder.', ),
+        remap_xcit_dense,
+        published_model=True),
+    CheckpointFormat('XCiT, original', ('pos_embeder.', 'blocks.'), remap_xcit_original),
+    CheckpointFormat('XCiT, mmpretrain', ('backbone.xca_layers.', ), remap_xcit_mmpretrain),
+    CheckpointFormat('XCiT, mmpretrain', ('xca_layers.', ), remap_xcit_mmpretrain),
+    CheckpointFormat('XCiT, timm', ('pos_embed.token_projection.', 'blocks.', 'cls_attn_blocks.')),
+    CheckpointFormat('XCiT, Colonnade', ('pos_embed.token_projection.', 'blocks.')),
+)
+
+
 def init_linear(module: nn.Module) -> None:
-    """Fill a linear layer as timm's XCiT does."""
+    """Initialize a linear layer as timm's XCiT does."""
     if isinstance(module, nn.Linear):
         trunc_normal_(module.weight, std=0.02)
         if module.bias is not None:
@@ -56,7 +112,7 @@ def init_linear(module: nn.Module) -> None:
 
 
 def check_stem(settings: Settings) -> None:
-    """Raise a ValueError for a stem that cannot be built."""
+    """Raise a ValueError if the stem cannot be built."""
     if settings['patch_size'] not in PATCH_SIZES:
         raise UserError(f'patch_size must be 8 or 16, got {settings["patch_size"]}')
     if settings['embed_dim'] % 8:
@@ -66,16 +122,15 @@ def check_stem(settings: Settings) -> None:
 
 @register_backbone(*LAYOUTS)
 class XCiT(ColumnarBackbone):
-    """XCiT's backbone without its class-attention stage, wrapping timm's modules.
+    """XCiT without its class-attention stage, from timm's modules.
 
-    Its convolutional stem gives a ``ceil`` grid and its positions are Fourier features of the grid,
-    so any image of at least one patch will do. See :class:`ColumnarBackbone` for further arguments.
+    Any image of at least one patch will do. See :class:`ColumnarBackbone` for further arguments.
 
     Args:
         arch: One of ``{nano,tiny,small}_12_p{16,8}``, ``{tiny,small,medium,large}_24_p{16,8}``. Or
             a dict with ``embed_dim``, ``depth``, ``num_heads``, ``patch_size`` and optionally
-            ``layer_scale_init_value`` (1.0) and ``tokens_norm`` (True), which concerns the
-            classifier only.
+            ``layer_scale_init_value`` (1.0) and ``tokens_norm`` (True), which only the classifier
+            uses.
     """
 
     variants = Variants(
@@ -96,21 +151,12 @@ class XCiT(ColumnarBackbone):
     def __init__(self, arch: str | Mapping[str, Any] = 'small_12_p16', **kwargs: Any) -> None:
         super().__init__(arch, **kwargs)
 
-    def _build(self,
-               num_blocks: int,
-               *,
-               drop_path_rate: float = 0.,
-               num_classes: int | None = None) -> Xcit:
-        common = dict(
-            num_heads=self.settings['num_heads'], eta=self.settings['layer_scale_init_value'])
+    def _build(self, num_blocks: int, drop_path_rate: float, num_classes: int | None) -> Xcit:
         backbone = Xcit(
-            patch_size=self.patch_size,
-            embed_dim=self.embed_dim,
             depth=0,
-            tokens_norm=self.settings['tokens_norm'],
             num_classes=num_classes or 0,
             cls_attn_layers=0 if num_classes is None else 2,
-            **common)
+            **self._get_timm_arguments())
         backbone.pos_embed = FourierPositions(backbone.pos_embed)
         backbone.blocks.extend(
             XCiTBlock(
@@ -118,29 +164,31 @@ class XCiT(ColumnarBackbone):
                 qkv_bias=True,
                 drop_path=drop_path_rate,
                 norm_layer=partial(nn.LayerNorm, eps=1e-6),
-                **common).apply(init_linear) for _ in range(num_blocks))
+                num_heads=self.settings['num_heads'],
+                eta=self.settings['layer_scale_init_value']).apply(init_linear)
+            for _ in range(num_blocks))
         return backbone
 
     def timm_module(self, img_size: int | tuple[int, int], num_classes: int = 0) -> Xcit:
-        """timm's own module of this architecture."""
+        """Build timm's module of this architecture, for images of any size."""
+        return Xcit(depth=self.depth, num_classes=num_classes, **self._get_timm_arguments())
+
+    def _get_timm_arguments(self) -> dict[str, Any]:
         row = self.settings
-        return Xcit(
+        return dict(
             patch_size=self.patch_size,
             embed_dim=self.embed_dim,
-            depth=self.depth,
             num_heads=row['num_heads'],
             eta=row['layer_scale_init_value'],
-            tokens_norm=row['tokens_norm'],
-            num_classes=num_classes)
+            tokens_norm=row['tokens_norm'])
 
     @classmethod
     def infer_arch(cls, state: State) -> dict[str, int]:
-        """Width, depth, heads and patch size that a state dict under timm's names shows."""
+        """Infer width, depth, heads and patch size."""
         stem = [key for key in state if re.fullmatch(r'patch_embed\.proj\.\d+\.0\.weight', key)]
-        blocks = {key.split('.')[1] for key in state if key.startswith('blocks.')}
         return dict(
             embed_dim=len(state['blocks.0.gamma1']),
-            depth=len(blocks),
+            depth=count_blocks(state),
             num_heads=len(state['blocks.0.attn.temperature']),
             patch_size=2**len(stem))
 
@@ -158,15 +206,12 @@ class XCiT(ColumnarBackbone):
             x, grid = as_tokens(image), image.shape[-2:]  # (B, N, C)
         else:
             x, grid = self.patch_embed(img)
-        return x + self._embed_positions(grid), grid
-
-    def _embed_positions(self, grid: tuple[int, int]) -> Tensor:
-        """``(1, N, C)``."""
         if isinstance(self.pos_embed, FourierPositions) and self.pos_embed.is_unmodified():
-            return self.pos_embed.of_tokens(grid)
-        return self.pos_embed(1, *grid).flatten(2).transpose(1, 2).contiguous()
+            return x + self.pos_embed.embed_grid(grid), grid
+        positions = self.pos_embed(1, *grid)  # (1, C, h, w)
+        return x + positions.flatten(2).transpose(1, 2).contiguous(), grid
 
-    def _touched_in_stem(self) -> str | None:
+    def _find_modified_stem_layer(self) -> str | None:
         name = find_modified_stem_layer(self.patch_embed)
         return name if name is None else f'patch_embed.{name}'.rstrip('.')
 

@@ -1,18 +1,18 @@
-"""Cross-covariance attention (XCiT, arXiv 2106.09681, section 3.2) in two exact forms.
+"""Cross-covariance attention (XCiT, arXiv 2106.09681, section 3.2) in two exact implementations.
 
 Shapes: ``B`` images, ``N`` tokens, ``C`` width, ``h`` heads, ``d = C / h`` head width.
 
-The *plain* form is the paper's. Queries, keys and values of all tokens are computed. Those of each
-head, normalised over the tokens, give a map ``(d, d)``, which is multiplied with the values. On a
-CPU without gradients, it is multiplied with the weights of the output projection instead.
+The *plain* one is the paper's: queries and keys of each head, normalized over the tokens, give a
+map ``(d, d)``, which multiplies the values. On a CPU without gradients, it multiplies the weights
+of the output projection instead.
 
-The *covariance* form never writes them. All that the map needs of the tokens ``y`` is their mean
-``m`` and ``z^T z`` with ``z = y - m``, since ``q^T k = W_q z^T z W_k^T + N q(m)^T k(m)``, where
-``q(m)`` and ``k(m)`` are query and key of the mean. The norms of queries and keys are the diagonals
-of such products of each with itself. Map, values and output projection are linear in channels, so
-``out = z M^T + b`` with ``M = W_proj blockdiag(A) W_v``. That makes two products with the tokens
-instead of four, at the price of some products of ``(C, C)`` matrices. Without its mean subtracted,
-``y^T y`` would lose the digits by which tokens differ.
+The *covariance* one never computes queries, keys and values. The map depends on the tokens ``y``
+only by their mean ``m`` and ``z^T z`` with ``z = y - m``, since ``q^T k = W_q z^T z W_k^T + N
+q(m)^T k(m)``, where ``q(m)`` and ``k(m)`` are query and key of the mean. The norms of queries and
+keys are the diagonals of such products. Map, values and output projection are linear in channels,
+so ``out = z M^T + b`` with ``M = W_proj blockdiag(A) W_v``. This takes two matmuls of the tokens
+instead of four, and some of ``(C, C)`` matrices. Without subtraction of the mean, ``y^T y`` would
+lose the digits in which tokens differ.
 """
 from __future__ import annotations
 
@@ -23,17 +23,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..kernels.custom_ops import BLOCK
-from ..kernels.devices import should_use_cpu_forms
+from ..kernels.devices import disable_autocast, get_matmul_dtype, should_use_cpu_forms, to_float32
 from ..kernels.layers import call_linear, gram, linear, linear_per_image
 from ..kernels.packed import PackedLinear
-from ..kernels.precision import full_precision, product_dtype, widened
 
-EPS = 1e-12  # the norm's lower bound, as in F.normalize
+EPS = 1e-12  # lower bound of norms, as in F.normalize
 
 
 @dataclass
 class AttentionWeights:
-    """The parameters of one layer."""
+    """Parameters of one layer."""
     qkv: nn.Linear | PackedLinear  # C to 3 C
     temperature: Tensor  # (h, 1, 1)
     proj: Tensor  # (C, C)
@@ -41,76 +40,58 @@ class AttentionWeights:
 
 
 def cross_covariance_attention(y: Tensor, weights: AttentionWeights) -> Tensor:
-    """Attention between channels, by the form that costs less.
-
-    Args:
-        y: Normalised tokens ``(B, N, C)``.
-        weights: Parameters of the layer.
-
-    Returns:
-        Tokens ``(B, N, C)``.
-    """
-    if not prefers_plain(y) and is_covariance_faster(*y.shape[1:]):
-        return covariance_form(y, weights)
+    """Return attention between channels of normalized tokens ``(B, N, C)``, the faster way."""
+    if not should_attend_plain(y) and is_covariance_faster(*y.shape[1:]):
+        return attend_by_covariance(y, weights)
     return attend_plain(y, weights)
 
 
-def prefers_plain(y: Tensor) -> bool:
-    """Whether the plain form is taken, however many tokens there are.
+def should_attend_plain(y: Tensor) -> bool:
+    """Return True if the plain implementation is used for any number of tokens.
 
-    Products of half precision are so much faster than the full precision of ``z^T z`` that those
-    saved do not pay for it. What pays was timed on CPUs, so other devices run the plain form, and
-    so does the meta device, on which the paper's products are counted. An export must not choose
-    by a size that it does not know yet.
+    In half precision, matmuls are so fast that saving some does not pay for ``z^T z`` in float32.
+    The crossover was timed on CPUs only, and the meta device counts the paper's operations. An
+    export must not depend on a size.
     """
-    return (not should_use_cpu_forms(y) or product_dtype(y).itemsize < 4
+    return (not should_use_cpu_forms(y) or get_matmul_dtype(y).itemsize < 4
             or torch.compiler.is_exporting())
 
 
 def is_covariance_faster(num_tokens: int, width: int) -> bool:
-    """Whether the covariance form is the faster one on a CPU.
+    """Return True if the covariance implementation is faster on a CPU.
 
-    It saves products of ``4 N C^2`` and the reading and writing of queries, keys and values, for
-    products of ``6 C^3`` and some calls of small size. The limits are where the two took equal time
-    for widths of 128, 384 and 768.
+    It saves ``4 N C^2`` multiply-adds and memory traffic, and takes ``6 C^3`` and some small calls.
+    The limits are where both took equal time for widths of 128, 384 and 768.
     """
     return num_tokens >= 1.7 * width + 15e6 / width**2
 
 
 def attend_plain(y: Tensor, weights: AttentionWeights) -> Tensor:
-    """As the paper defines it; arguments as for :func:`cross_covariance_attention`."""
+    """Compute :func:`cross_covariance_attention` as the paper defines it."""
     heads = len(weights.temperature)
     qkv = call_linear(weights.qkv, y)  # (B, N, 3 C)
     fast = should_use_cpu_forms(y) and not torch.compiler.is_compiling()
-    # Sums over all tokens may be too large for float16.
+    # Sums over all tokens can overflow float16.
     if fast and not torch.is_grad_enabled() and qkv.dtype != torch.float16:
-        return _attend_by_weights(qkv, weights)
+        return _attend_in_projection(qkv, weights)
     q, k, v = qkv.unflatten(2, (3, heads, -1)).permute(2, 0, 3, 1, 4)  # (B, h, N, d)
-    with full_precision(y):
+    with disable_autocast(y):
         attention = _softmax(_cosines(q, k), weights.temperature)
     out = v @ attention.mT.to(v.dtype)  # (B, h, N, d)
     return linear(out.transpose(1, 2).flatten(2), weights.proj, weights.proj_bias)
 
 
 def _cosines(q: Tensor, k: Tensor) -> Tensor:
-    """Return the cosines between channels of queries and keys, in float32 at least.
-
-    Args:
-        q: Queries ``(B, h, N, d)``.
-        k: Keys of the same shape.
-
-    Returns:
-        ``(B, h, d, d)``.
-    """
+    """Return the cosines ``(B, h, d, d)`` between channels of queries and keys ``(B, h, N, d)``."""
     dtype = torch.promote_types(q.dtype, torch.float32)
     norms_q, norms_k = (
         torch.linalg.vector_norm(x, dim=2, dtype=dtype).clamp_min(EPS) for x in (q, k))
     if q.dtype.itemsize >= 4:
         return _divide(q.mT @ k, norms_q, norms_k)
-    # Sums over all tokens may be too large for float16, and float32 copies of queries and keys
-    # would be stored for gradients. Cosines need neither.
+    # Sums over all tokens can overflow float16, and float32 copies would be stored for gradients.
+    # Normalizing first needs neither.
     q, k = ((x / norms.unsqueeze(2)).to(x.dtype) for x, norms in ((q, norms_q), (k, norms_k)))
-    return widened(q.mT @ k)
+    return to_float32(q.mT @ k)
 
 
 def _divide(products: Tensor, norms_q: Tensor, norms_k: Tensor) -> Tensor:
@@ -118,42 +99,42 @@ def _divide(products: Tensor, norms_q: Tensor, norms_k: Tensor) -> Tensor:
     return products / norms_q.unsqueeze(3) / norms_k.unsqueeze(2)
 
 
-def _attend_by_weights(qkv: Tensor, weights: AttentionWeights) -> Tensor:
-    """The plain form from its queries, keys and values ``(B, N, 3 C)``, fast on a CPU."""
+def _attend_in_projection(qkv: Tensor, weights: AttentionWeights) -> Tensor:
+    """Apply the map to the output projection, from ``qkv`` ``(B, N, 3 C)``; fast on a CPU."""
     heads = len(weights.temperature)
     q, k, v = qkv.chunk(3, dim=2)
-    if qkv.dtype.itemsize < 4:  # all pairs of channels take less time than to part the heads
-        # image by image: bmm would copy the transposed queries
+    if qkv.dtype.itemsize < 4:  # all pairs of channels are faster than splitting the heads
+        # bmm of all images would copy the transposed queries.
         pairs = q.new_empty(len(q), q.shape[2], k.shape[2])
         for image, queries, keys in zip(pairs, q, k, strict=True):
             torch.mm(queries.T, keys, out=image)
         pairs = pairs.unflatten(1, (heads, -1)).unflatten(3, (heads, -1))  # (B, h, d, h, d)
-        products = widened(pairs.diagonal(dim1=1, dim2=3).permute(0, 3, 1, 2))  # (B, h, d, d)
+        products = to_float32(pairs.diagonal(dim1=1, dim2=3).permute(0, 3, 1, 2))  # (B, h, d, d)
     else:
         q_heads, k_heads = (part.unflatten(2, (heads, -1)).transpose(1, 2) for part in (q, k))
         products = q_heads.mT @ k_heads
-    norms = _norms(qkv[:, :, :2 * k.shape[2]]).unflatten(1, (2, heads, -1))
+    norms = _column_norms(qkv[:, :, :2 * k.shape[2]]).unflatten(1, (2, heads, -1))
     attention = _softmax(_divide(products, norms[:, 0], norms[:, 1]), weights.temperature)
-    with full_precision(v):
-        proj = widened(weights.proj).unflatten(1, (heads, -1)).transpose(0, 1)  # (h, C, d)
+    with disable_autocast(v):
+        proj = to_float32(weights.proj).unflatten(1, (heads, -1)).transpose(0, 1)  # (h, C, d)
         matrix = (proj @ attention).transpose(1, 2).flatten(2)  # (B, C, C)
         bias = weights.proj_bias.expand(len(v), -1)
         return linear_per_image(v, matrix.to(v.dtype), bias.to(v.dtype))
 
 
-def _norms(x: Tensor) -> Tensor:
-    """Of the columns of ``(B, N, C)``, bounded below: ``(B, C)``."""
+def _column_norms(x: Tensor) -> Tensor:
+    """Return the norms ``(B, C)`` of the columns of ``(B, N, C)``, at least ``EPS``."""
     dtype = torch.promote_types(x.dtype, torch.float32)
     squares = sum((rows * rows).sum(1, dtype=dtype) for rows in x.split(BLOCK, dim=1))
     return squares.sqrt().clamp_min(EPS)
 
 
-def covariance_form(y: Tensor, weights: AttentionWeights) -> Tensor:
-    """By the covariance of the tokens; arguments as for :func:`cross_covariance_attention`."""
+def attend_by_covariance(y: Tensor, weights: AttentionWeights) -> Tensor:
+    """Compute :func:`cross_covariance_attention` from the covariance of the tokens."""
     heads, (_, num_tokens, width) = len(weights.temperature), y.shape
-    with full_precision(y):
-        tokens, qkv = widened(y), widened(weights.qkv.weight)
-        # In float64, since rounding a large mean once would be an error of all tokens alike.
+    with disable_autocast(y):
+        tokens, qkv = to_float32(y), to_float32(weights.qkv.weight)
+        # Float64, since a rounding error of the mean would shift all tokens alike.
         mean = tokens.mean(1, dtype=torch.float64)  # (B, C)
         tokens = tokens - mean.to(tokens.dtype).unsqueeze(1)
         covariance = gram(tokens)  # (B, C, C)
@@ -161,7 +142,7 @@ def covariance_form(y: Tensor, weights: AttentionWeights) -> Tensor:
         of_mean = F.linear(mean, qkv.double(), qkv_bias).to(qkv.dtype)
         qk_of_mean, v_of_mean = of_mean.split((2 * width, width), dim=1)  # (B, 2 C), (B, C)
         qk, v = qkv.split((2 * width, width))
-        # (B, 2 C, C); the covariance is its own transpose
+        # (B, 2 C, C); the covariance is symmetric
         qk_by_covariance = linear_per_image(qk.expand(len(y), -1, -1), covariance)
         squares = (qk_by_covariance * qk).sum(-1)  # (B, 2 C)
         squares = torch.addcmul(squares, qk_of_mean, qk_of_mean, value=num_tokens)
@@ -174,13 +155,13 @@ def covariance_form(y: Tensor, weights: AttentionWeights) -> Tensor:
         norms_q, norms_k = norms.unflatten(1, (2, heads, -1)).unbind(1)  # (B, h, d)
         attention = _softmax(_divide(products, norms_q, norms_k), weights.temperature)
         values = attention @ v.unflatten(0, (heads, -1))  # (B, h, d, C)
-        proj = widened(weights.proj)
+        proj = to_float32(weights.proj)
         matrix = linear(values.flatten(1, 2).mT, proj).mT  # (B, C, C)
         mixed = attention @ v_of_mean.unflatten(1, (heads, -1, 1))  # (B, h, d, 1)
-        bias = F.linear(mixed.flatten(1), proj, widened(weights.proj_bias))
+        bias = F.linear(mixed.flatten(1), proj, to_float32(weights.proj_bias))
     return linear_per_image(tokens.to(y.dtype), matrix.to(y.dtype), bias.to(y.dtype))
 
 
 def _softmax(cosines: Tensor, temperature: Tensor) -> Tensor:
     """Return the attention ``(B, h, d, d)`` of cosines between channels."""
-    return F.softmax(cosines * widened(temperature), dim=-1)
+    return F.softmax(cosines * to_float32(temperature), dim=-1)

@@ -1,4 +1,4 @@
-"""XCiT's block, computed with less reading and writing of memory on a CPU.
+"""XCiT's block with less memory traffic on a CPU.
 
 Shapes: ``B`` images, ``N = h w`` tokens, ``C`` width.
 """
@@ -15,24 +15,24 @@ from torch.utils.checkpoint import checkpoint
 from ..kernels.custom_ops import as_image, as_tokens
 from ..kernels.devices import should_use_cpu_forms
 from ..kernels.fast_path import (MLP, NORM, Parts, add_branch, find_modified_layer,
-                                 find_modified_sublayer, is_depthwise, is_drop_path, is_gelu,
-                                 is_hooked, is_linear, is_noop, is_plain)
+                                 find_modified_sublayer, is_depthwise, is_drop_path, is_exact_type,
+                                 is_gelu, is_hooked, is_linear, is_noop)
 from ..kernels.folding import fold_norm, fold_scale
 from ..kernels.layers import (add, call_depthwise, depthwise_convolution, feed_forward,
                               fold_if_exact, gelu, stores_gradients)
-from ..kernels.norms import RunningStatsKept, can_rerun_locally, normalise
+from ..kernels.norms import RunningStatsKept, can_rerun_locally, normalize
 from ..kernels.packed import PackedDepthwise
 from .cross_covariance import AttentionWeights, cross_covariance_attention
 
 XCA_PARTS: Parts = {
-    '': lambda module: is_plain(module, XCA),
+    '': lambda module: is_exact_type(module, XCA),
     'qkv': is_linear,
     'attn_drop': is_noop,
     'proj': is_linear,
     'proj_drop': is_noop,
 }
 LPI_PARTS: Parts = {
-    '': lambda module: is_plain(module, LPI),
+    '': lambda module: is_exact_type(module, LPI),
     'conv1': is_depthwise,
     'act': is_gelu,
     'bn': lambda module: not is_hooked(module),
@@ -41,19 +41,18 @@ LPI_PARTS: Parts = {
 
 
 class XCiTBlock(XCABlock):
-    """timm's block, with less reading and writing of memory; tokens are in channels-last order.
+    """timm's block with less memory traffic; tokens are channels last.
 
     An accelerator calls all layers but those of attention. On a CPU, LayerScale is folded into the
-    weights of the layer before it, where it costs next to nothing and leaves nothing to store for
-    gradients. Not so in float16, which would lose it. Layers that are not as they were built are
-    called, see :mod:`.fast_path`.
+    weights of the layer before it, which is cheap and leaves nothing to store for gradients, except
+    in float16, which would lose it. Modified layers are called, see :mod:`..kernels.fast_path`.
     """
 
     packable = ('mlp.fc1', 'mlp.fc2', 'local_mp.conv1', 'local_mp.conv2')
-    packable_and_read = ('attn.qkv', )  # by the covariance form
+    packable_and_read = ('attn.qkv', )  # read by attend_by_covariance()
 
     def forward(self, x: Tensor, height: int, width: int) -> Tensor:
-        """Tokens ``(B, N, C)`` of a ``height`` by ``width`` grid."""
+        """Run the block on tokens ``(B, N, C)`` of a grid."""
         if find_modified_layer(self.attn, XCA_PARTS) is None and is_drop_path(self.drop_path1):
             x = self._attend(x)
         else:
@@ -66,26 +65,8 @@ class XCiTBlock(XCABlock):
             x = add_branch(x, y, self.gamma3, self.drop_path3)
         return feed_forward(x, self.norm2, self.mlp, self.gamma2, self.drop_path2)
 
-    def _activate(self, y: Tensor) -> Tensor:
-        """GELU and norm of local patch interaction; for gradients the input alone is stored.
-
-        Not where the norm is synchronised: to run it again, the processes would have to meet again.
-        """
-        norm, image = self.local_mp.bn, as_image(y)
-        if not stores_gradients(y):
-            return as_tokens(normalise(norm, gelu(image)))
-        if not can_rerun_locally(norm):
-            return as_tokens(norm(F.gelu(image)))
-        return as_tokens(
-            checkpoint(
-                lambda x: norm(F.gelu(x)),
-                image,
-                use_reentrant=False,
-                preserve_rng_state=False,
-                context_fn=lambda: (nullcontext(), RunningStatsKept(norm))))
-
     def get_modified_layer(self) -> str | None:
-        """The first layer that :meth:`fuse` cannot fold, by name, if there is one."""
+        """Return the path of the first layer that :meth:`fuse` cannot fold, or None."""
         return find_modified_sublayer(self, {
             'norm1': NORM,
             'attn': XCA_PARTS,
@@ -95,7 +76,7 @@ class XCiTBlock(XCABlock):
         })
 
     def fuse(self, dtype: torch.dtype) -> None:
-        """Fold what follows or precedes a linear layer into it, see :mod:`.kernels.folding`."""
+        """Fold norms and LayerScale into linear layers, see :mod:`..kernels.folding`."""
         fold_norm(self.norm1, self.attn.qkv)
         fold_norm(self.norm2, self.mlp.fc1)
         fold_scale(self, 'gamma1', self.attn.proj, dtype)
@@ -103,17 +84,14 @@ class XCiTBlock(XCABlock):
         fold_scale(self, 'gamma3', self.local_mp.conv2, dtype)
 
     def _attend(self, x: Tensor) -> Tensor:
-        """The branch of cross-covariance attention (section 3.2), added to ``x``."""
+        """Add the branch of cross-covariance attention (section 3.2) to ``x``."""
         layers, y = self.attn, self.norm1(x)
         weight, bias, scale = fold_if_exact(self.gamma1, layers.proj, y)
         weights = AttentionWeights(layers.qkv, layers.temperature, weight, bias)
         return add(x, self.drop_path1(cross_covariance_attention(y, weights)), scale)
 
     def _interact(self, x: Tensor, height: int) -> Tensor:
-        """The branch of local patch interaction (section 3.3), added to ``x``.
-
-        ``x`` may be overwritten.
-        """
+        """Add local patch interaction (section 3.3) to ``x``, which may be overwritten."""
         layers = self.local_mp
         y = self._activate(call_depthwise(layers.conv1, self.norm3(x), height))
         if isinstance(layers.conv2, PackedDepthwise):
@@ -121,3 +99,21 @@ class XCiTBlock(XCABlock):
         weight, bias, scale = fold_if_exact(self.gamma3, layers.conv2, y)
         y = depthwise_convolution(y, weight, bias, height)
         return add(x, self.drop_path3(y), scale)
+
+    def _activate(self, y: Tensor) -> Tensor:
+        """Apply GELU and norm of local patch interaction; only the input is stored for gradients.
+
+        A synchronized norm is not rerun, since that would need all processes.
+        """
+        norm, image = self.local_mp.bn, as_image(y)
+        if not stores_gradients(y):
+            return as_tokens(normalize(norm, gelu(image)))
+        if not can_rerun_locally(norm):
+            return as_tokens(norm(F.gelu(image)))
+        return as_tokens(
+            checkpoint(
+                lambda x: norm(F.gelu(x)),
+                image,
+                use_reentrant=False,
+                preserve_rng_state=False,
+                context_fn=lambda: (nullcontext(), RunningStatsKept(norm))))

@@ -1,42 +1,43 @@
-"""XCiT's convolutional stem on a CPU: convolutions, norms and GELU in one, in strips of rows."""
+"""XCiT's stem on a CPU, fused and in strips of rows, and its positions with less to compute."""
 from __future__ import annotations
 
 import torch
-from timm.models.xcit import ConvPatchEmbed
+from timm.models.xcit import ConvPatchEmbed, PositionalEncodingFourier
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..kernels.fast_path import (Parts, find_modified_layer, is_convolution, is_gelu, is_hooked,
-                                 is_plain)
+from ..kernels.devices import disable_autocast, on_meta_device, to_float32
+from ..kernels.fast_path import (Parts, find_modified_layer, is_convolution, is_exact_type, is_gelu,
+                                 is_hooked, is_unobserved)
 from ..kernels.folding import can_be_packed
 from ..kernels.layers import gelu, gelu_convolution
-from ..kernels.norms import fold_batch_norm, fold_batch_norm_into, is_fixed
+from ..kernels.norms import fold_batch_norm, is_fixed
 from ..kernels.packed import PackedHalving
 
-STEM_PIXELS = 2**18  # of images go through the stem together where no gradients are wanted
+STEM_PIXELS = 2**18  # pixels that go through the stem together without gradients
 
 
 def is_halving(module: nn.Module) -> bool:
-    """Whether it is a 3 x 3 convolution that halves height and width."""
-    return is_plain(module,
-                    PackedHalving) or (is_convolution(module, stride=2) and module.groups == 1
-                                       and module.kernel_size == (3, 3))
+    """Return True if a module is a 3 x 3 convolution that halves height and width."""
+    return is_exact_type(module,
+                         PackedHalving) or (is_convolution(module, stride=2) and module.groups == 1
+                                            and module.kernel_size == (3, 3))
 
 
 STEM_PARTS: Parts = {
-    '': lambda module: is_plain(module, ConvPatchEmbed),
-    'proj': lambda module: is_plain(module, nn.Sequential),
+    '': lambda module: is_exact_type(module, ConvPatchEmbed),
+    'proj': lambda module: is_exact_type(module, nn.Sequential),
 }
 ACTIVATION_PARTS: Parts = {'': is_gelu}
 CONVOLUTION_PARTS: Parts = {
-    '': lambda module: is_plain(module, nn.Sequential) and len(module) == 2,
+    '': lambda module: is_exact_type(module, nn.Sequential) and len(module) == 2,
     '0': is_halving,
     '1': lambda module: not is_hooked(module),
 }
 
 
 def find_modified_stem_layer(stem: nn.Module) -> str | None:
-    """As :func:`~.fast_path.find_modified_layer`, of all layers of the stem."""
+    """Return the path of the first layer of the stem that must be called, or None."""
     if (name := find_modified_layer(stem, STEM_PARTS)) is not None:
         return name
     for index, layer in enumerate(stem.proj):
@@ -47,21 +48,21 @@ def find_modified_stem_layer(stem: nn.Module) -> str | None:
 
 
 def run_stem(stem: ConvPatchEmbed, img: Tensor) -> Tensor:
-    """``(B, 3, H, W)`` to ``(B, C, h, w)``, in parts where no gradients are wanted.
+    """Map ``(B, 3, H, W)`` to ``(B, C, h, w)``, in parts where there are no gradients.
 
-    Parts are a few images, or strips of one that is larger than :data:`STEM_PIXELS`: thin strips of
-    many images would compute most rows twice.
+    Parts are a few images, or strips of one larger than :data:`STEM_PIXELS`: thin strips of many
+    images would compute most rows twice.
     """
     convolutions = list(stem.proj)[::2]
     norms = [layer[1] for layer in convolutions]
-    local = all(is_fixed(norm) or isinstance(norm, nn.Identity) for norm in norms)
-    whole = not local or torch.is_grad_enabled() or torch.compiler.is_compiling()
+    is_local = all(is_fixed(norm) or isinstance(norm, nn.Identity) for norm in norms)
+    at_once = not is_local or torch.is_grad_enabled() or torch.compiler.is_compiling()
     height = -(-img.shape[2] // stem.patch_size)
-    rows = max(1, STEM_PIXELS // max(1, img.shape[3] * stem.patch_size))  # of one image
+    rows = max(1, STEM_PIXELS // max(1, img.shape[3] * stem.patch_size))  # rows per image
     images = max(1, rows // height)
-    if not whole and len(img) > images:
+    if not at_once and len(img) > images:
         return torch.cat([run_stem(stem, part) for part in img.split(images)])
-    if whole or rows >= height:
+    if at_once or rows >= height:
         return _run_strip(convolutions, img, 0, height)
     tops = range(0, height, rows)
     strips = [_run_strip(convolutions, img, top, min(top + rows, height)) for top in tops]
@@ -69,7 +70,7 @@ def run_stem(stem: ConvPatchEmbed, img: Tensor) -> Tensor:
 
 
 def _run_strip(convolutions: list[nn.Sequential], img: Tensor, top: int, bottom: int) -> Tensor:
-    """Rows ``top`` to ``bottom`` of the stem's output, from the rows of the image they need."""
+    """Compute rows ``top`` to ``bottom`` of the output from the rows of the image they need."""
     heights = [-(-img.shape[2] // 2**index) for index in range(len(convolutions))]
     paddings = []
     for height in reversed(heights):  # rows of the input that rows of the output need
@@ -78,7 +79,7 @@ def _run_strip(convolutions: list[nn.Sequential], img: Tensor, top: int, bottom:
         top, bottom = max(top, 0), min(bottom, height)
     x = img[:, :, top:bottom].contiguous(memory_format=torch.channels_last)
     for index, layer in enumerate(convolutions):
-        x, padding = _padded(x, paddings.pop())
+        x, padding = _pad(x, paddings.pop())
         if isinstance(layer[0], PackedHalving):
             x = layer[0](x, padding, gelu=index < len(convolutions) - 1)
         else:
@@ -86,14 +87,10 @@ def _run_strip(convolutions: list[nn.Sequential], img: Tensor, top: int, bottom:
     return x
 
 
-def _padded(x: Tensor, rows: tuple[int, int]) -> tuple[Tensor, tuple[int, int]]:
-    """An image with zeros above and below, and the padding that is left to the convolution.
+def _pad(x: Tensor, rows: tuple[int, int]) -> tuple[Tensor, tuple[int, int]]:
+    """Add rows of zeros above and below, and return what the convolution still has to pad.
 
-    A convolution pads both sides alike. A row too many below an even number of rows is not read.
-
-    Args:
-        x: ``(B, C, H, W)``.
-        rows: Of zeros above and below.
+    A convolution pads both sides alike. It does not read an extra row below an even number of rows.
     """
     if rows == (1, 1) or (rows == (1, 0) and x.shape[2] % 2 == 0):
         return x, (1, 1)
@@ -102,20 +99,13 @@ def _padded(x: Tensor, rows: tuple[int, int]) -> tuple[Tensor, tuple[int, int]]:
 
 def _convolve(conv: nn.Conv2d, norm: nn.Module, x: Tensor, padding: tuple[int, int], *,
               after_gelu: bool) -> Tensor:
-    """GELU, convolution and norm, the last two in one where the norm is fixed.
+    """Apply GELU, convolution and norm, the last two in one if the norm is fixed.
 
-    Not in half precision, where a product of weights loses more than it saves.
-
-    Args:
-        conv: 3 x 3.
-        norm: What follows it.
-        x: ``(B, C, H, W)``.
-        padding: Rows and columns of zeros on either side.
-        after_gelu: Whether GELU comes first.
+    In half precision they stay apart, since folded weights would lose more than they save.
     """
     weight, bias = conv.weight, conv.bias
-    exact = x.dtype in (torch.float32, torch.float64) and x.dtype == weight.dtype
-    fold = exact and is_fixed(norm)
+    is_precise = x.dtype in (torch.float32, torch.float64) and x.dtype == weight.dtype
+    fold = is_precise and is_fixed(norm)
     if fold:
         weight, bias = fold_batch_norm(conv, norm)
     if after_gelu and padding == (1, 1):
@@ -125,10 +115,56 @@ def _convolve(conv: nn.Conv2d, norm: nn.Module, x: Tensor, padding: tuple[int, i
     return x if fold else norm(x)
 
 
+@torch.no_grad()
 def fuse_stem(stem: ConvPatchEmbed, dtype: torch.dtype) -> None:
-    """Fold batch norms that are fixed into the convolutions before them, and pack these."""
+    """Fold fixed batch norms into the convolutions before them, and pack these."""
     for layer in list(stem.proj)[::2]:
         if is_fixed(layer[1]):
-            fold_batch_norm_into(layer)
+            weight, bias = fold_batch_norm(*layer)
+            layer[0].weight.copy_(weight)
+            layer[0].bias = nn.Parameter(bias)
+            layer[1] = nn.Identity()
         if isinstance(layer[1], nn.Identity) and can_be_packed(layer[0].weight, dtype):
             layer[0] = PackedHalving(layer[0].weight, layer[0].bias, dtype)
+
+
+class FourierPositions(PositionalEncodingFourier):
+    """timm's Fourier features of rows and columns, projected (section 3.4).
+
+    The projection is linear, and half of the features depend on the row, half on the column. So the
+    position of a token is the sum of a projection for its row and one for its column.
+
+    Args:
+        positions: timm's module, whose projection is used.
+    """
+
+    def __init__(self, positions: PositionalEncodingFourier) -> None:
+        with on_meta_device():  # the projection is not kept
+            super().__init__(positions.hidden_dim, positions.dim, positions.temperature)
+        self.token_projection = positions.token_projection
+
+    def is_unmodified(self) -> bool:
+        """Return True if the fast path can be used."""
+        return is_unobserved(self, FourierPositions) and is_exact_type(
+            self.token_projection, nn.Conv2d)
+
+    def embed_grid(self, grid: tuple[int, int]) -> Tensor:
+        """Return the positions of a grid, ``(1, N, C)``."""
+        layer = self.token_projection
+        with disable_autocast(layer.weight):
+            row_weight, column_weight = to_float32(layer.weight).flatten(1).split(
+                self.hidden_dim, dim=1)
+            rows = F.linear(self._features(grid[0]), row_weight, to_float32(layer.bias))  # (h, C)
+            columns = F.linear(self._features(grid[1]), column_weight)  # (w, C)
+            return (rows[:, None] + columns).flatten(0, 1)[None].to(layer.weight.dtype)
+
+    def _features(self, length: int) -> Tensor:
+        """Compute sines and cosines of positions along a line, ``(length, hidden_dim)``."""
+        weight = self.token_projection.weight
+        pairs = torch.arange(self.hidden_dim // 2, device=weight.device, dtype=torch.float32)
+        frequencies = self.temperature**(2 * pairs / self.hidden_dim)
+        positions = torch.arange(1, length + 1, device=weight.device, dtype=torch.float32)
+        positions = positions / (length + self.eps) * self.scale
+        angles = positions[:, None] / frequencies
+        features = torch.stack((angles.sin(), angles.cos()), dim=2).flatten(1)
+        return features.to(torch.promote_types(weight.dtype, torch.float32))

@@ -1,136 +1,197 @@
 """Files on object storage for mmengine's file client, by fsspec."""
 from __future__ import annotations
 
-from collections.abc import Iterator
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from importlib.util import find_spec
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from fsspec.core import url_to_fs
 from mmengine.fileio import register_backend
 from mmengine.fileio.backends import BaseStorageBackend, PetrelBackend, prefix_to_backends
 
-from .cache import cached
-from .errors import naming
+from ..errors import FileError, MissingFileError, UserError
 
 PROTOCOLS = ('s3', 'gs', 'gcs', 'az', 'abfs', 'hf', 'memory')
+CACHE_VARIABLE = 'COLONNADE_CACHE'
+#: package to install for each protocol
+PACKAGES = {'s3': 'colonnade[object-storage]', 'gs': 'gcsfs', 'gcs': 'gcsfs', 'az': 'adlfs',
+            'abfs': 'adlfs', 'hf': 'huggingface_hub'}  # yapf: disable
+#: botocore's errors about credentials, and about connections
+CREDENTIAL_ERRORS = ('NoCredentialsError', 'PartialCredentialsError', 'ProfileNotFound')
+CONNECTION_ERRORS = ('EndpointConnectionError', 'ConnectTimeoutError', 'ReadTimeoutError',
+                     'ConnectionClosedError', 'ClientConnectorError', 'HTTPClientError',
+                     'FSTimeoutError')  # yapf: disable
+
+
+class AccessError(PermissionError, FileError):
+    """An error of a storage that denies access."""
+
+
+class UnreachableError(ConnectionError, FileError):
+    """An error of a storage that does not answer."""
+
+
+@contextmanager
+def convert_storage_errors(url: str) -> Iterator[None]:
+    """Context manager that turns errors of a storage into an OSError of one line with the URL.
+
+    Raises:
+        UnreachableError: If the endpoint cannot be reached.
+        MissingFileError: If the object or bucket does not exist.
+        AccessError: If access is denied, or credentials are missing.
+        FileError: If it cannot be read for another reason.
+        UserError: If a package that reads this protocol is not installed.
+    """
+    try:
+        yield
+    except ImportError as error:
+        protocol = url.partition('://')[0].removeprefix('shards+')
+        package = PACKAGES.get(protocol, 'the package of fsspec for it')
+        raise UserError(f'{url} cannot be read, a package is not installed ({error}): '
+                        f'pip install {package!r}') from error
+    except Exception as error:  # each storage client raises error classes of its own
+        raise _convert_error(url, error) from error
+
+
+def _convert_error(url: str, error: Exception) -> OSError:
+    name, text = type(error).__name__, ' '.join(str(error).split())
+    if isinstance(error, FileNotFoundError):
+        return MissingFileError(f'{url} does not exist')
+    if isinstance(error, PermissionError) or name in CREDENTIAL_ERRORS:
+        return AccessError(f'{url}: access is denied ({text or name}): check the credentials in '
+                           'backend_args or, for s3://, in AWS_ACCESS_KEY_ID and '
+                           'AWS_SECRET_ACCESS_KEY, or ~/.aws')
+    if isinstance(error, (ConnectionError, TimeoutError)) or name in CONNECTION_ERRORS:
+        return UnreachableError(f'{url}: the endpoint cannot be reached ({text or name}): for an '
+                                's3:// storage that is not Amazon\'s, set AWS_ENDPOINT_URL')
+    return FileError(f'{url} cannot be read: {name}: {text}')
+
+
+def cache_folder() -> Path:
+    """Return ``COLONNADE_CACHE``, or ``colonnade`` in the user's cache folder."""
+    if CACHE_VARIABLE in os.environ:
+        return Path(os.environ[CACHE_VARIABLE]).expanduser()
+    return Path(os.environ.get('XDG_CACHE_HOME') or Path.home() / '.cache') / 'colonnade'
+
+
+def _cache_file(url: str, version: str, fetch: Callable[[str], object]) -> Path:
+    """Return the local copy of a remote file, fetched if this version is not in the cache."""
+    digest = hashlib.sha256(f'{url}\n{version}'.encode()).hexdigest()[:32]
+    path = cache_folder() / 'files' / digest / PurePosixPath(url).name
+    if path.is_file():
+        return path
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, scratch = tempfile.mkstemp(prefix='.unfinished-', dir=path.parent)
+    except OSError as error:
+        raise FileError('the cache of remote files cannot be written: set '
+                        f'{CACHE_VARIABLE} to another folder: {error}') from error
+    os.close(handle)
+    try:
+        fetch(scratch)
+        os.replace(scratch, path)
+    finally:
+        Path(scratch).unlink(missing_ok=True)
+    return path
 
 
 class FsspecBackend(BaseStorageBackend):
-    """Reads and writes ``PROTOCOL://BUCKET/KEY`` as fsspec does.
+    """A file backend that reads and writes ``PROTOCOL://BUCKET/KEY`` by fsspec.
 
-    Errors are those of :func:`~.errors.naming`. Files that a library needs on this machine, such as
-    annotations, are kept in a cache, by URL and version.
+    Errors are those of :func:`convert_storage_errors`. Files that a library opens by path, such as
+    annotations, are cached by URL and version.
 
     Args:
-        **options: Of fsspec's file system, such as ``endpoint_url``, ``key`` and ``secret`` of S3.
-            Without them, fsspec's own settings and the environment count.
+        **options: Options of fsspec's file system, such as ``endpoint_url``, ``key`` and ``secret``
+            of S3. Defaults to fsspec's own settings and the environment.
     """
 
     def __init__(self, **options: Any) -> None:
         self.options = options
 
-    def find(self, url: str) -> tuple[Any, str]:
-        """The file system of a URL, and the path in it.
+    @contextmanager
+    def find(self, url: Any) -> Iterator[tuple[Any, str]]:
+        """Context manager that yields the file system of a URL, and the path in it.
 
-        File systems are kept by fsspec, process by process: their connections do not survive forks.
-
-        Raises:
-            ValueError: If a package that reads this protocol is not installed.
+        fsspec caches file systems by process: their connections do not survive forks.
         """
-        with naming(url):
-            return url_to_fs(url, **self.options)
+        with convert_storage_errors(str(url)):
+            yield url_to_fs(str(url), **self.options)
 
     def get(self, filepath: Any) -> bytes:
-        """The content of a file."""
-        files, path = self.find(str(filepath))
-        with naming(str(filepath)):
+        """Return the content of a file."""
+        with self.find(filepath) as (files, path):
             return files.cat_file(path)
 
     def get_range(self, filepath: str, start: int, end: int) -> bytes:
-        """The bytes of a file from ``start`` on, before ``end``."""
-        files, path = self.find(filepath)
-        with naming(filepath):
+        """Return the bytes of a file from ``start`` to ``end``, which is excluded."""
+        with self.find(filepath) as (files, path):
             return files.cat_file(path, start=start, end=end)
 
-    def opened(self, url: str) -> Any:
-        """A file, open to be read piece by piece."""
-        files, path = self.find(url)
-        with naming(url):
+    def open_file(self, url: str) -> Any:
+        """Return a file that is open for reading."""
+        with self.find(url) as (files, path):
             return files.open(path, 'rb')
 
     def get_text(self, filepath: Any, encoding: str = 'utf-8') -> str:
-        """The content of a file, decoded."""
         return self.get(filepath).decode(encoding)
 
     def put(self, obj: bytes, filepath: Any) -> None:
-        """Write a file."""
-        files, path = self.find(str(filepath))
-        with naming(str(filepath)):
+        with self.find(filepath) as (files, path):
             files.pipe_file(path, obj)
 
     def put_text(self, obj: str, filepath: Any, encoding: str = 'utf-8') -> None:
-        """Write a file of text."""
         self.put(obj.encode(encoding), filepath)
 
     def remove(self, filepath: Any) -> None:
-        """Delete a file."""
-        files, path = self.find(str(filepath))
-        with naming(str(filepath)):
+        with self.find(filepath) as (files, path):
             files.rm_file(path)
 
     def exists(self, filepath: Any) -> bool:
-        """Whether there is a file or folder."""
-        return self._asked('exists', filepath)
+        return self._get_type(filepath) is not None
 
     def isfile(self, filepath: Any) -> bool:
-        """Whether there is a file."""
-        return self._asked('isfile', filepath)
+        return self._get_type(filepath) == 'file'
 
     def isdir(self, filepath: Any) -> bool:
-        """Whether there is a folder."""
-        return self._asked('isdir', filepath)
+        return self._get_type(filepath) == 'directory'
 
-    def _asked(self, question: str, filepath: Any) -> bool:
-        """What ``info`` tells; fsspec's own answers take each error for a no."""
-        files, path = self.find(str(filepath).rstrip('/'))
+    def _get_type(self, filepath: Any) -> str | None:
+        """Return "file", "directory" or None; fsspec's own predicates hide all errors."""
         try:
-            with naming(str(filepath)):
-                kind = files.info(path)['type']
+            with self.find(str(filepath).rstrip('/')) as (files, path):
+                return files.info(path)['type']
         except FileNotFoundError:
-            return False
-        return question == 'exists' or kind == dict(isfile='file', isdir='directory')[question]
+            return None
 
     def join_path(self, filepath: Any, *filepaths: Any) -> str:
-        """A path below another."""
         return join_url(str(filepath), *map(str, filepaths))
 
     @contextmanager
     def get_local_path(self, filepath: Any) -> Iterator[str]:
-        """While open, a copy of a file on this machine, which is to be read alone."""
-        files, path = self.find(str(filepath))
-        with naming(str(filepath)):
-            version = files.ukey(path)
-        with naming(str(filepath)):
-            local = cached(str(filepath), str(version), partial(files.get_file, path))
+        """Context manager that yields a local copy of a file, to be read only."""
+        with self.find(filepath) as (files, path):
+            version = str(files.ukey(path))
+            local = _cache_file(str(filepath), version, partial(files.get_file, path))
         yield str(local)
 
-    def list_dir_or_file(self,
-                         dir_path: Any,
-                         list_dir: bool = True,
-                         list_file: bool = True,
+    def list_dir_or_file(self, dir_path: Any, list_dir: bool = True, list_file: bool = True,
                          suffix: str | tuple[str, ...] | None = None,
-                         recursive: bool = False) -> Iterator[str]:
-        """Paths in a folder, relative to it; hidden ones are left out, as mmengine does."""
-        url = str(dir_path)
-        files, path = self.find(url)
-        with naming(url):
-            found = files.find(path, maxdepth=None if recursive else 1, withdirs=True, detail=True)
+                         recursive: bool = False) -> Iterator[str]:  # yapf: disable
+        """Yield paths in a folder, relative to it, without hidden ones, as mmengine's backends."""
+        with self.find(dir_path) as (files, path):
+            entries = files.find(
+                path, maxdepth=None if recursive else 1, withdirs=True, detail=True)
         start = path.rstrip('/') + '/'
-        for name, about in found.items():
+        for name, info in entries.items():
             inner = name.rstrip('/').removeprefix(start)
-            is_dir = about['type'] == 'directory'
+            is_dir = info['type'] == 'directory'
             if name.rstrip('/') == start[:-1] or any(p.startswith('.') for p in inner.split('/')):
                 continue
             if is_dir and list_dir or not is_dir and list_file and (suffix is None
@@ -139,15 +200,12 @@ class FsspecBackend(BaseStorageBackend):
 
 
 def join_url(path: str, *others: str) -> str:
-    """Parts of a URL with one slash between them."""
+    """Return the parts of a URL, joined by single slashes."""
     return '/'.join([path.rstrip('/'), *(other.strip('/') for other in others if other.strip('/'))])
 
 
-def register_fsspec() -> None:
-    """Let mmengine's file client read these protocols by fsspec.
-
-    Other readers of them stay, but for that of ``s3://`` for Petrel, if its package is missing.
-    """
+def _register_fsspec() -> None:
+    """Register fsspec for all protocols without another backend."""
     known = prefix_to_backends.copy()
     if find_spec('petrel_client') is None and known.get('s3') is PetrelBackend:
         del known['s3']
@@ -155,4 +213,4 @@ def register_fsspec() -> None:
     register_backend('fsspec', FsspecBackend, force=True, prefixes=free)
 
 
-register_fsspec()
+_register_fsspec()

@@ -1,4 +1,4 @@
-"""Files on disks that fail for a while, as network file systems do."""
+"""Retries of reading local files, for network file systems that fail for a while."""
 from __future__ import annotations
 
 import errno
@@ -16,7 +16,7 @@ from mmengine.logging import print_log
 from ..errors import FileError
 
 PAUSES = (1., 2., 4., 8., 15.)  # seconds before the next attempts
-#: errors of devices, network file systems and connections to them, which may pass
+#: errors of devices, network file systems and connections that may be temporary
 PASSING = frozenset((errno.EIO, errno.EREMOTEIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN,
                      errno.ENOTCONN, errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTDOWN,
                      errno.EHOSTUNREACH, errno.ECONNRESET))  # yapf: disable
@@ -24,51 +24,33 @@ Content = TypeVar('Content')
 
 
 @register_backend('local', force=True, prefixes='')
-class PatientBackend(LocalBackend):
-    """mmengine's reader of files of this machine, which tries again where a disk fails.
-
-    It reads images and label maps in training, testing and prediction.
-    """
+class RetryingBackend(LocalBackend):
+    """mmengine's backend for local files, with retries: it reads images and label maps."""
 
     def get(self, filepath: str | PathLike[str]) -> bytes:
-        """The content of a file.
-
-        Raises:
-            OSError: If it cannot be read; after several attempts, if that may be a passing fault.
-        """
-        return patiently(super().get, filepath)
+        """Return the content of a file; see :func:`read_with_retries`."""
+        return read_with_retries(super().get, filepath)
 
     def get_text(self, filepath: str | PathLike[str], encoding: str = 'utf-8') -> str:
-        """The content of a text file.
-
-        Raises:
-            OSError: As :meth:`get`.
-        """
-        return patiently(lambda path: LocalBackend.get_text(self, path, encoding), filepath)
+        return read_with_retries(lambda path: LocalBackend.get_text(self, path, encoding), filepath)
 
 
-def patiently(read: Callable[[str | PathLike[str]], Content], path: str | PathLike[str]) -> Content:
-    """What ``read(path)`` returns, with several attempts if a disk fails.
-
-    Raises:
-        OSError: If no attempt succeeds, or the error is none that may pass.
-    """
-    for pause in PAUSES:
+def read_with_retries(read: Callable[[str | PathLike[str]], Content],
+                      path: str | PathLike[str]) -> Content:
+    """Return ``read(path)``, with several attempts after errors that may be temporary."""
+    for pause in (*PAUSES, None):
         try:
             return read(path)
         except OSError as error:
             if error.errno not in PASSING:
                 raise
+            if pause is None:
+                reason = f'{os.strerror(error.errno or 0)}, in {len(PAUSES) + 1} attempts within ' \
+                    f'{sum(PAUSES):g} s'
+                raise FileError(error.errno, reason, str(path)) from error
             print_log(
-                f'{path} cannot be read ({error.strerror}): next attempt in {pause:g} s',
+                f'cannot read {path} ({error.strerror}): next attempt in {pause:g} s',
                 logger='current',
                 level=logging.WARNING)
-        time.sleep(pause)
-    try:
-        return read(path)
-    except OSError as error:
-        if error.errno not in PASSING:
-            raise
-        raise FileError(
-            error.errno, f'{os.strerror(error.errno or 0)}, in {len(PAUSES) + 1} attempts within '
-            f'{sum(PAUSES):g} s', str(path)) from error
+            time.sleep(pause)
+    raise AssertionError

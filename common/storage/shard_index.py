@@ -1,10 +1,10 @@
-"""Where each file of a data set lies in its shards: an index that is found by bisection.
+"""Index of the files of a dataset in its shards, searched by bisection.
 
-A folder of shards holds files in the layout of WebDataset: ``train-000000.tar`` and its like.
-``paths.npy`` has the names of all files, sorted, as bytes. ``places.npy`` has for each a row of
-shard, offset, bytes and CRC-32. ``shards.json`` has the shards with their sizes and checksums.
+A folder of shards holds tar files as WebDataset writes them, such as ``train-000000.tar``.
+``paths.npy`` has the names of all files, sorted, as bytes. ``places.npy`` has a row of shard,
+offset, bytes and CRC-32 for each. ``shards.json`` has the shards with their sizes and checksums.
 
-Arrays are mapped into memory: processes and workers of a machine share them.
+Arrays are mapped into memory, which the processes and workers of a host share.
 """
 from __future__ import annotations
 
@@ -26,112 +26,83 @@ SHARD, OFFSET, LENGTH, CHECKSUM = range(4)  # columns of places
 
 @dataclass(frozen=True)
 class Place:
-    """Where a file lies.
-
-    Attributes:
-        shard: Name of the shard.
-        offset: Of the first byte.
-        length: In bytes.
-        checksum: CRC-32 of the content.
-    """
-    shard: str
-    offset: int
-    length: int
-    checksum: int
+    """Location of a file."""
+    shard: str  # name of the shard
+    offset: int  # offset of the first byte
+    length: int  # number of bytes
+    checksum: int  # CRC-32 of the content
 
 
 class ShardIndex:
-    """The files in a folder of shards.
-
-    Args:
-        folder: Path or URL.
-        settings: Of fsspec.
-
-    Raises:
-        OSError: If its index cannot be read.
-        ValueError: If it is damaged, of another format, or its parts do not belong together.
-    """
+    """The files in a folder of shards."""
 
     def __init__(self, folder: str, settings: Settings = None) -> None:
         self.folder, self.settings = folder, settings
         self.manifest = read_manifest(folder, settings)
-        self.paths, self.places = (self._mapped(name) for name in (PATHS, PLACES))
+        self.paths, self.places = (self._map_array(name) for name in (PATHS, PLACES))
         if not len(self.paths) == len(self.places) == self.manifest['files']:
             raise UserError(f'{folder}: {PATHS} has {len(self.paths)} files, {PLACES} '
                             f'{len(self.places)} and {MANIFEST} {self.manifest["files"]}: they do '
-                            'not belong together, copy the folder again')
+                            'not match, copy the folder again')
         if self.places.shape[1:] != (4, ) or self.places.dtype.kind not in 'iu' \
                 or self.paths.dtype.kind != 'S' or self.paths.ndim != 1:
             raise UserError(f'{folder}: {PATHS} or {PLACES} is damaged: copy the folder again')
 
-    def _mapped(self, name: str) -> np.ndarray:
+    def _map_array(self, name: str) -> np.ndarray:
         with local_copy(f'{self.folder}/{name}', self.settings) as local:
             try:
                 return np.load(local, mmap_mode='r', allow_pickle=False)
             except OSError:
                 raise
-            except Exception as error:  # heads that are damaged lead numpy to errors of all kinds
+            except Exception as error:  # numpy raises errors of all kinds for damaged headers
                 raise UserError(f'{self.folder}/{name} is damaged: {error}') from error
 
     def __len__(self) -> int:
         return len(self.paths)
 
     def find(self, path: str) -> Place | None:
-        """The place of a file; None if it is in no shard.
-
-        Args:
-            path: Relative to the folder, with ``/``.
-        """
+        """Return the location of a file, or None if it is in no shard."""
         name = path.encode()
-        at = int(np.searchsorted(self.paths, name))
-        if at == len(self.paths) or self.paths[at] != name:
+        row = int(np.searchsorted(self.paths, name))
+        if row == len(self.paths) or self.paths[row] != name:
             return None
-        shard, offset, length, checksum = self.places[at].tolist()
+        shard, offset, length, checksum = self.places[row].tolist()
         if not 0 <= shard < len(self.manifest['shards']) or offset < 0 or length < 0:
             raise UserError(f'{self.folder}/{PLACES} is damaged: the place of {path} is '
-                            f'{self.places[at].tolist()}')
+                            f'{self.places[row].tolist()}')
         return Place(self.manifest['shards'][shard]['file'], offset, length, checksum)
 
     def below(self, folder: str) -> Iterator[str]:
-        """The files in a folder and below, in their order.
-
-        Args:
-            folder: Relative, with ``/``; empty for all.
-        """
+        """Yield the files in a folder and below, sorted; ``folder`` is empty for all."""
         start = f'{folder.strip("/")}/'.encode() if folder.strip('/') else b''
-        at = int(np.searchsorted(self.paths, start))
-        while at < len(self.paths) and (name := bytes(self.paths[at])).startswith(start):
+        row = int(np.searchsorted(self.paths, start))
+        while row < len(self.paths) and (name := bytes(self.paths[row])).startswith(start):
             yield name.decode()
-            at += 1
+            row += 1
 
 
 def is_sharded(folder: str, settings: Settings = None) -> bool:
-    """Whether a path or URL is a folder of shards."""
+    """Return True if a path or URL is a folder of shards."""
     return exists(f'{folder.rstrip("/")}/{MANIFEST}', settings)
 
 
 def read_manifest(folder: str, settings: Settings = None) -> dict[str, Any]:
-    """What ``shards.json`` says.
-
-    Raises:
-        OSError: If it cannot be read.
-        ValueError: If it is of another format.
-    """
+    """Return the content of ``shards.json``."""
     with local_copy(f'{folder}/{MANIFEST}', settings) as local:
         try:
-            found = json.loads(Path(local).read_bytes())
+            manifest = json.loads(Path(local).read_bytes())
         except (ValueError, RecursionError) as error:
             raise UserError(f'{folder}/{MANIFEST} is damaged: {error}') from error
-    if not isinstance(found, dict) or found.get('format') != FORMAT:
-        raise UserError(f'{folder}/{MANIFEST} is no index of shards of format {FORMAT}')
-    shards, beside = found.get('shards'), found.get('beside')
-    if type(found.get('files')) is not int or not isinstance(shards, list) or not all(
+    if not isinstance(manifest, dict) or manifest.get('format') != FORMAT:
+        raise UserError(f'{folder}/{MANIFEST} is not an index of shards of format {FORMAT}')
+    shards, others = manifest.get('shards'), manifest.get('beside')
+    if type(manifest.get('files')) is not int or not isinstance(shards, list) or not all(
             isinstance(each, dict) and isinstance(each.get('sha256'), str)
-            for each in shards) or not isinstance(beside, dict) or not all(
-                isinstance(each, str) for each in beside.values()):
+            for each in shards) or not isinstance(others, dict) or not all(
+                isinstance(each, str) for each in others.values()):
         raise UserError(f'{folder}/{MANIFEST} is damaged: it must have files, shards with file '
                         'and sha256, and beside')
     for name in (each.get('file') for each in shards):
         if not isinstance(name, str) or not name or Path(name).name != name:
-            raise UserError(f'{folder}/{MANIFEST}: shards must be files beside it, got {name!r}')
-    return found
+            raise UserError(f'{folder}/{MANIFEST}: shards must be files next to it, got {name!r}')
+    return manifest

@@ -1,8 +1,8 @@
-"""Files in shards for mmengine's file client: data sets read them as from folders.
+"""Files in shards for mmengine's file client: datasets read them as from folders.
 
-``shards:///data/coco`` is a folder of shards on this machine, ``shards+s3://bucket/coco`` one on
-object storage. Files are found by an index and read by their ranges. Data sets, samplers and their
-order are those of the same files in folders, and so are losses and metrics.
+``shards:///data/coco`` is a local folder of shards, ``shards+s3://bucket/coco`` one on object
+storage. Samplers and their order are those of the same files in folders, and so are losses and
+metrics.
 """
 from __future__ import annotations
 
@@ -20,59 +20,46 @@ from mmengine.fileio import register_backend
 from mmengine.fileio.backends import BaseStorageBackend
 
 from ..errors import FileError, MissingFileError
-from .file_access import Settings, backend_of, exists, local_copy
+from .file_access import Settings, exists, get_backend, local_copy
 from .object_storage import PROTOCOLS, join_url
-from .retrying_backend import patiently
+from .retrying_backend import read_with_retries
 from .shard_index import Place, ShardIndex, is_sharded
 
 SCHEME = 'shards'
-MOST_OPEN = 64  # shards on this machine that a process keeps open
+MAX_OPEN = 64  # local shards that a process keeps open
 
 
 def sharded(folder: str) -> str:
-    """The URL by which data sets read a folder of shards.
-
-    Args:
-        folder: Path or URL of the folder.
-    """
-    protocol, found, rest = folder.partition('://')
-    return f'{SCHEME}+{protocol}://{rest}' if found else f'{SCHEME}://{os.path.abspath(folder)}'
+    """Return the URL by which datasets read a folder of shards, which is a path or URL."""
+    protocol, separator, rest = folder.partition('://')
+    return f'{SCHEME}+{protocol}://{rest}' if separator else f'{SCHEME}://{os.path.abspath(folder)}'
 
 
 def unsharded(url: str) -> str:
-    """The path or URL below which a URL of shards lies: that of :func:`sharded` without it."""
+    """Return the path or URL in a folder of shards, given that of :func:`sharded`."""
     scheme, _, rest = url.partition('://')
     protocol = scheme.removeprefix(SCHEME).removeprefix('+')
     return f'{protocol}://{rest}' if protocol else rest
 
 
 class ShardsBackend(BaseStorageBackend):
-    """Reads files in shards; what is in no shard is read from the folder that they lie in.
-
-    Args:
-        **options: Of fsspec, where shards are on object storage.
-    """
+    """A file backend for shards; files in no shard are read from the folder of the shards."""
 
     def __init__(self, **options: Any) -> None:
         self.options: Settings = options or None
-        self.indices: dict[str, ShardIndex] = {}  # by their folders
+        self.indices: dict[str, ShardIndex] = {}  # by folder
 
-    def index_of(self, path: str) -> tuple[ShardIndex, str]:
-        """The index above a path, and the rest of the path.
-
-        Raises:
-            FileNotFoundError: If there are no shards.
-            OSError: If storage does not answer.
-        """
+    def find_index(self, path: str) -> tuple[ShardIndex, str]:
+        """Return the index of the shards above a path, and the path relative to them."""
         protocol, _, plain = path.rpartition('://')
         start = f'{protocol}://' if protocol else ''
         parts = posixpath.normpath(plain).split('/')
-        places = [(start + '/'.join(parts[:end]), '/'.join(parts[end:]))
-                  for end in range(len(parts), 0, -1) if any(parts[:end])]  # yapf: disable
-        for folder, name in places:
+        folders = [(start + '/'.join(parts[:end]), '/'.join(parts[end:]))
+                   for end in range(len(parts), 0, -1) if any(parts[:end])]  # yapf: disable
+        for folder, name in folders:
             if folder in self.indices:
                 return self.indices[folder], name
-        for folder, name in places:
+        for folder, name in folders:
             if is_sharded(folder, self.options):
                 self.indices[folder] = ShardIndex(folder, self.options)
                 return self.indices[folder], name
@@ -80,131 +67,99 @@ class ShardsBackend(BaseStorageBackend):
                                '(shards.json, which colonnade make_shards writes)')
 
     def get(self, filepath: Any) -> bytes:
-        """The content of a file.
-
-        Raises:
-            FileNotFoundError: If it is neither in a shard nor in the folder.
-            OSError: If it cannot be read, or is not what was written.
-        """
+        """Return the content of a file."""
         path = unsharded(str(filepath))
-        index, name = self.index_of(path)
+        index, name = self.find_index(path)
         place = index.find(name)
         if place is None:
             if not exists(path, self.options):
                 raise MissingFileError(f'{filepath} does not exist: neither in the {len(index)} '
-                                       f'files of the shards nor beside them')
-            return backend_of(path, self.options).get(path)
+                                       f'files of the shards nor next to them')
+            return get_backend(path, self.options).get(path)
         return read_place(index.folder, place, name, self.options)
 
     def get_text(self, filepath: Any, encoding: str = 'utf-8') -> str:
-        """The content of a file, decoded."""
         return self.get(filepath).decode(encoding)
 
     def exists(self, filepath: Any) -> bool:
-        """Whether there is a file or folder."""
         return self.isfile(filepath) or self.isdir(filepath)
 
     def isfile(self, filepath: Any) -> bool:
-        """Whether there is a file."""
         path = unsharded(str(filepath))
-        index, name = self.index_of(path)
-        return index.find(name) is not None or backend_of(path, self.options).isfile(path)
+        index, name = self.find_index(path)
+        return index.find(name) is not None or get_backend(path, self.options).isfile(path)
 
     def isdir(self, filepath: Any) -> bool:
-        """Whether there is a folder."""
         path = unsharded(str(filepath))
-        index, name = self.index_of(path)
-        is_sharded_one = next(index.below(name), None) is not None
-        return is_sharded_one or backend_of(path, self.options).isdir(path)
+        index, name = self.find_index(path)
+        return any(index.below(name)) or get_backend(path, self.options).isdir(path)
 
     def join_path(self, filepath: Any, *filepaths: Any) -> str:
-        """A path below another."""
         return join_url(str(filepath), *map(str, filepaths))
 
     @contextmanager
     def get_local_path(self, filepath: Any) -> Iterator[str]:
-        """While open, a path on this machine to a file that lies beside the shards."""
+        """Context manager that yields a local path of a file that is next to the shards."""
         path = unsharded(str(filepath))
-        index, name = self.index_of(path)
+        index, name = self.find_index(path)
         if index.find(name) is not None:
-            raise FileError(f'{filepath} is in a shard, and cannot be opened as a file')
+            raise FileError(f'{filepath} is in a shard and cannot be opened as a file')
         with local_copy(path, self.options) as local:
             yield local
 
-    def list_dir_or_file(self,
-                         dir_path: Any,
-                         list_dir: bool = True,
-                         list_file: bool = True,
+    def list_dir_or_file(self, dir_path: Any, list_dir: bool = True, list_file: bool = True,
                          suffix: str | tuple[str, ...] | None = None,
-                         recursive: bool = False) -> Iterator[str]:
-        """Paths of files in shards, relative to a folder; hidden ones are left out."""
-        index, folder = self.index_of(unsharded(str(dir_path)))
-        start, seen = len(folder) + 1 if folder else 0, set()
+                         recursive: bool = False) -> Iterator[str]:  # yapf: disable
+        """Yield paths of files in shards, relative to a folder, without hidden ones."""
+        index, folder = self.find_index(unsharded(str(dir_path)))
+        start, listed = len(folder) + 1 if folder else 0, set()
         for name in index.below(folder):
             inner = name[start:].split('/')
             if any(part.startswith('.') for part in inner):
                 continue
-            above = ['/'.join(inner[:end]) for end in range(1, len(inner))]
-            if list_dir and (new := [each for each in above[:None if recursive else 1]
-                                     if each not in seen]):  # yapf: disable
-                seen.update(new)
+            parents = ['/'.join(inner[:end]) for end in range(1, len(inner))]
+            if list_dir:
+                new = [each for each in parents[:None if recursive else 1] if each not in listed]
+                listed.update(new)
                 yield from new
-            if list_file and (recursive or not above) and (suffix is None or name.endswith(suffix)):
+            if list_file and (recursive or not parents) and \
+                    (suffix is None or name.endswith(suffix)):
                 yield '/'.join(inner)
 
 
 def read_place(folder: str, place: Place, name: str, settings: Settings = None) -> bytes:
-    """The content of a file in a shard.
-
-    Args:
-        folder: Of the shards.
-        place: Of the file.
-        name: Of the file, for messages.
-        settings: Of fsspec.
-
-    Raises:
-        OSError: If it cannot be read, in several attempts, or is not what was written.
-    """
+    """Return the content of a file in a shard."""
     shard, end = f'{folder}/{place.shard}', place.offset + place.length
     if place.offset < 0 or place.length < 0:
-        found = b''
+        data = b''
     elif '://' in shard:
-        storage = backend_of(shard, settings)
-        found = storage.get_range(shard, place.offset, end) if place.length else b''
+        storage = get_backend(shard, settings)
+        data = storage.get_range(shard, place.offset, end) if place.length else b''
     else:
-        found = patiently(partial(read_range, place), shard)
-    if len(found) != place.length or zlib.crc32(found) != place.checksum:
+        data = read_with_retries(partial(_read_range, place), shard)
+    if len(data) != place.length or zlib.crc32(data) != place.checksum:
         raise FileError(f'{shard} is damaged: {name} is not what was written there (bytes '
-                        f'{place.offset} to {end}). Copy or make the shards again')
-    return found
+                        f'{place.offset} to {end}): copy or create the shards again')
+    return data
 
 
-def read_range(place: Place, shard: str | PathLike[str]) -> bytes:
-    """Bytes of a shard on this machine; none if no file can have them.
-
-    Raises:
-        OSError: If they cannot be read; then the next attempt opens the shard again.
-    """
+def _read_range(place: Place, shard: str | PathLike[str]) -> bytes:
+    """Return bytes of a local shard, or none if the numbers cannot be those of a file."""
     try:
-        file = open_shard(str(shard))  # held while read: another thread may make it be forgotten
+        file = open_shard(str(shard))  # this reference keeps other threads from closing it
         return os.pread(file.fileno(), place.length, place.offset)
-    except (ValueError, OverflowError, MemoryError):  # of numbers that no file has
+    except (ValueError, OverflowError, MemoryError):
         return b''
     except OSError:
-        open_shard.cache_clear()  # a file of a network disk stays stale
+        open_shard.cache_clear()  # an open file of a network disk stays stale
         raise
 
 
-@lru_cache(MOST_OPEN)
+@lru_cache(MAX_OPEN)
 def open_shard(shard: str) -> FileIO:
-    """A shard on this machine, which stays open until it is forgotten; forks may share it."""
+    """Return a local shard, which stays open while it is cached; forks may share it."""
     return FileIO(shard)
 
 
-def register_shards() -> None:
-    """Let mmengine's file client read ``shards://``, ``shards+s3://`` and so on."""
-    prefixes = [SCHEME, *(f'{SCHEME}+{protocol}' for protocol in PROTOCOLS)]
-    register_backend(SCHEME, ShardsBackend, force=True, prefixes=prefixes)
-
-
-register_shards()
+_PREFIXES = [SCHEME, *(f'{SCHEME}+{protocol}' for protocol in PROTOCOLS)]
+register_backend(SCHEME, ShardsBackend, force=True, prefixes=_PREFIXES)

@@ -1,4 +1,4 @@
-# A slim Cascade Mask R-CNN on the drawn shapes, for machines without a GPU.
+# A slim Cascade Mask R-CNN on synthetic shapes, for machines without a GPU.
 _base_ = [
     './models/cascade_mask_rcnn_slim.py', './datasets/shapes_instances.py',
     './schedules/adamw_slim.py', './runtime.py'

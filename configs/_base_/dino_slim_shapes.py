@@ -1,4 +1,4 @@
-# A slim DINO on the drawn shapes, for machines without a GPU.
+# A slim DINO on synthetic shapes, for machines without a GPU.
 _base_ = [
     './models/dino_slim.py', './datasets/shapes_boxes.py', './schedules/adamw_slim_queries.py',
     './runtime.py'

@@ -1,4 +1,4 @@
-# A slim Faster R-CNN on the drawn shapes, for machines without a GPU.
+# A slim Faster R-CNN on synthetic shapes, for machines without a GPU.
 _base_ = [
     './models/faster_rcnn_slim.py', './datasets/shapes_boxes.py', './schedules/adamw_slim.py',
     './runtime.py'

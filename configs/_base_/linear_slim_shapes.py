@@ -1,4 +1,4 @@
-# A linear head on the drawn shapes, for machines without a GPU; the backbone is trained too.
+# A linear head on synthetic shapes, for machines without a GPU; the backbone is trained too.
 _base_ = ['./models/linear_slim.py', './datasets/shapes_semantic.py', './schedules/adamw_slim.py']
 
 model = dict(decode_head=dict(num_classes=4))

@@ -1,4 +1,4 @@
-# A slim Mask2Former on the drawn shapes, for machines without a GPU.
+# A slim Mask2Former on synthetic shapes, for machines without a GPU.
 _base_ = [
     './models/mask2former_slim.py', './datasets/shapes_instances.py',
     './schedules/adamw_slim_queries.py', './runtime.py'

@@ -5,7 +5,7 @@ _base_ = [
     './runtime.py'
 ]
 
-find_unused_parameters = True  # of masks, where a process has images without objects
+find_unused_parameters = True  # a process may have images without objects, so no masks
 default_hooks = dict(visualization=dict(type='DetVisualizationHook'))
 custom_hooks = [
     dict(

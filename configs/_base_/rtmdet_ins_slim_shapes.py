@@ -1,4 +1,4 @@
-# A slim RTMDet-Ins on the drawn shapes, for machines without a GPU.
+# A slim RTMDet-Ins on synthetic shapes, for machines without a GPU.
 _base_ = [
     './models/rtmdet_ins_slim.py', './datasets/shapes_instances.py', './schedules/adamw_slim.py',
     './runtime.py'

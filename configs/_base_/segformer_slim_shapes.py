@@ -1,4 +1,4 @@
-# SegFormer's slim head on the drawn shapes, for machines without a GPU.
+# SegFormer's slim head on synthetic shapes, for machines without a GPU.
 _base_ = [
     './models/segformer_slim.py', './datasets/shapes_semantic.py', './schedules/adamw_slim.py',
     './runtime.py'

@@ -1,4 +1,4 @@
-# A slim Segmenter on the drawn shapes, for machines without a GPU.
+# A slim Segmenter on synthetic shapes, for machines without a GPU.
 _base_ = [
     './models/segmenter_slim.py', './datasets/shapes_semantic.py', './schedules/adamw_slim.py',
     './runtime.py'

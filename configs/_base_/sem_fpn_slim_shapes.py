@@ -1,4 +1,4 @@
-# A slim Semantic FPN on the drawn shapes, for machines without a GPU.
+# A slim Semantic FPN on synthetic shapes, for machines without a GPU.
 _base_ = [
     './models/sem_fpn_slim.py', './datasets/shapes_semantic.py', './schedules/adamw_slim.py',
     './runtime.py'

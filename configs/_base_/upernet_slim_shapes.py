@@ -1,4 +1,4 @@
-# A slim UperNet on the drawn shapes, for machines without a GPU.
+# A slim UperNet on synthetic shapes, for machines without a GPU.
 _base_ = [
     './models/upernet_slim.py', './datasets/shapes_semantic.py', './schedules/adamw_slim.py',
     './runtime.py'

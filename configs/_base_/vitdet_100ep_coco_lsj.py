@@ -1,4 +1,4 @@
-# ViTDet, 100 epochs of COCO with large-scale jitter. What differs from the authors' is said in
+# ViTDet, 100 epochs of COCO with large-scale jitter. Differences from the authors' recipe: see
 # models/vitdet.py and schedules/adamw_100ep.py.
 _base_ = [
     './models/vitdet.py', './datasets/coco_lsj.py', './schedules/adamw_100ep.py', './runtime.py'

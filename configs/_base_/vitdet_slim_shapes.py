@@ -1,4 +1,4 @@
-# A slim ViTDet on the drawn shapes, for machines without a GPU.
+# A slim ViTDet on synthetic shapes, for machines without a GPU.
 _base_ = [
     './models/vitdet_slim.py', './datasets/shapes_instances.py', './schedules/adamw_slim.py',
     './runtime.py'

@@ -1,4 +1,4 @@
-"""Which label map belongs to which image: mmseg replaces the end of the image's name."""
+"""Pairing of images and label maps by their names: mmseg replaces the suffix of the image."""
 from __future__ import annotations
 
 import os
@@ -13,21 +13,21 @@ from colonnade.runtime.images import SUFFIXES
 
 from ..validation.validation_report import Report, find_repeated
 
-PROBES = 5  # images whose names are compared with those of all label maps
+NUM_PROBES = 5  # images whose names are compared with those of all label maps
+MAX_CANDIDATES = 10  # naming schemes that are tested on all images
 JPEGS = {'.jpg', '.jpeg'}
-CANDIDATES = 10  # ways of naming that are tried on all images
 
 
 @dataclass(frozen=True)
-class Naming:
-    """How the names of an image and of its label map differ, extensions aside."""
+class NamingScheme:
+    """Different parts of the names of an image and its label map, without extensions."""
     image_start: str
     image_end: str
     mask_start: str
     mask_end: str
 
-    def mask_of(self, image: str) -> str | None:
-        """The label map's name for an image's; None if images are not named so."""
+    def get_mask_name(self, image: str) -> str | None:
+        """Return the name of the label map of an image, or None if the image does not match."""
         folder, name = os.path.split(image)
         start, end = len(self.image_start), len(name) - len(self.image_end)
         if not (name.startswith(self.image_start) and name.endswith(self.image_end)
@@ -38,238 +38,267 @@ class Naming:
 
 @dataclass
 class Listing:
-    """The files of a folder of images and of that of their label maps."""
+    """Files in a folder of images and in the folder of their label maps."""
     images: Path
     masks: Path
     image_names: list[str]
     mask_names: list[str]
 
+    @property
+    def is_one_folder(self) -> bool:
+        """Whether images and label maps are in the same folder."""
+        return os.path.realpath(self.images) == os.path.realpath(self.masks)
+
+    @property
+    def looks_swapped(self) -> bool:
+        """Whether only the label maps are JPEGs."""
+        images, masks = ({os.path.splitext(name)[1].lower() for name in names}
+                         for names in (self.image_names, self.mask_names))  # yapf: disable
+        return bool(masks) and masks <= JPEGS and not images & JPEGS
+
 
 def list_files(images: Path, masks: Path, report: Report) -> Listing:
-    """All files below both folders that Pillow may know, hidden ones left out, as mmseg does."""
-    return Listing(images, masks, _files(images, report), _files(masks, report))
+    """Return all images in and below both folders, except hidden ones, as mmseg does."""
+    return Listing(images, masks, _list_images(images, report), _list_images(masks, report))
 
 
 def list_named(images: Path, masks: Path, names: Path, suffixes: tuple[str, str],
                report: Report) -> Listing:
-    """The images that a text file names, a line each without suffix, as mmseg reads it.
+    """Return the images in a text file with one name without suffix per line, as mmseg reads it.
 
     Args:
-        images: Folder of images.
-        masks: Folder of label maps.
+        images, masks: Folders of images and of label maps.
         names: The text file.
-        suffixes: Ends of the names of images and of label maps.
-        report: Takes what is wrong, such as images that are missing.
+        suffixes: Suffixes of images and of label maps.
+        report: Collects errors such as missing images.
     """
-    found = Listing(images, masks, [], [])
+    listing = Listing(images, masks, [], [])
     try:
         lines = names.read_text(encoding='utf-8').removesuffix('\n').split('\n')
     except (OSError, UnicodeDecodeError) as error:
-        report.fault(f'{names} cannot be read: {error}')
-        return found
+        report.add_error(f'{names} cannot be read: {error}')
+        return listing
     if lines[0].startswith('\ufeff'):
-        report.fault(f'{names} starts with a byte order mark, which mmseg takes for part of a name')
-        return found
+        report.add_error(f'{names} starts with a byte order mark, which mmseg reads as a part of '
+                         'the first name: remove it')
+        return listing
     for number, line in enumerate(lines, 1):
         image, mask = (line.strip() + suffix for suffix in suffixes)
         if not line.strip():
-            report.fault(f'{names}:{number}: a line without a name, which mmseg cannot read')
+            report.add_error(f'{names}:{number}: the line is empty, which mmseg cannot read')
         elif not os.path.isfile(images / image):
-            report.fault(f'{names}:{number}: there is no image {images / image}')
+            report.add_error(f'{names}:{number}: image {images / image} does not exist')
         else:
-            found.image_names.append(image)
-            found.mask_names += [mask] * os.path.isfile(masks / mask)
-    if twice := find_repeated(found.image_names):
-        report.remark(f'{names}: images that stand there more than once: {format_names(twice)}')
-    return found
+            listing.image_names.append(image)
+            listing.mask_names += [mask] * os.path.isfile(masks / mask)
+    if repeated := find_repeated(listing.image_names):
+        report.add_warning(f'{names}: duplicate images: {format_names(repeated)}')
+    return listing
 
 
-def _files(folder: Path, report: Report) -> list[str]:
+def _list_images(folder: Path, report: Report) -> list[str]:
     if not os.path.isdir(folder):
-        what = "is a file, --masks and --images take folders. Instances in COCO's form are for " \
-               "--coco and a detector's config" if os.path.isfile(folder) else 'is no folder'
-        report.fault(f'{folder} {what}')
+        reason = 'is a file, but --masks and --images take folders: pass COCO annotations with ' \
+            "--coco, and a detector's config" if os.path.isfile(folder) else 'is not a folder'
+        report.add_error(f'{folder} {reason}')
         return []
-    known, seen = SUFFIXES, {os.path.realpath(folder)}
-    names: list[str] = []
+    visited = {os.path.realpath(folder)}
+    paths: list[str] = []
     walk = os.walk(
-        folder, followlinks=True, onerror=lambda error: report.fault(f'cannot be read: {error}'))
+        folder,
+        followlinks=True,
+        onerror=lambda error: report.add_error(f'cannot be read: {error}'))
     for parent, below, files in walk:
-        for name in list(below):
-            path = os.path.join(parent, name)
-            if os.path.realpath(path) in seen:
-                report.fault(f'a link leads to {path} a second time: mmseg would list its files '
-                             'twice')
-                below.remove(name)
-            seen.add(os.path.realpath(path))
-        names += (
-            os.path.relpath(os.path.join(parent, name), folder) for name in files
-            if not name.startswith('.') and name.lower().endswith(known))
-    return sorted(names)
+        for path in [os.path.join(parent, name) for name in below]:
+            if os.path.realpath(path) in visited:
+                report.add_error(f'{path} is a link to a folder that was read already, whose files '
+                                 'mmseg would list twice: remove it')
+                below.remove(os.path.basename(path))
+            visited.add(os.path.realpath(path))
+        paths += (
+            os.path.join(parent, name) for name in files
+            if not name.startswith('.') and name.lower().endswith(SUFFIXES))
+    return sorted(os.path.relpath(path, folder) for path in paths)
+
+
+def report_empty_folders(listings: Sequence[Listing], report: Report) -> None:
+    """Report folders without images or label maps."""
+    for listing in listings:
+        for folder, names in ((listing.images, listing.image_names),
+                              (listing.masks, listing.mask_names)):  # yapf: disable
+            if folder.is_dir() and not names:
+                report.add_error(f'{folder} has no images')
+
+
+def pair_label_maps(listing: Listing, suffixes: tuple[str, str],
+                    report: Report) -> list[tuple[Path, Path]]:
+    """Return images and label maps whose names are equal except for the suffixes."""
+    images, masks = ({name.removesuffix(suffix): folder / name
+                      for name in names if name.endswith(suffix)}
+                     for folder, names, suffix in ((listing.images, listing.image_names,
+                                                    suffixes[0]),
+                                                   (listing.masks, listing.mask_names,
+                                                    suffixes[1])))  # yapf: disable
+    others = [name for name in listing.image_names if not name.endswith(suffixes)]
+    if others:
+        report.add_warning(f'{listing.images}: {len(others)} files that do not end in '
+                           f'{suffixes[0]} are not used: {format_names(others)}')
+    if not images:
+        report.add_error(f'{listing.images} has no images *{suffixes[0]}')
+    for stem in sorted(images.keys() - masks.keys()):
+        mask = listing.masks / (stem + suffixes[1])
+        report.add_error(f'{images[stem]} has no label map {mask}')
+    for stem in sorted(masks.keys() - images.keys()):
+        report.add_warning(f'{masks[stem]} is not used: it has no image')
+    return [(images[stem], masks[stem]) for stem in sorted(images.keys() & masks.keys())]
 
 
 def find_suffixes(listings: Sequence[Listing], report: Report) -> tuple[str, str] | None:
-    """How names of images and of label maps end, the rest of the names being equal.
+    """Return the suffixes by which images and label maps can be paired.
 
     Args:
-        listings: The files of training and validation.
-        report: Takes what is wrong, and what was found where it is more than the extensions.
+        listings: Files of training and validation.
+        report: Collects errors, and a warning if the suffixes are more than extensions.
 
     Returns:
-        None if the names do not tell.
+        None if they cannot be inferred.
     """
-    if any(map(_is_one_folder, listings)):
-        report.fault(f'{listings[0].images} holds images and label maps: say with --suffixes how '
-                     'the names of both end, e.g. --suffixes .jpg _gt.png')
+    first = listings[0]
+    if any(listing.is_one_folder for listing in listings):
+        report.add_error(f'{first.images} has images and label maps: pass the endings of their '
+                         'names with --suffixes, e.g. --suffixes .jpg _gt.png')
         return None
-    if all(map(_look_swapped, listings)):
-        report.fault(f'{listings[0].masks} has JPEGs alone, which cannot be label maps, and '
-                     f'{listings[0].images} has none: they look swapped. --images are the images, '
-                     '--masks their label maps')
+    if all(listing.looks_swapped for listing in listings):
+        report.add_error(f'{first.masks} has only JPEGs, which cannot be label maps, and '
+                         f'{first.images} has none: --images and --masks look swapped')
         return None
-    extensions = (_extension([(found.images, found.image_names) for found in listings], report),
-                  _extension([(found.masks, found.mask_names) for found in listings], report))
-    images = _without(extensions[0], (found.image_names for found in listings))
-    masks = set(_without(extensions[1], (found.mask_names for found in listings)))
-    if not images or not masks or 2 * len(masks.intersection(images)) >= len(images):
+    extensions = (_find_extension([(each.images, each.image_names) for each in listings], report),
+                  _find_extension([(each.masks, each.mask_names) for each in listings], report))
+    images = _remove_extension(extensions[0], [each.image_names for each in listings])
+    masks = set(_remove_extension(extensions[1], [each.mask_names for each in listings]))
+    num_equal = len(masks.intersection(images))
+    if not images or not masks or 2 * num_equal >= len(images):
         return extensions
-    best = _best_namings(images, masks)
-    usable = [naming for naming in best if not naming.image_start and not naming.mask_start]
-    ends = [(naming.image_end + extensions[0], naming.mask_end + extensions[1])
-            for naming in usable]
+    schemes = _find_schemes(images, masks)
+    ends = [(scheme.image_end + extensions[0], scheme.mask_end + extensions[1])
+            for scheme in schemes if not scheme.image_start and not scheme.mask_start]
     if len(ends) == 1:
-        report.remark(f'names of images end with {ends[0][0]}, those of their label maps with '
-                      f'{ends[0][1]} (--suffixes says otherwise)')
+        report.add_warning(f'image names end in {ends[0][0]}, and those of their label maps in '
+                           f'{ends[0][1]} (use --suffixes to change this)')
         return ends[0]
-    names = f'images are named {format_names(listings[0].image_names, 3)}; label maps ' \
-            f'{format_names(listings[0].mask_names, 3)}'
+    names = f'images are named {format_names(first.image_names, 3)}; label maps ' \
+            f'{format_names(first.mask_names, 3)}'
     if ends:
-        ways = ', or '.join(f'--suffixes {shlex.join(pair)}' for pair in ends)
-        report.fault(f'images have more than one label map each: say {ways}; {names}')
-    elif best:
-        report.fault(f'the names of label maps start with {best[0].mask_start!r}, where those of '
-                     f'images start with {best[0].image_start!r}, and more than one has the rest '
-                     f'of an image\'s name: {names}')
+        options = ' or '.join(f'--suffixes {shlex.join(pair)}' for pair in ends)
+        report.add_error(f'images have several label maps each: pass {options}; {names}')
+    elif schemes:
+        report.add_error(f'label map names start with {schemes[0].mask_start!r} where image names '
+                         f'start with {schemes[0].image_start!r}, and several share the rest of '
+                         f'an image name: {names}')
     else:
-        have = len(masks.intersection(images)) or 'none'
-        report.fault(f'{have} of {len(images)} images in {listings[0].images} and '
-                     f'{listings[-1].images} have a label map of their name: {names}. --suffixes '
-                     'IMAGE MASK says how both end where the rest of the name is equal')
+        report.add_error(f'{num_equal or "none"} of {len(images)} images in {first.images} and '
+                         f'{listings[-1].images} have a label map with the same name: {names}. '
+                         'Pass the endings by which the names differ with --suffixes IMAGE MASK')
     return None
 
 
 def find_pairs(listings: Sequence[Listing]) -> list[dict[str, str]] | None:
     """Pair images with label maps whose names mmseg cannot derive from each other.
 
-    Extensions may differ within a folder, and names may start differently.
+    Extensions can differ within a folder, and names can start differently.
 
     Args:
-        listings: The files of training and validation.
+        listings: Files of training and validation.
 
     Returns:
-        For each listing, the names of images and of their label maps, or None if the names do not
-        tell. Images without a label map have that of the name which is missing.
+        For each listing, image name -> label map name, which may be missing. None if the pairs
+        cannot be inferred.
     """
-    if any(map(_is_one_folder, listings)) or all(map(_look_swapped, listings)):
+    if any(listing.is_one_folder for listing in listings) or all(listing.looks_swapped
+                                                                 for listing in listings):
         return None
-    images, masks = ([{
-        os.path.splitext(name)[0]: name
-        for name in names
-    } for names in of_folders] for of_folders in ([found.image_names for found in listings],
-                                                  [found.mask_names for found in listings]))
+    images, masks = ([{os.path.splitext(name)[0]: name for name in names} for names in each]
+                     for each in ([listing.image_names for listing in listings],
+                                  [listing.mask_names for listing in listings]))  # yapf: disable
     if any(
-            len(stems) < len(names)
-            for found, *by_stem in zip(listings, images, masks, strict=True)
-            for stems, names in zip(by_stem, (found.image_names, found.mask_names), strict=True)):
-        return None  # of two files with one stem, either may be meant
-    all_images = [
-        os.path.join(str(split), stem) for split, own in enumerate(images) for stem in own
-    ]
-    all_masks = {os.path.join(str(split), stem) for split, own in enumerate(masks) for stem in own}
+            len(by_stem[0]) < len(listing.image_names) or len(by_stem[1]) < len(listing.mask_names)
+            for listing, *by_stem in zip(listings, images, masks, strict=True)):
+        return None  # of two files with one stem, either can be meant
+    all_images = [os.path.join(str(i), stem) for i, each in enumerate(images) for stem in each]
+    all_masks = {os.path.join(str(i), stem) for i, each in enumerate(masks) for stem in each}
     if not all_images:
         return None
-    best = [Naming('', '', '', '')]
+    schemes = [NamingScheme('', '', '', '')]
     if 2 * len(all_masks.intersection(all_images)) < len(all_images):
-        best = _best_namings(all_images, all_masks)
-    if len(best) != 1:
+        schemes = _find_schemes(all_images, all_masks)
+    if len(schemes) != 1:
         return None
     return [{
-        image: of_masks.get(stem := str(best[0].mask_of(own)), f'{stem}.png')
-        for own, image in of_images.items()
-    } for of_images, of_masks in zip(images, masks, strict=True)]
+        name: own_masks.get(mask := str(schemes[0].get_mask_name(stem)), f'{mask}.png')
+        for stem, name in own_images.items()
+    } for own_images, own_masks in zip(images, masks, strict=True)]
 
 
-def _is_one_folder(listing: Listing) -> bool:
-    """Return True if images and label maps are in the same folder."""
-    return os.path.realpath(listing.images) == os.path.realpath(listing.masks)
+def _find_extension(folders: list[tuple[Path, list[str]]], report: Report) -> str:
+    """Return the extension of all files, of which mmseg supports only one."""
+    extensions = []
+    for folder, names in folders:
+        counts = Counter(os.path.splitext(name)[1] for name in names).most_common()
+        if len(counts) > 1:
+            actual = ', '.join(f'{count} {extension}' for extension, count in counts)
+            report.add_error(f'{folder}: all files must have the same extension, got {actual}: '
+                             'choose one with --suffixes')
+        extensions += [extension for extension, _ in counts[:1]]
+    if len(set(extensions)) > 1:
+        report.add_error(f'{folders[0][0]} and {folders[1][0]} must have files with the same '
+                         f'extension, got {" and ".join(extensions)}')
+    return extensions[0] if extensions else '.png'
 
 
-def _look_swapped(listing: Listing) -> bool:
-    images, masks = ({os.path.splitext(name)[1].lower()
-                      for name in names} for names in (listing.image_names, listing.mask_names))
-    return bool(masks) and masks <= JPEGS and not images & JPEGS
-
-
-def _without(extension: str, names_by_split: Iterator[list[str]]) -> list[str]:
-    """All names that have the extension, without it, below a folder for each split."""
+def _remove_extension(extension: str, names_by_split: list[list[str]]) -> list[str]:
+    """Return the names without their extension, below a folder for each split."""
     return [
         os.path.join(str(split), name.removesuffix(extension))
         for split, names in enumerate(names_by_split) for name in names if name.endswith(extension)
     ]
 
 
-def _extension(folders: list[tuple[Path, list[str]]], report: Report) -> str:
-    """The one extension of the files, which mmseg needs to be one."""
-    of_folders = []
-    for folder, names in folders:
-        counts = Counter(os.path.splitext(name)[1] for name in names).most_common()
-        if len(counts) > 1:
-            shown = ', '.join(f'{count} {extension}' for extension, count in counts)
-            report.fault(f'{folder}: all files must have one extension, there are {shown} '
-                         '(--suffixes takes one)')
-        of_folders += [extension for extension, _ in counts[:1]]
-    if len(set(of_folders)) > 1:
-        report.fault(f'{folders[0][0]} and {folders[1][0]} must have files of the same extension, '
-                     f'got {" and ".join(of_folders)}')
-    return of_folders[0] if of_folders else '.png'
-
-
-def _best_namings(images: list[str], masks: set[str]) -> list[Naming]:
-    """The ways of naming by which most images have a label map, if at least half of them do."""
-    of_folder: dict[str, list[str]] = {}
+def _find_schemes(images: list[str], masks: set[str]) -> list[NamingScheme]:
+    """Return the schemes by which the most images have a label map, but at least half of them."""
+    by_folder: dict[str, list[str]] = {}
     for mask in masks:
-        of_folder.setdefault(os.path.dirname(mask), []).append(os.path.basename(mask))
-    candidates = Counter(naming for image in images[:PROBES]
-                         for mask in of_folder.get(os.path.dirname(image), ())
-                         for naming in _namings(os.path.basename(image), mask))
+        by_folder.setdefault(os.path.dirname(mask), []).append(os.path.basename(mask))
+    candidates = Counter(scheme for image in images[:NUM_PROBES]
+                         for mask in by_folder.get(os.path.dirname(image), ())
+                         for scheme in _propose_schemes(os.path.basename(image), mask))
     likely = sorted(
-        candidates, key=lambda naming: (-candidates[naming], sum(map(len, astuple(naming)))))
+        candidates, key=lambda scheme: (-candidates[scheme], sum(map(len, astuple(scheme)))))
     scores = {}
-    for naming in likely[:CANDIDATES]:
-        names = [naming.mask_of(image) for image in images]
-        number = len(masks.intersection(filter(None, names)))
-        # one pair of names that begin alike is no pattern
-        least = 2 if naming.image_start or naming.image_end else 1
-        if None not in names and number >= least and 2 * number >= len(images):
-            scores[naming] = number
-    return [naming for naming, number in scores.items() if number == max(scores.values())]
+    for scheme in likely[:MAX_CANDIDATES]:
+        names = [scheme.get_mask_name(image) for image in images]
+        score = len(masks.intersection(filter(None, names)))
+        # A single pair of names with a common start is not a pattern.
+        min_score = 2 if scheme.image_start or scheme.image_end else 1
+        if None not in names and score >= min_score and 2 * score >= len(images):
+            scores[scheme] = score
+    return [scheme for scheme, score in scores.items() if score == max(scores.values())]
 
 
-def _namings(image: str, mask: str) -> Iterator[Naming]:
-    """By which parts the name of a label map may differ from that of its image."""
+def _propose_schemes(image: str, mask: str) -> Iterator[NamingScheme]:
+    """Yield the schemes by which a label map can be named after an image."""
     start = len(os.path.commonprefix([image, mask]))
     end = len(os.path.commonprefix([image[::-1], mask[::-1]]))
     at = mask.find(image)
-    found = set()
+    schemes = set()
     if start:
-        found.add(Naming('', image[start:], '', mask[start:]))
+        schemes.add(NamingScheme('', image[start:], '', mask[start:]))
     if end:
-        found.add(Naming(image[:len(image) - end], '', mask[:len(mask) - end], ''))
+        schemes.add(NamingScheme(image[:len(image) - end], '', mask[:len(mask) - end], ''))
     if at >= 0:
-        found.add(Naming('', '', mask[:at], mask[at + len(image):]))
-    for naming in found:
-        # numbers count images: they are no part of a pattern
-        ends = (naming.image_start[-1:], naming.mask_start[-1:], naming.image_end[:1],
-                naming.mask_end[:1])
+        schemes.add(NamingScheme('', '', mask[:at], mask[at + len(image):]))
+    for scheme in schemes:
+        # Numbers count images, and are not a part of a pattern.
+        ends = (scheme.image_start[-1:], scheme.mask_start[-1:], scheme.image_end[:1],
+                scheme.mask_end[:1])
         if not any(map(str.isdigit, ends)):
-            yield naming
+            yield scheme

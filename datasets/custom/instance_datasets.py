@@ -1,7 +1,8 @@
-"""What a config says of one's own data set, decided from the data."""
+"""Validation of custom COCO datasets, and their dataset settings for a config."""
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -9,188 +10,185 @@ from typing import Any
 from colonnade.common.name_lists import format_names
 from colonnade.settings.findings import Finding
 
-from ..bit_depth import Depths
+from ..bit_depth import ImageDepths
 from ..path_checks import normalize_path
-from ..validation.coco_files import (FIELDS, Instances, Usage, check_headers, check_instances,
-                                     find_whole_entries, load_coco)
+from ..validation.coco_files import (FIELDS, Instances, Usage, check_instances, find_valid_entries,
+                                     load_coco, make_header_check)
 from ..validation.validation_report import Report
 
 
 @dataclass
-class OwnData:
-    """What the config says of a data set."""
+class CustomDataset:
+    """Settings of a custom dataset for a config.
+
+    Attributes:
+        classes: Names of the classes.
+        num_images: Number of images for training and for validation.
+        root: Folder of the dataset.
+        datasets: Settings of the training and the validation set.
+        ann_file: Annotation file of the evaluator, relative to the root.
+        masks: Whether there are masks, not only boxes.
+        palette: Colors of the classes; None for generated colors.
+        reasons: Explanations of the settings, for comments in the config.
+        outside: Files outside of the root, which training refuses to read.
+    """
     classes: tuple[str, ...]
-    num_images: tuple[int, int]  # to train with, to evaluate on
+    num_images: tuple[int, int]
     root: Path
-    datasets: list[dict[str, Any]]  # settings of the training and the validation set
-    ann_file: str | None = None  # of the evaluator, below the root
-    masks: bool = True  # whether there are masks, or boxes alone
-    palette: list[tuple[int, int, int]] | None = None  # of the classes; None draws one
+    datasets: list[dict[str, Any]]
+    ann_file: str | None = None
+    masks: bool = True
+    palette: list[tuple[int, int, int]] | None = None
     reasons: list[str] = field(default_factory=list)
-    outside: list[str] = field(default_factory=list)  # files that are named, and not below the root
+    outside: list[str] = field(default_factory=list)
 
 
 def describe_instances(ann_files: list[Path],
                        images: list[Path],
-                       chosen: list[str] | None,
+                       classes: list[str] | None,
                        *,
                        masks: bool,
                        filter_cfg: dict,
                        report: Report,
-                       polygons_alone: bool = False) -> OwnData | None:
-    """Two COCO files as training and validation set.
+                       polygons_only: bool = False) -> CustomDataset | None:
+    """Return the settings for two COCO files, or None if they cannot be used.
 
     Args:
-        ann_files: JSON of the training and the validation set.
+        ann_files: Annotations of the training and the validation set.
         images: Their folders of images.
-        chosen: Categories to train; ``None`` takes all.
-        masks: Whether to use segmentations, where there are any.
-        filter_cfg: Which images mmdet leaves out of training.
-        report: Takes what is wrong.
-        polygons_alone: Whether training takes polygons and no RLE.
-
-    Returns:
-        None if they cannot be used.
+        classes: Categories to train. Defaults to all.
+        masks: Whether to use segmentations, if there are any.
+        filter_cfg: mmdet's filter of training images.
+        report: Collects errors and warnings.
+        polygons_only: Whether training omits annotations with an RLE.
     """
     contents = [content for file in ann_files if (content := load_coco(file, report)) is not None]
     if len(contents) < len(ann_files):
         return None
-    if masks and not any(map(_has_segmentations, contents)):
+    if masks and not any(
+            isinstance(each, dict) and each.get('segmentation') for content in contents
+            for each in content['annotations']):
         masks = False
-        report.remark('no annotation has a segmentation: the config trains boxes alone, as Faster '
-                      'R-CNN does')
-    usages = Usage(masks, polygons_alone), Usage(masks, evaluated=True)
-    depths, found, num_faults = Depths(), [], []
-    for file, content, folder, usage in zip(ann_files, contents, images, usages, strict=True):
-        before = report.num_faults
-        found.append(check_split(file, content, folder, usage, depths, report))
-        num_faults.append(report.num_faults - before)
-    train, val = found
+        report.add_warning('no annotation has a segmentation: the config trains on boxes, like '
+                           'Faster R-CNN')
+    depths, splits, have_errors = ImageDepths(), [], []
+    for file, content, folder, usage in zip(
+            ann_files,
+            contents,
+            images, (Usage(masks, polygons_only), Usage(masks, evaluated=True)),
+            strict=True):
+        num_errors = report.num_errors
+        check = make_header_check(folder, depths)
+        if not os.path.isdir(folder):
+            check = None
+            text = f'--images: {folder} is not a folder'
+            report.add(Finding('missing-file', text, (str(folder), )))
+            text = f'{file}: no image was checked, because its folder does not exist'
+            report.add(Finding('skipped-check', text, (str(file), )))
+        splits.append(check_instances(file, content, report, check_images=check, usage=usage))
+        have_errors.append(report.num_errors > num_errors)
+    train, val = splits
     report_depths(depths, report)
-    if all(map(_has_whole_categories, contents)):  # else names are missing that were reported
-        for name in chosen or ():
+    if all(map(_has_valid_categories, contents)):  # otherwise names are missing
+        for name in classes or ():
             if name not in train.classes:
-                report.fault(f'--classes: {ann_files[0]} has no category {name!r}, only '
-                             f'{format_names(list(train.classes))}')
-        names_of_classes = [[name for name in split.classes if not chosen or name in chosen]
-                            for split in found]  # yapf: disable
-        if names_of_classes[0] != names_of_classes[1]:
-            report.fault('training and validation must have the same categories in the same order, '
-                         f'got {"; and ".join(map(format_names, names_of_classes))}')
-    names = [[image['file_name'] for image in split.images.values()] for split in (train, val)]
-    remark_overlap(images, names, report)
-    if chosen:
-        train, val = train.restricted(chosen), val.restricted(chosen)
-    for place, (file, instances) in enumerate(zip(ann_files, (train, val), strict=True)):
-        unseen = [name for name, count in instances.classes.items() if not count]
-        if len(unseen) == len(instances.classes):
-            if not num_faults[place]:  # else they are why
-                num_faults[place] += 1
-                report.fault(f'{file}: no image has an annotation that could be used')
-        elif unseen:
-            report.remark(f'{file}: no annotations of {format_names(unseen)}')
-    num_train = _usable_images(train, filter_cfg, report)
-    if not num_train and not num_faults[0]:
-        report.fault('training: there is no image left to train with')
+                report.add_error(f'--classes: {ann_files[0]} has no category {name!r}, only '
+                                 f'{format_names(list(train.classes))}')
+        used = [[name for name in split.classes if not classes or name in classes]
+                for split in splits]  # yapf: disable
+        if used[0] != used[1]:
+            report.add_error('training and validation must have the same categories in the same '
+                             f'order, got {"; and ".join(map(format_names, used))}')
+    names = [[image['file_name'] for image in split.images.values()] for split in splits]
+    warn_of_overlap(images, names, report)
+    if classes:
+        train, val = train.select_classes(classes), val.select_classes(classes)
+    for index, (file, split) in enumerate(zip(ann_files, (train, val), strict=True)):
+        empty = [name for name, count in split.classes.items() if not count]
+        if empty and len(empty) < len(split.classes):
+            report.add_warning(f'{file}: no annotations of {format_names(empty)}')
+        elif len(empty) == len(split.classes) and not have_errors[index]:
+            have_errors[index] = True
+            report.add_error(f'{file}: no image has a usable annotation')
+    num_train = _count_training_images(train, filter_cfg, report)
+    if not num_train and not have_errors[0]:
+        report.add_error('training: no image is left to train on')
 
-    root = common_root(ann_files + images)
-    below = [os.path.relpath(make_absolute(path), root) for path in ann_files + images]
+    root = find_common_root(ann_files + images)
+    relative = [os.path.relpath(make_absolute(path), root) for path in ann_files + images]
     datasets = [
         dict(type='CocoDataset', ann_file=ann_file, data_prefix=dict(img=folder))
-        for ann_file, folder in zip(below[:2], below[2:], strict=True)
+        for ann_file, folder in zip(relative[:2], relative[2:], strict=True)
     ]
-    return OwnData(
+    return CustomDataset(
         tuple(train.classes), (num_train, len(val.images)),
         root,
         datasets,
-        ann_file=below[1],
+        ann_file=relative[1],
         masks=masks,
         outside=find_outside(root, images, names))
 
 
-def check_split(ann_file: Path, content: dict[str, list], folder: Path, usage: Usage,
-                depths: Depths, report: Report) -> Instances:
-    """Look at a COCO file and at the headers of its images, see :func:`check_instances`."""
-    if not os.path.isdir(folder):
-        text = f'--images: {folder} is no folder'
-        report.add(Finding('missing-file', text, (str(folder), )))
-        text = f'{ann_file}: no image was looked at, because its folder does not exist'
-        report.add(Finding('skipped-check', text, (str(ann_file), )))
-        return check_instances(ann_file, content, report, usage=usage)
-    return check_instances(
-        ann_file, content, report, look=check_headers(folder, depths), usage=usage)
-
-
-def report_depths(depths: Depths, report: Report) -> None:
+def report_depths(depths: ImageDepths, report: Report) -> None:
     """Report what networks do not see of images."""
-    for text in depths.faults():
-        report.fault(text)
-    for text in depths.remarks():
-        report.remark(text)
+    for text in depths.find_errors():
+        report.add_error(text)
+    for text in depths.find_warnings():
+        report.add_warning(text)
 
 
-def _has_segmentations(content: dict[str, list]) -> bool:
-    return any(isinstance(a, dict) and a.get('segmentation') for a in content['annotations'])
-
-
-def _has_whole_categories(content: dict[str, list]) -> bool:
-    """Return True if all categories have what they need."""
+def _has_valid_categories(content: dict[str, list]) -> bool:
     entries, fields = content['categories'], FIELDS['categories']
-    whole, _ = find_whole_entries(entries, 'categories', fields, Path(), Report())
-    return len(whole) == len(entries)
+    valid, _ = find_valid_entries(entries, 'categories', fields, Path(), Report())
+    return len(valid) == len(entries)
 
 
-def _usable_images(train: Instances, filter_cfg: dict, report: Report) -> int:
-    """How many images will be trained with."""
-    least = filter_cfg.get('min_size', 0)
+def _count_training_images(train: Instances, filter_cfg: dict, report: Report) -> int:
+    min_size = filter_cfg.get('min_size', 0)
     small = [
-        id for id, image in train.images.items() if min(image['width'], image['height']) < least
+        key for key, image in train.images.items()
+        if min(image['width'], image['height']) < min_size
     ]
     if small:
-        names = [train.images[id]['file_name'] for id in small]
-        report.remark(f'left out of training: smaller than {least} pixels (filter_cfg.min_size): '
-                      f'{format_names(names)}')
+        names = [train.images[key]['file_name'] for key in small]
+        report.add_warning(f'not used for training: smaller than {min_size} pixels '
+                           f'(filter_cfg.min_size): {format_names(names)}')
     used = train.annotated if filter_cfg.get('filter_empty_gt') else train.images
-    empty = len(train.images) - len(used)
-    if empty:
-        report.remark(f'left out of training: {empty} images without objects')
+    num_empty = len(train.images) - len(used)
+    if num_empty:
+        report.add_warning(f'not used for training: {num_empty} images without objects')
     return len(set(used) - set(small))
 
 
-def remark_overlap(folders: list[Path], names: list[list[str]], report: Report) -> None:
-    """Say which images are in training and validation."""
-    folders = [Path(os.path.realpath(folder)) for folder in folders]
-    train, val = ({str(folder / name)
-                   for name in found} for folder, found in zip(folders, names, strict=True))
-    both = sorted(train & val)
-    if both:
-        text = f'{len(both)} images are in training and validation: {format_names(both, 3)}'
-        report.add(Finding('shared-images', text, (both[0], )))
+def warn_of_overlap(folders: Sequence[Path], names: Sequence[list[str]], report: Report) -> None:
+    """Report images that are in training and validation."""
+    train, val = ({str(Path(os.path.realpath(folder), name)) for name in own}
+                  for folder, own in zip(folders, names, strict=True))  # yapf: disable
+    if shared := sorted(train & val):
+        text = f'{len(shared)} images are in training and validation: {format_names(shared, 3)}'
+        report.add(Finding('shared-images', text, (shared[0], )))
 
 
 def make_absolute(path: Path) -> Path:
-    """The path from the root on, by the links that the user named where that leads there too."""
-    named = os.path.abspath(path)
-    same = os.path.exists(named) and os.path.samefile(named, path)
-    return Path(named if same else os.path.realpath(path))
+    """Return the absolute path, with the links that the user passed if they lead there."""
+    absolute = os.path.abspath(path)
+    is_same = os.path.exists(absolute) and os.path.samefile(absolute, path)
+    return Path(absolute if is_same else os.path.realpath(path))
 
 
-def common_root(paths: list[Path]) -> Path:
-    """The folder that all of them are in."""
-    return Path(
-        os.path.commonpath([
-            make_absolute(path) if os.path.isdir(path) else make_absolute(path).parent
-            for path in paths
-        ]))
+def find_common_root(paths: Sequence[Path]) -> Path:
+    """Return the common folder of files and folders."""
+    absolute = [make_absolute(path) for path in paths]
+    return Path(os.path.commonpath([path if path.is_dir() else path.parent for path in absolute]))
 
 
-def find_outside(root: Path, folders: list[Path], names: list[list[str]]) -> list[str]:
-    """Return the paths of files that lead out of the root, which training refuses to read.
+def find_outside(root: Path, folders: Sequence[Path], names: Sequence[list[str]]) -> list[str]:
+    """Return the files outside of the root, which training refuses to read.
 
     Args:
         root: Folder of the dataset.
         folders: Folders below it.
-        names: Names of the files of each, from there on.
+        names: Names of the files of each folder.
     """
     start = f'{normalize_path(str(root))}/'
     pairs = zip(map(make_absolute, folders), names, strict=True)

@@ -1,6 +1,6 @@
-"""Repairs of COCO files: what a reader can complete without a guess is not the user's work.
+"""Repairs of COCO files that need no guess.
 
-Entries are changed in place. Each repair is counted, and named after the entry of the original.
+Entries are changed in place. Each repair is counted under the location of the original entry.
 """
 from __future__ import annotations
 
@@ -15,111 +15,106 @@ import numpy as np
 
 from ..data_index import DataIndex
 from ..rle import encode_segmentation, get_area, get_box
-from ..validation.coco_files import (BOX, CONVERTED_FROM, FIELDS, FLAG, NUMBER, SIDE, SINGULAR,
-                                     WHOLE, check_headers)
-from ..validation.image_files import image_size, reading_fault
-from ..validation.segmentations import are_numbers, is_polygon, is_size, segmentation_fault
+from ..validation.coco_files import (BOX, CONVERTED_FROM, FIELDS, FLAG, INTEGER, NUMBER, SIDE,
+                                     SINGULAR, Entry, make_header_check)
+from ..validation.image_files import describe_read_error, read_image_size
+from ..validation.segmentations import are_numbers, find_segmentation_error, is_polygon, is_size
 from ..validation.validation_report import find_repeated
-from .instance_records import Reading, box_around
-
-Entry = dict[str, Any]
+from .data_format import ReadContext, compute_box
 
 
-class Repairer:
-    """Repairs one COCO file.
+class CocoRepairer:
+    """Repairs of one COCO file.
 
     Args:
         file: Path of the file.
         content: Lists of images, annotations and categories, changed in place.
-        reading: Dataset that the file belongs to; counts repairs and skipped samples.
+        context: Counts repairs and skipped samples.
     """
 
-    def __init__(self, file: Path, content: dict[str, list], reading: Reading) -> None:
-        self.file, self.content, self.reading = file, content, reading
-        self.entries: dict[str, list[Entry]] = {kind: _dicts(content[kind]) for kind in FIELDS}
-        self.source = reading.source(file)
-        self.original = dict(content)  # lists that are not changed: others take their place
+    def __init__(self, file: Path, content: dict[str, list], context: ReadContext) -> None:
+        self.file, self.content, self.context = file, content, context
+        self.entries = {kind: _select_dicts(content[kind]) for kind in FIELDS}
+        self.original = dict(content)  # lists of the file; changed lists are new objects
         self.has_changed = False
 
-    def count(self, what: str, kind: str, entry: Entry) -> None:
-        """Count the repair of an entry."""
-        is_first = what not in self.reading.repairs
-        self.reading.repair(what, self.name(kind, entry) if is_first else None)
+    def _count(self, what: str, kind: str, entry: Entry) -> None:
+        is_first = what not in self.context.repairs
+        self.context.count_repair(what, self._locate(kind, entry) if is_first else None)
         self.has_changed = True
 
-    def name(self, kind: str, entry: Entry) -> str:
-        """Return the place of an entry in the original file."""
+    def _locate(self, kind: str, entry: Entry) -> str:
+        """Return the location of an entry in the original file."""
         if CONVERTED_FROM in entry:
             return entry[CONVERTED_FROM]
         place = f'{SINGULAR[kind]} {entry["id"]}' if 'id' in entry else \
-            f'{kind}[{self.places[kind][id(entry)]}]'
-        return f'{self.source}: {place}'
+            f'{kind}[{self._indices[kind][id(entry)]}]'
+        return self.context.locate(self.file, place)
 
     @cached_property
-    def places(self) -> dict[str, dict[int, int]]:
-        """Return the index of each entry in the original file, by its identity."""
-        return {kind: {id(entry): place for place, entry in enumerate(self.original[kind])}
+    def _indices(self) -> dict[str, dict[int, int]]:
+        return {kind: {id(entry): index for index, entry in enumerate(self.original[kind])}
                 for kind in FIELDS}  # yapf: disable
 
     def repair_ids(self) -> None:
-        """Make IDs integers, each of one annotation, and let references follow them."""
+        """Make IDs unique integers, and update references to them."""
         for kind, key in (('images', 'image_id'), ('categories', 'category_id')):
             self._number_ids(kind, key)
         annotations = self.entries['annotations']
         ids = [_parse_integer(entry.get('id')) for entry in annotations]
         numbers = [number for number in ids if isinstance(number, int)]
         if len(numbers) < len(ids) or 0 in numbers or find_repeated(numbers) or not all(
-                map(WHOLE.holds, numbers)):
-            what = 'IDs of annotations, missing, used twice or 0: numbered from 1'
+                map(INTEGER.holds, numbers)):
+            what = 'annotation IDs that are missing, duplicated or 0: numbered from 1'
             ids = list(range(1, 1 + len(annotations)))
         else:
-            what = 'IDs of annotations: written as integers'
+            what = 'annotation IDs: converted to integers'
         for entry, number in zip(annotations, ids, strict=True):
             if type(entry.get('id')) is not int or entry['id'] != number:
-                self.count(what, 'annotations', entry)
-                entry.setdefault(CONVERTED_FROM, self.name('annotations', entry))
+                self._count(what, 'annotations', entry)
+                entry.setdefault(CONVERTED_FROM, self._locate('annotations', entry))
                 entry['id'] = number
 
     def _number_ids(self, kind: str, key: str) -> None:
-        """Make IDs of images or categories integers: their own, or new ones if they are names."""
+        """Make IDs of images or categories integers: parsed, or new ones if they are names."""
         keys = {_parse_integer(entry.get('id')) for entry in self.entries[kind]} - {None}
         names = sorted(name for name in keys if isinstance(name, str))
         first = 1 + max((number for number in keys if isinstance(number, int)), default=0)
         new = {name: number for number, name in enumerate(names, first)}
         for owner, id_key in ((kind, 'id'), ('annotations', key)):
             for entry in self.entries[owner]:
-                was = entry.get(id_key)
-                found = _parse_integer(was)
-                number = new.get(found) if isinstance(found, str) else found
-                if number is not None and type(was) in (str, float):
+                old = entry.get(id_key)
+                parsed = _parse_integer(old)
+                number = new.get(parsed) if isinstance(parsed, str) else parsed
+                if number is not None and type(old) in (str, float):
                     if owner == kind:
-                        self.count(f'IDs of {kind}: written as integers', owner, entry)
-                        entry.setdefault(CONVERTED_FROM, self.name(owner, entry))
+                        self._count(f'IDs of {kind}: converted to integers', owner, entry)
+                        entry.setdefault(CONVERTED_FROM, self._locate(owner, entry))
                     self.has_changed = True
                     entry[id_key] = number
 
     def repair_sizes(self, folder: Path) -> None:
-        """Complete widths and heights; report the images that cannot be read for it."""
+        """Complete widths and heights, and remove images that cannot be read for this."""
         unreadable = []
         for entry in self.entries['images']:
-            said, name = (entry.get('width'), entry.get('height')), entry.get('file_name')
-            sides = tuple(map(_parse_integer, said))
-            what = 'written as integers'
+            declared, name = (entry.get('width'), entry.get('height')), entry.get('file_name')
+            sides = tuple(map(_parse_integer, declared))
+            repair = 'converted to integers'
             if not all(map(SIDE.holds, sides)):
                 if not isinstance(name, str) or not folder.is_dir():
                     continue
                 try:
-                    sides, what = image_size(folder / name), 'read from their files'
+                    sides, repair = read_image_size(folder / name), 'read from their files'
                 except OSError as error:
-                    unreadable.append((entry, reading_fault(folder / name, error).message))
+                    unreadable.append((entry, describe_read_error(folder / name, error).message))
                     continue
-            if set(map(type, said)) != {int} or sides != said:
-                self.count(f'width and height of images: {what}', 'images', entry)
+            if set(map(type, declared)) != {int} or sides != declared:
+                self._count(f'width and height of images: {repair}', 'images', entry)
                 entry['width'], entry['height'] = sides
-        self.remove_samples(unreadable)
+        self._remove_samples(unreadable)
 
     def repair_annotations(self) -> None:
-        """Complete what other values of an annotation, or COCO's defaults, tell."""
+        """Complete values of annotations from their other values, or with COCO's defaults."""
         for entry in self.entries['annotations']:
             self._repair_segmentation(entry)
             self._repair_box(entry)
@@ -130,31 +125,34 @@ class Repairer:
                     area = entry['bbox'][2] * entry['bbox'][3]
                 if area is not None:
                     entry['area'] = area
-                    self.count('area of annotations: computed', 'annotations', entry)
-            if entry.get('iscrowd') is None or not FLAG.holds(entry['iscrowd']):
-                flag = 0 if entry.get('iscrowd') is None else _parse_integer(entry['iscrowd'])
-                if flag in (0, 1):
-                    what = 'missing, now 0' if entry.get('iscrowd') is None else 'written as 0 or 1'
-                    entry['iscrowd'] = flag
-                    self.count(f'iscrowd of annotations: {what}', 'annotations', entry)
+                    self._count('area of annotations: computed', 'annotations', entry)
+            flag = entry.get('iscrowd')
+            if flag is None:
+                entry['iscrowd'] = 0
+                self._count('iscrowd of annotations: missing, set to 0', 'annotations', entry)
+            elif not FLAG.holds(flag) and (number := _parse_integer(flag)) in (0, 1):
+                entry['iscrowd'] = number
+                self._count('iscrowd of annotations: converted to 0 or 1', 'annotations', entry)
 
     def _repair_segmentation(self, entry: Entry) -> None:
         mask = entry.get('segmentation')
         if not isinstance(mask, list) or not mask:
             return
         if all(isinstance(polygon, list) for polygon in mask):
-            is_points = len(mask) > 2 and all(len(p) == 2 and are_numbers(p) for p in mask)
-            flat = [side for point in mask for side in point] if is_points else None
+            are_points = len(mask) > 2 and all(len(p) == 2 and are_numbers(p) for p in mask)
+            flat = [side for point in mask for side in point] if are_points else None
         else:
             flat = mask if are_numbers(mask) and is_polygon(mask) else None
         if flat:
             entry['segmentation'] = mask = [flat]
-            self.count('flat polygons: put into a list', 'annotations', entry)
+            self._count('flat polygons: put into a list', 'annotations', entry)
         if all(isinstance(polygon, list) for polygon in mask):
-            kept = [polygon for polygon in mask if is_polygon(polygon) or not are_numbers(polygon)]
-            if len(kept) < len(mask):
-                entry['segmentation'] = kept
-                self.count('polygons of fewer than three points: removed', 'annotations', entry)
+            polygons = [
+                polygon for polygon in mask if is_polygon(polygon) or not are_numbers(polygon)
+            ]
+            if len(polygons) < len(mask):
+                entry['segmentation'] = polygons
+                self._count('polygons with fewer than three points: removed', 'annotations', entry)
 
     def _repair_box(self, entry: Entry) -> None:
         box = entry.get('bbox')
@@ -165,160 +163,161 @@ class Repairer:
             sides = [side if NUMBER.holds(side) else _parse_number(side) for side in box]
             if BOX.holds(sides):
                 entry['bbox'] = sides
-                self.count('bbox of annotations: written as numbers', 'annotations', entry)
+                self._count('bbox of annotations: converted to numbers', 'annotations', entry)
                 return
         if shape := _measure_mask(entry.get('segmentation')):
             entry['bbox'] = shape[0]
-            self.count('bbox of annotations: computed from masks', 'annotations', entry)
+            self._count('bbox of annotations: computed from masks', 'annotations', entry)
 
     def remove_orphans(self, folder: Path) -> None:
         """Remove annotations without an image, and images without annotations and a file."""
-        ids = {_key(entry.get('id')) for entry in self.entries['images']}
+        ids = {_make_key(entry.get('id')) for entry in self.entries['images']}
+        annotations = self.entries['annotations']
         orphans = [
-            entry for entry in self.entries['annotations']
+            entry for entry in annotations
             if isinstance(entry.get('image_id'), (int, str)) and entry['image_id'] not in ids
         ]
-        if 2 * len(orphans) > len(self.entries['annotations']):
-            self.reading.fault(
-                self.file, f'{len(orphans)} of {len(self.entries["annotations"])} annotations are '
-                'of images that the file does not have: it is not the file of these images, or '
-                'its image_id are wrong')
+        if 2 * len(orphans) > len(annotations):
+            self.context.add_error(
+                self.file, f'the images of {len(orphans)} of {len(annotations)} annotations are '
+                'not in the file: use the file of these images, or fix image_id')
         else:
             for entry in orphans:
-                self.count('annotations of images that the file does not have: removed',
-                           'annotations', entry)
-        used = {_key(entry.get('image_id')) for entry in self.entries['annotations']}
+                self._count('annotations of images that are not in the file: removed',
+                            'annotations', entry)
+        used = {_make_key(entry.get('image_id')) for entry in annotations}
         unused = [
             entry for entry in self.entries['images']
-            if _key(entry.get('id')) not in used and isinstance(entry.get('file_name'), str)
+            if _make_key(entry.get('id')) not in used and isinstance(entry.get('file_name'), str)
             and folder.is_dir() and not _exists(folder / entry['file_name'])
         ]
         for entry in unused:
-            self.count('images without annotations whose files are missing: removed', 'images',
-                       entry)
+            self._count('images without annotations whose files do not exist: removed', 'images',
+                        entry)
         self._remove('annotations', orphans)
         self._remove('images', unused)
 
     def remove_bad_samples(self, folder: Path, masks: bool) -> None:
-        """Skip the images that cannot be used, or of which an annotation cannot."""
+        """Skip images that are unusable, or that have an unusable annotation."""
         images: list[Entry] = []
-        found: list[tuple[Entry, str]] = []
+        bad: list[tuple[Entry, str]] = []
         for entry in self.entries['images']:
-            wrong = [
-                key for key, field in FIELDS['images'].items() if not field.holds(entry.get(key))
-            ]
+            wrong = [(key, field.expected) for key, field in FIELDS['images'].items()
+                     if not field.holds(entry.get(key))]  # yapf: disable
             if wrong:
-                found.append((entry, f'{wrong[0]} must be {FIELDS["images"][wrong[0]].wanted}'))
+                bad.append((entry, '{} must be {}'.format(*wrong[0])))
             else:
                 images.append(entry)
-        found += [(entry, fault.message) for entry, fault in check_headers(folder)(images)]
+        bad += [(entry, each.message) for entry, each in make_header_check(folder)(images)]
         by_id = {entry['id']: entry for entry in images}
-        categories = {_key(entry.get('id')) for entry in self.entries['categories']}
+        categories = {_make_key(entry.get('id')) for entry in self.entries['categories']}
         for entry in self.entries['annotations']:
-            image = by_id.get(_key(entry.get('image_id')))
-            if image and (fault := _annotation_fault(entry, image, categories, masks)):
-                found.append((image, f'{self.name("annotations", entry)}: {fault}'))
-        self.remove_samples(found)
+            image = by_id.get(_make_key(entry.get('image_id')))
+            if image and (error := _find_annotation_error(entry, image, categories, masks)):
+                bad.append((image, f'{self._locate("annotations", entry)}: {error}'))
+        self._remove_samples(bad)
 
-    def remove_samples(self, found: Iterable[tuple[Entry, str]]) -> None:
-        """Report images that cannot be used, and remove them with their annotations."""
-        bad = []
-        for entry, fault in found:
+    def _remove_samples(self, bad: Iterable[tuple[Entry, str]]) -> None:
+        """Report unusable images, and remove them with their annotations."""
+        images = []
+        for entry, error in bad:
             place = f'image {entry.get("id")}'
-            self.reading.reject(self.file, fault, place, sample=f'{self.file}: {place}')
-            bad.append(entry)
-        if bad:
-            ids = {_key(entry.get('id')) for entry in bad}
+            self.context.reject(self.file, error, place, sample=f'{self.file}: {place}')
+            images.append(entry)
+        if images:
+            ids = {_make_key(entry.get('id')) for entry in images}
             self._remove('annotations', [
-                entry for entry in self.entries['annotations'] if _key(entry.get('image_id')) in ids
+                entry
+                for entry in self.entries['annotations'] if _make_key(entry.get('image_id')) in ids
             ])
-            self._remove('images', bad)
+            self._remove('images', images)
             self.has_changed = True
 
     def _remove(self, kind: str, entries: Sequence[Entry]) -> None:
-        gone = set(map(id, entries))
-        if gone:
-            self.content[kind] = [each for each in self.content[kind] if id(each) not in gone]
-            self.entries[kind] = [each for each in self.entries[kind] if id(each) not in gone]
+        removed = set(map(id, entries))
+        for lists in (self.content, self.entries) if removed else ():
+            lists[kind] = [each for each in lists[kind] if id(each) not in removed]
 
 
-def fill_masks(indices: Sequence[DataIndex], reading: Reading) -> None:
-    """Give boxes the mask of their four corners if other objects have masks."""
-    if not any(row.get('segmentation') for index in indices for row in _dicts(index.objects)):
+def fill_masks(indices: Sequence[DataIndex], context: ReadContext) -> None:
+    """Use the corners of boxes as masks if other objects have masks."""
+    if not any(
+            row.get('segmentation') for index in indices for row in _select_dicts(index.objects)):
         return
     for index in indices:
-        if all(row.get('segmentation') for row in _dicts(index.objects)):
+        if all(row.get('segmentation') for row in _select_dicts(index.objects)):
             continue
-        index.detach(reading.root)
-        for row in _dicts(index.objects):
+        index.detach(context.root)
+        for row in _select_dicts(index.objects):
             if not row.get('segmentation') and BOX.holds(row.get('bbox')):
                 left, top, width, height = row['bbox']
                 right, bottom = left + width, top + height
                 row['segmentation'] = [[left, top, right, top, right, bottom, left, bottom]]
-                reading.repair('objects without a mask beside others with one: the corners of '
-                               'their box are the mask (--boxes trains boxes alone)',
-                               row.get(CONVERTED_FROM))  # yapf: disable
+                context.count_repair('objects without a mask, though others have one: corners of '
+                                     'the box used as mask (pass --boxes-only to ignore masks)',
+                                     row.get(CONVERTED_FROM))  # yapf: disable
 
 
-def _dicts(rows: list[Any]) -> list[Entry]:
-    return [row for row in rows if isinstance(row, dict)]
-
-
-def align_categories(indices: Sequence[DataIndex], reading: Reading) -> None:
+def align_categories(indices: Sequence[DataIndex], context: ReadContext) -> None:
     """Give two splits the same categories in the same order, if one has all of the other's."""
     for index in indices:
         if not all(
                 isinstance(row, dict) and isinstance(row.get('name'), str)
-                and WHOLE.holds(row.get('id')) for row in index.rows['categories']):
+                and INTEGER.holds(row.get('id')) for row in index.rows['categories']):
             return
-    longest = max((index.classes for index in indices), key=len)  # of equals the first, training
+    longest = max((index.classes for index in indices), key=len)  # of training if equal
     if any(
             find_repeated(index.classes) or not set(index.classes) <= set(longest)
             for index in indices):
         return
     for index in indices:
         if index.classes != longest:
-            source = reading.source(index.file) if index.file else None
-            index.detach(reading.root)
+            location = context.locate(index.file) if index.file else None
+            index.detach(context.root)
             by_name = {row['name']: row for row in index.rows['categories']}
             first = 1 + max((row['id'] for row in by_name.values()), default=0)
             index.rows['categories'] = [
                 by_name.get(name) or dict(id=first + place, name=name)
                 for place, name in enumerate(longest)
             ]
-            reading.repair('categories, a part or another order of those of the other split: '
-                           'completed and put into its order', source)  # yapf: disable
+            context.count_repair('categories that are a subset of the other split or in another '
+                                 'order: completed and reordered', location)  # yapf: disable
 
 
-def _annotation_fault(entry: Entry, image: Entry, categories: set[Any], masks: bool) -> str | None:
-    """Return what is wrong with an annotation after all repairs, if anything."""
+def _select_dicts(rows: list[Any]) -> list[Entry]:
+    return [row for row in rows if isinstance(row, dict)]
+
+
+def _find_annotation_error(entry: Entry, image: Entry, categories: set[Any],
+                           masks: bool) -> str | None:
+    """Return what is wrong with an annotation after all repairs, or None."""
     for key, field in FIELDS['annotations'].items():
         if not field.holds(entry.get(key)):
-            return f'{key} must be {field.wanted}, got {entry.get(key)!r}'
+            return f'{key} must be {field.expected}, got {entry.get(key)!r}'
     if entry['category_id'] not in categories:
-        return f'there is no category {entry["category_id"]}'
+        return f'category {entry["category_id"]} does not exist'
     mask = entry.get('segmentation')
-    return segmentation_fault(mask, [image['height'], image['width']], True) \
+    return find_segmentation_error(mask, [image['height'], image['width']], True) \
         if masks and mask else None
 
 
 def _measure_mask(mask: Any) -> tuple[list[float], float] | None:
-    """Return box (left, top, width, height) and area of a mask; None if it is unusable."""
-    if not mask or segmentation_fault(mask, None, True):
+    """Return the box (left, top, width, height) and area of a mask, or None if it is unusable."""
+    if not mask or find_segmentation_error(mask, None, True):
         return None
     if isinstance(mask, dict):
         height, width = mask['size']
-        if not is_size(mask['size']) or segmentation_fault(mask, [height, width], True):
+        if not is_size(mask['size']) or find_segmentation_error(mask, [height, width], True):
             return None
-        code = encode_segmentation(mask, (height, width))
-        return list(get_box(code)), get_area(code)
-    left, top, right, bottom = box_around(mask)
+        rle = encode_segmentation(mask, (height, width))
+        return list(get_box(rle)), get_area(rle)
+    left, top, right, bottom = compute_box(mask)
     area = sum(cv2.contourArea(np.float32(polygon).reshape(-1, 2)) for polygon in mask)
     return [left, top, right - left, bottom - top], area
 
 
 def _parse_integer(value: Any) -> int | str | None:
-    """Return an ID or side as an integer where it is one, a name as it is, and else None."""
+    """Return an ID or side as integer if it is one, a name unchanged, and otherwise None."""
     if isinstance(value, str):
         if re.fullmatch(r'0|-?[1-9]\d{0,17}', value):
             return int(value)
@@ -330,7 +329,6 @@ def _parse_integer(value: Any) -> int | str | None:
 
 
 def _parse_number(text: str) -> float | None:
-    """Return the finite number that a text holds; None if it holds none."""
     try:
         number = float(text)
     except ValueError:
@@ -338,13 +336,13 @@ def _parse_number(text: str) -> float | None:
     return number if NUMBER.holds(number) else None
 
 
-def _key(value: Any) -> Any:
-    """Return a value if it can be looked up."""
+def _make_key(value: Any) -> Any:
+    """Return a value if it is hashable, otherwise None."""
     return value if isinstance(value, (int, float, str)) else None
 
 
 def _exists(path: Path) -> bool:
-    """Return True if there is such a file, or its name cannot be looked up at all."""
+    """Return True if a file exists, or its name is invalid."""
     try:
         return path.exists()
     except (OSError, ValueError):

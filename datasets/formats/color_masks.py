@@ -1,4 +1,4 @@
-"""Label maps from pictures in which each class has a colour."""
+"""Color-coded masks, which become label maps by a table of colors."""
 from __future__ import annotations
 
 from collections import Counter
@@ -16,59 +16,61 @@ from colonnade.runtime.bit_depth import has_16_bits
 from ..custom.label_maps import IGNORED
 from ..validation.image_files import open_image
 from ..validation.validation_report import Report
-from .color_tables import Colour, ColourTable, find_table, read_colours
+from .color_tables import Color, ColorTable, find_color_table, read_color_table
 
-SAMPLES = 20  # pictures whose colours are listed
-MOST_SHOWN = 12  # of these colours
-NEAR = 96  # difference of colours, summed over channels, that smooth edges and JPEG make
+NUM_SAMPLES = 20  # masks whose colors are listed
+MAX_SHOWN = 12  # colors in a message
+NEAR = 96  # difference, summed over channels, that anti-aliasing and JPEG make
 
 
-def table_for(file: Path | None, roots: Iterable[Path], sources: Sequence[Path],
-              report: Report) -> ColourTable | None:
-    """The table by which masks become label maps; ``None`` if they are label maps.
+def choose_color_table(file: Path | None, roots: Iterable[Path], sources: Sequence[Path],
+                       report: Report) -> ColorTable | None:
+    """Return the table that converts masks to label maps, or None if they are label maps.
 
     Args:
-        file: The table that the user names; ``None`` looks for one.
-        roots: Where to look.
-        sources: The masks, of which the first that can be read tells what they are.
-        report: Takes what is assumed.
+        file: Table that the user passed; None searches for one.
+        roots: Folders to search.
+        sources: Paths of the masks; the first readable one determines their type.
+        report: Collects warnings.
 
     Raises:
         OSError: If a file cannot be read.
-        ValueError: If masks are in colours and there is no table, or it is wrong.
+        ValueError: If masks are color-coded and there is no valid table.
     """
-    found = file or next(filter(None, map(find_table, roots)), None)
+    path = file or next(filter(None, map(find_color_table, roots)), None)
     sources = list(dropwhile(_is_unreadable, sources)) or sources
-    kind = _find_mode(sources[0])
-    if found is None and kind == 'colours':
-        raise UserError(_without_table(sources))
-    if found is None:
+    with open_image(sources[0]) as image:
+        mode = image.mode
+    has_colors = mode not in ('P', '1', 'L') and mode[0] not in 'IF'
+    if path is None:
+        if has_colors:
+            raise UserError(_explain_missing_table(sources))
         return None
     try:
-        table = read_colours(found)
+        table = read_color_table(path)
     except ValueError as error:
-        if file or kind == 'colours':
+        if file or has_colors:
             raise
-        report.remark(f'{error}. It is not used: {sources[0]} holds labels')
+        report.add_warning(f'{error}. The table is not used, because {sources[0]} holds labels')
         return None
-    holds_colours = kind == 'palette' or _is_gray(table.all_colours)
-    if kind != 'colours' and not (
-            holds_colours and (file or set(count_colors(sources[:1])) <= set(table.all_colours))):
+    # Masks with one channel can hold colors, too: of a palette, or gray ones.
+    if not has_colors and not ((mode == 'P' or _are_gray(table.all_colors)) and
+                               (file or set(_count_colors(sources[:1])) <= set(table.all_colors))):
         if file:
-            raise UserError(f'--colours: {sources[0]} has one channel, which holds labels and no '
-                            'colours: give the names of labels with --classes')
-        report.remark(f'{found} is not used: {sources[0]} holds labels, and no colours of this '
-                      'table. --classes gives names')
+            raise UserError(f'--color-map: {sources[0]} has one channel with labels, not colors: '
+                            'pass class names with --classes')
+        report.add_warning(f'{path} is not used, because {sources[0]} holds labels, not colors of '
+                           'this table: pass class names with --classes')
         return None
-    report.remark(f'{found}: colours of {len(table.classes)} classes')
-    if table.unlabelled:
-        report.remark(f'{found}: pixels of {", ".join(map(str, table.unlabelled))} are unlabelled, '
-                      'as their name says: rename the row to train it as a class')
+    report.add_warning(f'{path}: colors of {len(table.classes)} classes')
+    if table.unlabeled:
+        report.add_warning(f'{path}: pixels of {", ".join(map(str, table.unlabeled))} are '
+                           'unlabeled by their name: rename the row to train it as a class')
     return table
 
 
 def _is_unreadable(mask: Path) -> bool:
-    """Return True if a mask is no image, which is reported when all are read."""
+    """Return True if a mask is not an image, which is reported when all are read."""
     try:
         with open_image(mask):
             return False
@@ -76,130 +78,97 @@ def _is_unreadable(mask: Path) -> bool:
         return True
 
 
-def _find_mode(mask: Path) -> str:
-    """``gray``, ``palette`` or ``colours``."""
-    with open_image(mask) as image:
-        mode = image.mode
-    return 'palette' if mode == 'P' else 'gray' if mode in ('1', 'L') or mode[0] in 'IF' else \
-        'colours'
+def _are_gray(colors: Iterable[Color]) -> bool:
+    return all(red == green == blue for red, green, blue in colors)
 
 
-def _is_gray(colours: Iterable[Colour]) -> bool:
-    return all(red == green == blue for red, green, blue in colours)
-
-
-def _without_table(sources: Sequence[Path]) -> str:
-    counts = count_colors(sources)
-    what = 'has three equal channels' if _is_gray(counts) else 'is a picture in colours'
+def _explain_missing_table(sources: Sequence[Path]) -> str:
+    counts = _count_colors(sources)
+    actual = 'has three equal channels' if _are_gray(counts) else 'is color-coded'
     rows = [
-        f'  class {number},{",".join(map(str, colour))}'
-        for number, (colour, _) in enumerate(counts.most_common(MOST_SHOWN), 1)
+        f'  class {number},{",".join(map(str, color))}'
+        for number, (color, _) in enumerate(counts.most_common(MAX_SHOWN), 1)
     ]
     more = f'\n  ... and {len(counts) - len(rows)} more' if len(counts) > len(rows) else ''
-    return (f'{sources[0]} {what}, and label maps hold numbers: --colours names a table, in which '
-            'each class has a colour. These are the colours in the first masks, the most frequent '
+    return (f'{sources[0]} {actual}, but label maps hold numbers: pass a table with the color of '
+            'each class with --color-map. The first masks have these colors, the most frequent '
             'first. Write a table of them, with names:\n'
             '  name,r,g,b\n' + '\n'.join(rows) + more)
 
 
 @dataclass(frozen=True)
-class ColourReader:
-    """Reads pictures in the colours of a table as label maps."""
-    table: ColourTable
+class ColorReader:
+    """Reader of color-coded masks as label maps."""
+    table: ColorTable
 
     def __call__(self, source: Path, size: tuple[int, int]) -> np.ndarray:
-        """The label map ``(H, W)``, uint8, of a picture.
-
-        Args:
-            source: The picture.
-            size: Of the image, width and height; not used here.
+        """Return the label map ``(H, W)``, uint8, of a mask; ``size`` is not used.
 
         Raises:
             OSError: If it cannot be read.
-            ValueError: If it has a colour that is not in the table.
+            ValueError: If it has a color that is not in the table.
         """
-        numbers = read_packed_colors(source)
-        known = np.array(list(map(_pack_color, self.table.all_colours)))
+        codes = _read_color_codes(source)
+        table = [(red << 16) + (green << 8) + blue for red, green, blue in self.table.all_colors]
+        known = np.array(table)
         labels = np.full(len(known), IGNORED, np.uint8)
-        labels[:len(self.table.colours)] = range(len(self.table.colours))
+        labels[:len(self.table.colors)] = range(len(self.table.colors))
         order = np.argsort(known)
-        places = np.searchsorted(known[order], numbers).clip(max=len(known) - 1)
-        wrong = known[order][places] != numbers
-        if wrong.any():
-            raise UserError(self._unknown(numbers[wrong]))
-        return labels[order][places]
+        indices = np.searchsorted(known[order], codes).clip(max=len(known) - 1)
+        is_unknown = known[order][indices] != codes
+        if is_unknown.any():
+            raise UserError(self._describe_unknown(_count_codes(codes[is_unknown])))
+        return labels[order][indices]
 
-    def _unknown(self, numbers: np.ndarray) -> str:
-        """A sentence on colours that are not in the table."""
-        counts = _count_colors(numbers)
-        texts, near = [], 0
-        for colour, count in counts.most_common(5):
-            name, distance = self._nearest(colour)
-            near += distance <= NEAR
-            hint = f' (near {name!r})' if distance <= NEAR else ''
-            texts.append(f'{colour} of {count} pixels{hint}')
+    def _describe_unknown(self, counts: Counter[Color]) -> str:
+        names = (*self.table.classes, *['unlabeled'] * len(self.table.unlabeled))
+        texts, is_any_near = [], False
+        for color, count in counts.most_common(5):
+            distances = np.abs(np.array(self.table.all_colors) - np.array(color)).sum(axis=1)
+            nearest = int(distances.argmin())
+            is_near = bool(distances[nearest] <= NEAR)
+            is_any_near |= is_near
+            texts.append(f'{color} of {count} pixels' + f' (near {names[nearest]!r})' * is_near)
         more = f' and {len(counts) - 5} more' if len(counts) > 5 else ''
-        why = '. Colours near others come from smooth edges or from JPEG: export masks without ' \
-            'these' if near else ''
-        return f'colours that are not in the table: {"; ".join(texts)}{more}{why}'
-
-    def _nearest(self, colour: Colour) -> tuple[str, int]:
-        """The class of the nearest colour, and the difference, summed over channels."""
-        names = (*self.table.classes, *['unlabelled'] * len(self.table.unlabelled))
-        distances = np.abs(np.array(self.table.all_colours) - np.array(colour)).sum(axis=1)
-        nearest = int(distances.argmin())
-        return names[nearest], int(distances[nearest])
+        advice = '. Similar colors come from anti-aliasing or JPEG: export masks without these' \
+            if is_any_near else ''
+        return f'colors are not in the table: {"; ".join(texts)}{more}{advice}'
 
 
-def read_packed_colors(source: Path) -> np.ndarray:
-    """The colours of a picture, each as one number: ``(H, W)``, int32.
-
-    Raises:
-        OSError: If it cannot be read.
-        ValueError: If it holds other than colours of 8 bits.
-    """
+def _read_color_codes(source: Path) -> np.ndarray:
+    """Return the colors of an image as ``(H, W)`` numbers 0xRRGGBB, int32."""
     with open_image(source) as image:
-        fault = _fault_of(image)
+        error = _find_color_error(image)
         pixels = np.asarray(image.convert('RGB')).astype(np.int32)
-    if fault:
-        raise UserError(fault)
+    if error:
+        raise UserError(error)
     return (pixels[..., 0] << 16) + (pixels[..., 1] << 8) + pixels[..., 2]
 
 
-def _fault_of(picture: Image.Image) -> str | None:
-    """Why a picture is no mask in colours of 8 bits, if it is none."""
-    if picture.format in ('JPEG', 'MPO'):
-        return 'it is a JPEG, whose compression changes colours: export PNG'
-    if has_16_bits(picture):
-        return 'its values are of 16 bits, and tables have colours of 8 bits'
-    if picture.mode in ('RGBA', 'LA', 'PA') and picture.getchannel('A').getextrema()[0] != 255:
-        return 'it has transparent pixels, whose colours mean nothing: fill them'
+def _find_color_error(image: Image.Image) -> str | None:
+    if image.format in ('JPEG', 'MPO'):
+        return 'it is a JPEG, whose compression changes colors: export PNG'
+    if has_16_bits(image):
+        return 'it has 16-bit values, but tables have 8-bit colors'
+    if image.mode in ('RGBA', 'LA', 'PA') and image.getchannel('A').getextrema()[0] != 255:
+        return 'it has transparent pixels, whose colors mean nothing: fill them'
     return None
 
 
-def _pack_color(colour: Colour) -> int:
-    return (colour[0] << 16) + (colour[1] << 8) + colour[2]
-
-
-def _count_colors(numbers: np.ndarray) -> Counter[Colour]:
-    found, counts = np.unique(numbers, return_counts=True)
+def _count_codes(codes: np.ndarray) -> Counter[Color]:
+    values, counts = np.unique(codes, return_counts=True)
     return Counter({
-        (int(number) >> 16, int(number) >> 8 & 255, int(number) & 255): int(count)
-        for number, count in zip(found, counts, strict=True)
+        (int(code) >> 16, int(code) >> 8 & 255, int(code) & 255): int(count)
+        for code, count in zip(values, counts, strict=True)
     })
 
 
-def count_colors(sources: Sequence[Path]) -> Counter[Colour]:
-    """The colours in the first pictures, and how many pixels each has.
-
-    Raises:
-        OSError: If one cannot be read.
-        ValueError: If one has no colours of 8 bits; the message names it.
-    """
-    counts: Counter[Colour] = Counter()
-    for source in sources[:SAMPLES]:
+def _count_colors(sources: Sequence[Path]) -> Counter[Color]:
+    """Return the colors in the first masks, and the number of pixels of each."""
+    counts: Counter[Color] = Counter()
+    for source in sources[:NUM_SAMPLES]:
         try:
-            counts += _count_colors(read_packed_colors(source))
+            counts += _count_codes(_read_color_codes(source))
         except ValueError as error:
             raise UserError(f'{source}: {error}') from error
     return counts

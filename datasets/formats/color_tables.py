@@ -1,4 +1,4 @@
-"""Tables that give classes their colours, as programs for annotation export them."""
+"""Tables of classes and colors, as annotation programs export them."""
 from __future__ import annotations
 
 import csv
@@ -17,118 +17,117 @@ from ..validation.validation_report import abbreviate, find_repeated
 
 FILES = ('class_dict.csv', 'class_dict_seg.csv', 'labelmap.txt', 'label_colors.txt', 'colors.txt',
          'colours.txt', 'colors.csv', 'colours.csv', 'colors.json', 'colours.json', 'palette.csv',
-         'palette.json', 'palette.txt')  # names that exporters give them
-UNLABELLED = ('void', 'unlabelled', 'unlabeled', 'ignore', 'ignored')
+         'palette.json', 'palette.txt')  # names that exporters use
+UNLABELED = ('void', 'unlabelled', 'unlabeled', 'ignore', 'ignored')
 NAMES, CHANNELS = ('name', 'class', 'label', 'title'), (('r', 'red'), ('g', 'green'), ('b', 'blue'))
-MOST_CLASSES = IGNORED
-Colour = tuple[int, int, int]
+Color = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
-class ColourTable:
-    """Classes and colours, in the order of labels.
+class ColorTable:
+    """Classes and colors.
 
     Attributes:
-        classes: Names.
-        colours: RGB of each.
-        unlabelled: Colours of pixels to be ignored.
-        file: Where they were read.
+        classes: Names of the classes, in the order of labels.
+        colors: RGB color of each class.
+        unlabeled: Colors of pixels to ignore.
+        file: File of the table.
     """
     classes: tuple[str, ...]
-    colours: tuple[Colour, ...]
-    unlabelled: tuple[Colour, ...] = ()
-    file: Path | None = None
+    colors: tuple[Color, ...]
+    unlabeled: tuple[Color, ...]
+    file: Path
 
     @property
-    def all_colours(self) -> tuple[Colour, ...]:
-        return (*self.colours, *self.unlabelled)
+    def all_colors(self) -> tuple[Color, ...]:
+        """Colors of classes and of unlabeled pixels."""
+        return (*self.colors, *self.unlabeled)
 
 
-def read_colours(file: Path) -> ColourTable:
-    """The table in a file: CSV, text or JSON, as programs for annotation export them.
+def read_color_table(file: Path) -> ColorTable:
+    """Return the table in a CSV, text or JSON file.
 
-    A row named ``void``, ``unlabelled`` or ``ignore`` stands for pixels to be ignored.
+    Rows named ``void``, ``unlabeled`` or ``ignore`` are for pixels to ignore.
 
     Raises:
         OSError: If it cannot be read.
-        ValueError: If it is no table of colours, or a name or colour stands there twice.
+        ValueError: If it is malformed, or a name or color is duplicated.
     """
     try:
         text = file.read_text(encoding='utf-8-sig')
         rows = list(
-            _json_rows(json.loads(text)) if file.suffix.lower() == '.json' else text_rows(text))
+            parse_json(json.loads(text)) if file.suffix.lower() == '.json' else parse_text(text))
     except (ValueError, RecursionError, csv.Error) as error:
         raise UserError(f'{file}: {error}') from error
     if not rows:
-        raise UserError(f'{file}: there is no row in it. Wanted: lines of name,r,g,b')
-    for what, values in (('name', [name for name, _ in rows]), ('colour', [c for _, c in rows])):
-        if twice := find_repeated(values):
-            raise UserError(f'{file}: a {what} stands there more than once: '
-                            f'{format_names(list(map(str, twice)))}')
-    named = [(name, colour) for name, colour in rows if name.lower() not in UNLABELLED]
-    if len(named) > MOST_CLASSES:
-        raise UserError(f'{file}: there are {len(named)} classes, label maps have room for '
-                        f'{MOST_CLASSES}')
-    return ColourTable(
-        tuple(name for name, _ in named), tuple(colour for _, colour in named),
-        tuple(colour for name, colour in rows if name.lower() in UNLABELLED), file)
+        raise UserError(f'{file}: expected lines with name,r,g,b, got none')
+    for what, values in (('name', [name for name, _ in rows]), ('color', [c for _, c in rows])):
+        if repeated := find_repeated(values):
+            raise UserError(f'{file}: the {what} {format_names(repeated)} is duplicated')
+    labeled = [(name, color) for name, color in rows if name.lower() not in UNLABELED]
+    if len(labeled) > IGNORED:
+        raise UserError(f'{file}: label maps can have {IGNORED} classes, got {len(labeled)}')
+    unlabeled = tuple(color for name, color in rows if name.lower() in UNLABELED)
+    return ColorTable(
+        tuple(name for name, _ in labeled), tuple(color for _, color in labeled), unlabeled, file)
 
 
-def text_rows(text: str) -> Iterator[tuple[str, Colour]]:
-    """Rows of CSV (with or without a heading), of ``r g b name`` and of ``name:r,g,b::``.
+def parse_text(text: str) -> Iterator[tuple[str, Color]]:
+    """Yield the rows of CSV with or without a header, of ``r g b name`` or of ``name:r,g,b::``.
 
     Raises:
-        ValueError: If a line is none; the message numbers it.
+        ValueError: If a line is malformed.
     """
-    order = mark = None
+    order = delimiter = None
     for number, line in enumerate(text.split('\n'), 1):
         line = line.strip()
         if not line or line.startswith('#'):
             continue
-        cells = _cells(line, mark)
-        if order is None and (order := _heading(cells)):
-            mark = _mark(line)
+        cells = _split_line(line, delimiter)
+        if order is None and (order := _parse_header(cells)):
+            delimiter = _find_delimiter(line)
             continue
         if order is None and len(cells) == 4 and all(map(str.isdigit, cells)):
-            raise UserError(f'line {number}: which of these is the name? Write a heading '
+            raise UserError(f'line {number}: it is unclear which value is the name: add a header '
                             f'name,r,g,b above {abbreviate(line)}')
-        places = order or ((3, 0, 1, 2) if all(map(str.isdigit, cells[:3])) else (0, 1, 2, 3))
-        if len(cells) <= max(places):
-            raise UserError(f'line {number}: wanted name,r,g,b, got {abbreviate(line)}')
-        name, *values = (cells[place] for place in places)
-        yield _row(name, values, f'line {number}')
+        columns = order or ((3, 0, 1, 2) if all(map(str.isdigit, cells[:3])) else (0, 1, 2, 3))
+        if len(cells) <= max(columns):
+            raise UserError(f'line {number}: expected name,r,g,b, got {abbreviate(line)}')
+        name, *values = (cells[column] for column in columns)
+        yield _check_row(name, values, f'line {number}')
 
 
-def _mark(line: str) -> str | None:
-    """What separates the cells of a line; ``None`` is blanks."""
+def _find_delimiter(line: str) -> str | None:
     return next((mark for mark in ';,\t' if mark in line), None)
 
 
-def _cells(line: str, mark: str | None) -> list[str]:
-    """The cells of a line, by the heading's mark or what looks like one."""
-    if mark is None:
-        if found := re.fullmatch(r'(.+?):\s*(\d+)\s*,\s*(\d+)\s*,\s*(\d+)\s*(:.*)?', line):
-            return list(found.groups()[:4])  # of labelmap.txt, with parts and actions behind
-        if found := re.fullmatch(r'(\d+)\s+(\d+)\s+(\d+)\s+(.+)', line):
-            return list(found.groups())
-        mark = _mark(line)
-    if mark is None:
+def _split_line(line: str, delimiter: str | None) -> list[str]:
+    if delimiter is None:
+        if match := re.fullmatch(r'(.+?):\s*(\d+)\s*,\s*(\d+)\s*,\s*(\d+)\s*(:.*)?', line):
+            return list(match.groups()[:4])  # labelmap.txt, whose lines end in parts and actions
+        if match := re.fullmatch(r'(\d+)\s+(\d+)\s+(\d+)\s+(.+)', line):
+            return list(match.groups())
+        delimiter = _find_delimiter(line)
+    if delimiter is None:
         return line.split()
-    return [cell.strip() for cell in next(csv.reader([line], delimiter=mark))]
+    return [cell.strip() for cell in next(csv.reader([line], delimiter=delimiter))]
 
 
-def _heading(cells: list[str]) -> tuple[int, ...] | None:
-    """Where name, red, green and blue stand, if the cells are a heading."""
+def _parse_header(cells: list[str]) -> tuple[int, ...] | None:
+    """Return the columns of name, red, green and blue, or None if the cells are not a header."""
     lower = [cell.lower() for cell in cells]
-    places = [
-        next((lower.index(word) for word in words if word in lower), None)
+    columns = [
+        next((lower.index(word) for word in words if word in lower), -1)
         for words in (NAMES, *CHANNELS)
     ]
-    return None if None in places else tuple(place for place in places if place is not None)
+    return None if -1 in columns else tuple(columns)
 
 
-def _json_rows(content: Any) -> Iterator[tuple[str, Colour]]:
-    """Rows of ``{name: [r, g, b]}`` or of ``[{"name": ..., "color": ...}]``, perhaps one deeper."""
+def parse_json(content: Any) -> Iterator[tuple[str, Color]]:
+    """Yield the rows of ``{name: [r, g, b]}`` or ``[{"name": ..., "color": ...}]``.
+
+    Both can be the value of a key ``classes``.
+    """
     if isinstance(content, dict) and isinstance(content.get('classes'), list):
         content = content['classes']
     if isinstance(content, dict):
@@ -137,36 +136,35 @@ def _json_rows(content: Any) -> Iterator[tuple[str, Colour]]:
         entries = [(next((entry[key] for key in NAMES if key in entry),
                          None), entry.get('color', entry.get('colour'))) for entry in content]
     else:
-        raise UserError('wanted {"name": [r, g, b], ...}, or a list of {"name": ..., "color": '
+        raise UserError('expected {"name": [r, g, b], ...}, or a list of {"name": ..., "color": '
                         f'[r, g, b]}}, got {abbreviate(content)}')
-    for number, (name, colour) in enumerate(entries, 1):
-        found = isinstance(colour, str) and re.fullmatch('#?([0-9a-fA-F]{6})', colour.strip())
-        values = list(bytes.fromhex(found[1])) if found else colour
-        yield _row(name, values, f'entry {number}')
+    for number, (name, color) in enumerate(entries, 1):
+        match = isinstance(color, str) and re.fullmatch('#?([0-9a-fA-F]{6})', color.strip())
+        values = list(bytes.fromhex(match[1])) if match else color
+        yield _check_row(name, values, f'entry {number}')
 
 
-def _row(name: Any, values: Any, where: str) -> tuple[str, Colour]:
-    """A row whose values are checked."""
+def _check_row(name: Any, values: Any, place: str) -> tuple[str, Color]:
     if not isinstance(name, str) or not name.strip():
-        raise UserError(f'{where}: wanted the name of a class, got {abbreviate(name)}')
+        raise UserError(f'{place}: expected the name of a class, got {abbreviate(name)}')
     try:
-        whole = [int(value) for value in values]
+        channels = [int(value) for value in values]
     except (TypeError, ValueError):
-        whole = []
-    if len(whole) != 3 or not all(0 <= value <= 255 for value in whole):
-        raise UserError(f'{where}: wanted red, green and blue from 0 to 255 for {name!r}, got '
+        channels = []
+    if len(channels) != 3 or not all(0 <= value <= 255 for value in channels):
+        raise UserError(f'{place}: expected red, green and blue from 0 to 255 for {name!r}, got '
                         f'{abbreviate(values)}')
-    return name.strip(), (whole[0], whole[1], whole[2])
+    return name.strip(), (channels[0], channels[1], channels[2])
 
 
-def find_table(folder: Path) -> Path | None:
-    """The file in a data set's folder that is a table of colours.
+def find_color_table(folder: Path) -> Path | None:
+    """Return the table of colors in a folder, or None.
 
     Raises:
-        ValueError: If there are several, or what is named like one is none.
+        ValueError: If there are several.
     """
-    found = [folder / name for name in FILES if (folder / name).is_file()]
-    if len(found) > 1:
-        raise UserError(f'{format_names(list(map(str, found)))} may be the table of colours: say '
-                        '--colours')
-    return found[0] if found else None
+    files = [folder / name for name in FILES if (folder / name).is_file()]
+    if len(files) > 1:
+        raise UserError(f'several files can be the table of colors: pass one with --color-map: '
+                        f'{format_names(files)}')
+    return files[0] if files else None

@@ -1,10 +1,10 @@
-"""Forms of data sets that the tools take, and which of them a folder has."""
+"""Detection of dataset formats, and their conversion to what mmdet and mmseg read."""
 from __future__ import annotations
 
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -14,136 +14,128 @@ from colonnade.common.name_lists import format_names
 from ..options import DataOptions
 from ..validation.validation_report import Report
 from .conversion import keep_options
-from .data_format import DataFormat, Kind
-from .instance_formats import INSTANCE_FORMATS, open_files
-from .instance_records import SPLITS
-from .label_folders import IMAGES, MASKS
-from .label_map_formats import LABEL_MAP_FORMATS, open_folders
-from .voc import start_of
+from .data_format import SPLITS, AnnotationType, DataFormat
+from .instance_formats import INSTANCE_FORMATS, open_coco_files
+from .label_map_formats import IMAGES, LABEL_MAP_FORMATS, MASKS, open_folders
+from .voc import read_start
 
 FORMATS: tuple[DataFormat, ...] = (*INSTANCE_FORMATS, *LABEL_MAP_FORMATS)
-WHAT = dict(instances='instances, for a detector', labels='label maps, for a segmenter')
+DESCRIPTIONS = dict(instances='instances, for a detector', labels='label maps, for a segmenter')
 ARCHIVES = ('.zip', '.tar', '.gz', '.tgz', '.bz2', '.xz', '.7z', '.rar')
-#: words that names of folders consist of that are parts of a data set, such as ``train2017``
-PARTS = {*sum(SPLITS.values(), ()), *IMAGES, *MASKS, 'imagesets', 'leftimg', 'bit', 'gtfine'}
+#: words in the names of folders that are inside a dataset, such as ``train2017``
+INNER_FOLDERS = {*sum(SPLITS.values(), ()), *IMAGES, *MASKS,
+                 'imagesets', 'leftimg', 'bit', 'gtfine'}  # yapf: disable
 
 
-def detect_format(path: Path, kind: Kind) -> DataFormat:
-    """The form of a file or folder.
+def detect_formats(path: Path) -> list[DataFormat]:
+    """Return all formats that a file or folder has."""
+    return [data_format for data_format in FORMATS if data_format.detect(path)]
 
-    Args:
-        path: What the user named.
-        kind: What the model learns from.
+
+def detect_format(path: Path, annotation_type: AnnotationType) -> DataFormat:
+    """Return the format of a file or folder.
 
     Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If it has no known form of this kind, or more than one.
+        FileNotFoundError: If it does not exist.
+        ValueError: If it has no known format of this type, or several.
     """
     if not os.path.exists(path):
-        raise MissingFileError(f'--data: there is no {path}')
-    found = [data_format for data_format in FORMATS if data_format.detect(path)]
-    fitting = [data_format for data_format in found if data_format.kind == kind]
+        raise MissingFileError(f'--data: {path} does not exist')
+    formats = detect_formats(path)
+    fitting = [each for each in formats if each.type == annotation_type]
     if len(fitting) == 1:
         return fitting[0]
     if fitting:
-        raise UserError(
-            f'{path} has more than one form: {_join_names(fitting)}. Keep one of them in '
-            'the folder, or name the folder or file of one')
+        raise UserError(f'{path} matches several dataset formats: {_join_names(fitting)}. Pass the '
+                        'subfolder or file of the one you want')
     if path.suffix.lower() in ARCHIVES and path.is_file():
-        raise UserError(f'{path} is an archive: unpack it, and name the folder')
-    seen = f'is read as {_join_names(found)}, which has {WHAT[found[0].kind]}' if found else \
-        _describe_contents(path)
-    forms = '\n'.join(f'  {data_format.name}: {data_format.layout}' for data_format in FORMATS
-                      if data_format.kind == kind)
-    near = _find_nearby(path, kind)
-    advice = f'Did you mean {" or ".join(near)}?' if near else f'The forms are\n{forms}'
-    raise UserError(f'{path} {seen}. Wanted: {WHAT[kind]}. {advice}')
+        raise UserError(f'{path} is an archive: unpack it, and pass the folder')
+    actual = f'is in {_join_names(formats)} format, which has {DESCRIPTIONS[formats[0].type]}' \
+        if formats else _describe_contents(path)
+    if nearby := _find_nearby(path, annotation_type):
+        advice = f'Did you mean {" or ".join(nearby)}?'
+    else:
+        advice = 'Supported formats:\n' + '\n'.join(
+            f'  {each.name}: {each.layout}' for each in FORMATS if each.type == annotation_type)
+    raise UserError(f'{path} {actual}. Expected {DESCRIPTIONS[annotation_type]}. {advice}')
 
 
-def _find_nearby(path: Path, kind: Kind) -> list[str]:
-    """Folders of known form that are within a folder, or that it is a part of by its name."""
-    places = [path.parent] if path.is_file() else sorted(filter(Path.is_dir, path.iterdir()))
-    while _is_part(path):
+def _find_nearby(path: Path, annotation_type: AnnotationType) -> list[str]:
+    """Return folders of a known format in a folder, or above it if it is inside a dataset."""
+    folders = [path.parent] if path.is_file() else sorted(filter(Path.is_dir, path.iterdir()))
+    while (words := re.findall('[a-z]+', Path(os.path.abspath(path)).name.lower())) and \
+            INNER_FOLDERS.issuperset(words):
         path = Path(os.path.normpath(path / '..'))
-        places.append(path)
+        folders.append(path)
     names: list[str] = []
-    for place in dict.fromkeys(places):
-        with suppress(OSError):  # what cannot be read is no advice
-            found = [
-                data_format for data_format in FORMATS
-                if data_format.kind == kind and data_format.detect(place)
-            ]
-            names += [f'{place} ({_join_names(found)})'] * bool(found)
+    for folder in dict.fromkeys(folders):
+        with suppress(OSError):  # unreadable folders are not suggested
+            formats = [each for each in detect_formats(folder) if each.type == annotation_type]
+            names += [f'{folder} ({_join_names(formats)})'] * bool(formats)
     return names
 
 
-def _is_part(path: Path) -> bool:
-    words = re.findall('[a-z]+', Path(os.path.abspath(path)).name.lower())
-    return bool(words) and PARTS.issuperset(words)
-
-
-def _join_names(formats: list[DataFormat]) -> str:
-    return ' and '.join(data_format.name for data_format in formats)
+def _join_names(formats: Iterable[DataFormat]) -> str:
+    return ' and '.join(each.name for each in formats)
 
 
 def _describe_contents(path: Path) -> str:
-    """What a folder looks like to somebody who does not know its form."""
+    """Return what a path of unknown format looks like."""
     files = (path, path / 'annotations.xml', path / 'annotations/annotations.xml')
-    if any(b'<annotations>' in start_of(file) for file in files):
-        return ("holds CVAT's own XML (CVAT for images), which is not read: export COCO from CVAT, "
-                'or Segmentation mask for label maps')
+    if any(b'<annotations>' in read_start(file) for file in files):
+        return ('has the unsupported XML format "CVAT for images": export COCO from CVAT, or '
+                'Segmentation mask for label maps')
     if path.is_file():
-        return f'is a file{path.suffix and f" {path.suffix}"} of no known form'
+        return f'is a file{path.suffix and f" {path.suffix}"} of unknown format'
     names = sorted(entry.name + '/' * entry.is_dir() for entry in os.scandir(path)
                    if not entry.name.startswith('.'))
-    return f'has no known form, it holds {format_names(names, 6) or "nothing"}'
-
-
-def find_kind(path: Path) -> Kind:
-    """What a data set has where a tool takes both: instances, if it has both."""
-    found = {data_format.kind for data_format in FORMATS if data_format.detect(path)}
-    return 'instances' if 'instances' in found else 'labels'
+    return f'has an unknown format, it contains {format_names(names, 6) or "nothing"}'
 
 
 @contextmanager
-def open_dataset(args: DataOptions, kind: Kind | None, report: Report) -> Iterator[None]:
-    """While open, the options are as if the user had named COCO files or label maps.
+def open_dataset(args: DataOptions, annotation_type: AnnotationType | None,
+                 report: Report) -> Iterator[None]:
+    """Context manager that converts a dataset, and sets the options for COCO files or label maps.
 
-    A conversion of data with faults is removed at the end: it is of no use once they are mended.
+    A conversion with errors is removed at the end, because it is useless once they are fixed.
 
     Args:
-        args: Options of a tool; changed.
-        kind: What the model learns from; ``None`` takes what there is.
-        report: Takes what is wrong, and what a conversion loses.
+        args: Options of a command; changed.
+        annotation_type: What the model learns from. None accepts both, and prefers instances.
+        report: Collects errors and warnings.
 
     Raises:
-        OSError: If something cannot be read or written.
-        ValueError: If the data have no known form, or no two parts.
+        OSError: If a file cannot be read or written.
+        ValueError: If the data have no known format, or no two splits.
     """
-    written = None
+    folder = None
     keep_options(args)
     if args.data:
-        written = _open_format(args, kind, report)
+        folder = _open_format(args, annotation_type, report)
     elif args.coco:
-        written = open_files(args, report)
+        folder = open_coco_files(args, report)
     elif args.masks:
-        written = open_folders(args, report)
+        folder = open_folders(args, report)
     yield
-    if written and report.num_faults:
-        shutil.rmtree(written)
+    if folder and report.num_errors:
+        shutil.rmtree(folder)
 
 
-def _open_format(args: DataOptions, kind: Kind | None, report: Report) -> Path | None:
-    """Read the dataset of ``--data``; returns the folder of a conversion that was written."""
-    data_format = detect_format(args.data[0], kind or find_kind(args.data[0]))
+def _open_format(args: DataOptions, annotation_type: AnnotationType | None,
+                 report: Report) -> Path | None:
+    first = args.data[0]
+    if annotation_type is None:
+        types = {each.type for each in detect_formats(first)}
+        annotation_type = 'instances' if 'instances' in types else 'labels'
+    data_format = detect_format(first, annotation_type)
     for path in args.data[1:]:
-        if detect_format(path, data_format.kind) is not data_format:
-            raise UserError(
-                f'{args.data[0]} and {path} must have the same form, got {data_format.name} '
-                f'and {detect_format(path, data_format.kind).name}')
-    if data_format.kind == 'instances' and (args.zero or args.suffixes or args.colours
-                                            or args.ignore_255):
-        raise UserError('--zero, --suffixes, --colours and --ignore-255 are for label maps, and '
-                        f'{args.data[0]} has instances')
-    report.remark(f'{args.data[0]} is read as {data_format.name}')
+        if (other := detect_format(path, annotation_type)) is not data_format:
+            raise UserError(f'{first} and {path} must have the same format, got '
+                            f'{data_format.name} and {other.name}')
+    if annotation_type == 'instances' and (args.label_zero or args.suffixes or args.color_map
+                                           or args.ignore_255):
+        raise UserError(
+            '--label-zero, --suffixes, --color-map and --ignore-255 apply only to label '
+            f'maps, but {first} has instances')
+    report.add_warning(f'{first} is in {data_format.name} format')
     return data_format.open(args, report)

@@ -1,4 +1,4 @@
-"""Formats of instances, which detectors take: each becomes two COCO files."""
+"""Formats of instances, for detectors, which are converted to two COCO files."""
 from __future__ import annotations
 
 import json
@@ -14,165 +14,144 @@ from colonnade.common.errors import UserError
 from ..data_index import DataIndex, share_classes
 from ..options import DataOptions
 from ..validation.validation_report import Report
-from .coco_folders import is_coco, read_coco, read_coco_file
+from .coco import is_coco, read_coco, read_coco_file
 from .coco_repairs import align_categories, fill_masks
 from .conversion import convert_once, describe_split, split_images
-from .data_format import DataFormat
-from .instance_records import ALL, Reading, above_images, report_skipped
+from .data_format import ALL, DataFormat, ReadContext, find_root_above_images
 from .labelme import is_labelme, read_labelme
 from .voc import is_voc, read_voc
 from .yolo import is_yolo, read_yolo
 
-Reader = Callable[[Path, Reading], dict[str, DataIndex]]
+Reader = Callable[[Path, ReadContext], dict[str, DataIndex]]
 SIDES = ('train', 'val')
 COUNTED = ('images', 'annotations', 'categories')
 
 
-def open_instances(form: str, read: Reader, args: DataOptions, report: Report) -> Path | None:
-    """Set ``coco`` and ``images`` of the options to files in COCO's form, written where needed.
+def open_instances(name: str, read: Reader, args: DataOptions, report: Report) -> Path | None:
+    """Set ``coco`` and ``images`` of the options to COCO files, which are written where needed.
 
     Args:
-        form: Name of the form.
-        read: Its reader.
-        args: Options of a tool; changed.
-        report: Takes faults and what is lost.
+        name: Name of the format.
+        read: Reader of the format.
+        args: Options with ``data``; changed.
+        report: Collects errors and warnings.
 
     Returns:
         The folder of a conversion if it was written now.
 
     Raises:
-        OSError: If something cannot be read or written.
-        ValueError: If there are not two parts, and no ``--split``.
+        OSError: If a file cannot be read or written.
+        ValueError: If there are not two splits, and no ``--val-fraction``.
     """
-    paths = args.data
-    folders = [above_images(path.parent if path.is_file() else path) for path in paths]
-    reading = Reading(
+    folders = [find_root_above_images(p.parent if p.is_file() else p) for p in args.data]
+    context = ReadContext(
         Path(os.path.commonpath(folders)),
         report,
-        paths=paths,
+        paths=args.data,
         skips_bad_data=args.on_bad_data == 'skip',
-        boxes_only=args.boxes)
-    found = [read(path, reading) for path in paths]
-    if report.num_faults:
+        boxes_only=args.boxes_only)
+    indices = [read(path, context) for path in args.data]
+    if report.num_errors:
         return None
-    if len(paths) == 1:
-        return _convert_instances(form, found[0], args, reading)
-    sides = {
-        side: _only(*one)
-        for side, one in zip(SIDES, zip(paths, found, strict=True), strict=True)
-    }
-    return _convert_instances(form, sides, args, reading)
+    if len(indices) == 1:
+        return _convert_instances(name, indices[0], args, context)
+    for path, splits in zip(args.data, indices, strict=True):
+        if len(splits) != 1:
+            raise UserError(f'{path} must have one split, since --data has two paths, got '
+                            f'{", ".join(splits) or "none"}: pass only this path')
+    sides = {side: next(iter(each.values())) for side, each in zip(SIDES, indices, strict=True)}
+    return _convert_instances(name, sides, args, context)
 
 
-def open_files(args: DataOptions, report: Report) -> Path | None:
-    """As :func:`open_instances`, for ``--coco`` with two files, or with one and ``--split``."""
-    files = args.coco
-    root = os.path.commonpath([os.path.abspath(file.parent) for file in files])
-    reading = Reading(Path(root), report, skips_bad_data=args.on_bad_data == 'skip')
-    sides = SIDES if len(files) == 2 else (ALL, )
+def open_coco_files(args: DataOptions, report: Report) -> Path | None:
+    """Like :func:`open_instances`, for ``--coco``."""
+    root = os.path.commonpath([os.path.abspath(file.parent) for file in args.coco])
+    context = ReadContext(Path(root), report, skips_bad_data=args.on_bad_data == 'skip')
+    sides = SIDES if len(args.coco) == 2 else (ALL, )
     indices = {
-        side: read_coco_file(file, images, reading, masks=not args.boxes)
-        for side, file, images in zip(sides, files, args.images[:len(files)], strict=True)
+        side: read_coco_file(file, images, context, masks=not args.boxes_only)
+        for side, file, images in zip(sides, args.coco, args.images[:len(args.coco)], strict=True)
     }
-    if report.num_faults:
+    if report.num_errors:
         return None
     return _convert_instances('COCO', {
         side: index
         for side, index in indices.items() if index
-    }, args, reading)
+    }, args, context)
 
 
-def _only(path: Path, indices: dict[str, DataIndex]) -> DataIndex:
-    if len(indices) != 1:
-        raise UserError(f'{path} is one of two paths of --data, and has the parts '
-                        f'{", ".join(indices) or "none"}: name it alone')
-    return next(iter(indices.values()))
-
-
-def _convert_instances(form: str, indices: dict[str, DataIndex], args: DataOptions,
-                       reading: Reading) -> Path | None:
-    """Split the data if they are one part, write them if needed, and set the options."""
-    share_classes(indices.values())
-    found = list(indices.values())
-    if not args.boxes:
-        fill_masks(found, reading)
-    if len(found) == 2:
-        align_categories(found, reading)
-    if len(found) == 1:  # which is split, and thus written
-        found[0].detach(reading.root)
-    sides, chosen = _two_sides(indices, args)
-    for what, loss in reading.lost.items():
-        reading.report.remark(f'{what} ({loss})')
-    if reading.repairs:
-        repairs = '; '.join(f'{what} ({loss})' for what, loss in reading.repairs.items())
-        reading.report.remark(f'repaired: {repairs}')
-    report_skipped(list(reading.skipped.values()), reading.report)
+def _convert_instances(name: str, indices: dict[str, DataIndex], args: DataOptions,
+                       context: ReadContext) -> Path | None:
+    """Split and write the data where needed, and set the options."""
+    report, original = context.report, list(indices.values())
+    share_classes(original)
+    if not args.boxes_only:
+        fill_masks(original, context)
+    if len(original) == 2:
+        align_categories(original, context)
+    if len(original) == 1:  # it is split, and thus written
+        original[0].detach(context.root)
+    sides, split = _split_indices(indices, args)
+    for what, occurrences in context.dropped.items():
+        report.add_warning(f'{what} ({occurrences})')
+    if context.repairs:
+        repairs = '; '.join(f'{what} ({each})' for what, each in context.repairs.items())
+        report.add_warning(f'repaired: {repairs}')
+    context.report_skipped()
     args.images = [index.images for index in sides]
     files = [index.file for index in sides if index.file]
     if len(files) == len(sides):
         args.coco = files
         return None
-    for index in sides:  # faults name the file that the user has
-        index.detach(reading.root)
+    for index in sides:  # messages name the original files
+        index.detach(context.root)
     record = dict(
         kind='instances',
         source=[os.path.abspath(path) for path in args.data or args.coco],
-        form=form,
-        fingerprint=[index.compute_fingerprint() for index in found],
-        split=chosen)
-    texts = {side: json.dumps(index.rows) + '\n' for side, index in zip(SIDES, sides, strict=True)}
+        form=name,
+        fingerprint=[index.compute_fingerprint() for index in original],
+        split=split)
+    texts = [json.dumps(index.rows) + '\n' for index in sides]
 
     def write(scratch: Path) -> dict[str, Any]:
-        for side, text in texts.items():
+        counts = {}
+        for side, index, text in zip(SIDES, sides, texts, strict=True):
             write_text(scratch / f'{side}.json', text)
-        return dict(
-            counts={
-                side: {
-                    key: len(index.rows[key])
-                    for key in COUNTED
-                }
-                for side, index in zip(SIDES, sides, strict=True)
-            },
-            lost={
-                what: loss.count
-                for what, loss in reading.lost.items()
-            },
-            repaired={
-                what: loss.count
-                for what, loss in reading.repairs.items()
-            },
-            skipped=list(reading.skipped.values()))
+            counts[side] = {key: len(index.rows[key]) for key in COUNTED}
+        dropped, repaired = ({
+            what: occurrences.count
+            for what, occurrences in each.items()
+        } for each in (context.dropped, context.repairs))
+        skipped = list(context.skipped.values())
+        return dict(counts=counts, lost=dropped, repaired=repaired, skipped=skipped)
 
-    folder, written = convert_once(
-        args, record, write, tables=reading.tables, labels=reading.labels)
-    reading.report.remark(f"{folder} is {'written' if written else 'used again'}: what was "
-                          "converted, in COCO's form")
+    folder, is_new = convert_once(args, record, write, tables=context.tables, labels=context.labels)
+    report.add_warning(f'{folder}: {"wrote" if is_new else "reused"} converted COCO files')
     args.coco = [folder / f'{side}.json' for side in SIDES]
-    return folder if written else None
+    return folder if is_new else None
 
 
-def _two_sides(indices: dict[str, DataIndex],
-               args: DataOptions) -> tuple[list[DataIndex], dict[str, Any] | None]:
-    """Return training and validation, and how they were chosen if the data are one part."""
+def _split_indices(indices: dict[str, DataIndex],
+                   args: DataOptions) -> tuple[list[DataIndex], dict[str, Any] | None]:
+    """Return training and validation, and the record of a random split if there was one."""
+    name = ' and '.join(map(str, args.data or args.coco))
     if 'train' in indices and 'val' in indices:
-        if args.split:
-            raise UserError('--split is for data of one part; these have training and validation')
+        if args.val_fraction:
+            raise UserError('--val-fraction applies only to data without a validation split: '
+                            f'remove it, since {name} has one')
         return [indices[side] for side in SIDES], None
     if len(indices) > 1 and ALL in indices:
-        raise UserError(f'{_named(args)} does not tell which file is for training: name two files')
-    whole = indices.get(ALL) or indices.get('train')
-    if whole is None:
-        raise UserError(f'{_named(args)} has no training images')
-    if not args.split:
-        raise UserError(f'{_named(args)} has no validation images of its own: say --split 0.2 to '
-                        'take a part of the others, or name two paths')
-    train, val = split_images(whole.find_classes_by_image(), args)
-    return [whole.select(set(train)), whole.select(set(val))], \
+        raise UserError(f'{name}: it is unclear which file is for training: pass two files')
+    all_images = indices.get(ALL) or indices.get('train')
+    if all_images is None:
+        raise UserError(f'{name} has no training images')
+    if not args.val_fraction:
+        raise UserError(
+            f'{name} has no validation images: pass --val-fraction 0.2 to use a fraction '
+            'of the training images, or pass two paths')
+    train, val = split_images(all_images.find_classes_by_image(), args)
+    return [all_images.select(set(train)), all_images.select(set(val))], \
         describe_split(args) | dict(train=train, val=val)
-
-
-def _named(args: DataOptions) -> str:
-    return ' and '.join(map(str, args.data or args.coco))
 
 
 INSTANCE_FORMATS = tuple(
@@ -182,7 +161,7 @@ INSTANCE_FORMATS = tuple(
          'annotations/*train*.json and *val*.json; or train/, valid/ with a JSON file each; '
          'or one JSON file', is_coco, read_coco),
         ('YOLO', 'data.yaml; or images/, labels/*.txt and classes.txt', is_yolo, read_yolo),
-        ('Pascal VOC', 'Annotations/*.xml, JPEGImages/, ImageSets/Main/; or *.xml beside images',
+        ('Pascal VOC', 'Annotations/*.xml, JPEGImages/, ImageSets/Main/; or *.xml next to images',
          is_voc, read_voc),
-        ('LabelMe', '*.json beside images, one an image', is_labelme, read_labelme),
+        ('LabelMe', '*.json next to images, one per image', is_labelme, read_labelme),
     ))

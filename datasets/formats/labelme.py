@@ -1,4 +1,4 @@
-"""LabelMe's JSON files, one an image."""
+"""LabelMe JSON files, one per image."""
 from __future__ import annotations
 
 import base64
@@ -18,28 +18,23 @@ from colonnade.common.errors import UserError
 from ..data_index import AnnotatedImage, DataIndex, Instance, index_images
 from ..rle import encode_mask, encode_segmentation, get_box, merge_rles
 from ..validation.image_files import open_image
-from ..validation.segmentations import LARGEST, is_number
+from ..validation.segmentations import MAX_COORDINATE, is_number
 from ..validation.validation_report import abbreviate
-from .image_pairing import count_unused, find_image
-from .instance_records import (ALL, TEST_LEFT, TOO_FEW_POINTS, Reading, any_case, box_around,
-                               files_below, read_text, split_folders)
+from .data_format import (ALL, TEST_LEFT, TOO_FEW_POINTS, ReadContext, compute_box, find_files,
+                          find_split_folders, glob_nearby, read_text)
 
-POLYGONS = ('polygon', 'rectangle', 'oriented_rectangle', 'rotation')  # kinds of shapes
+POLYGONS = ('polygon', 'rectangle', 'oriented_rectangle', 'rotation')
 NO_AREA = ('point', 'points', 'line', 'linestrip')
-NUM_POINTS = 64  # of the polygon that a circle becomes
-Key = tuple[Any, ...]
+NUM_POINTS = 64  # points of the polygon that replaces a circle
 
 
 def is_labelme(path: Path) -> bool:
-    """Whether there are JSON files of LabelMe's form in the folder or in the two below."""
-    if not path.is_dir():
-        return False
-    files = (file for below in ('', '*/', '*/*/') for file in path.glob(below + any_case('.json')))
-    return any(map(looks_like_labelme, files))
+    """Return True if a folder or the two levels below have LabelMe files."""
+    return path.is_dir() and any(map(looks_like_labelme, glob_nearby(path, '.json')))
 
 
 def looks_like_labelme(file: Path) -> bool:
-    """Whether a file has a list of shapes, anywhere: it may stand behind an image."""
+    """Return True if a file has a list of shapes, which can follow an embedded image."""
     try:
         with file.open('rb') as handle, mmap.mmap(
                 handle.fileno(), 0, access=mmap.ACCESS_READ) as content:
@@ -48,112 +43,108 @@ def looks_like_labelme(file: Path) -> bool:
         return False
 
 
-def read_labelme(path: Path, reading: Reading) -> dict[str, DataIndex]:
-    """The parts of a data set in LabelMe's form."""
-    folders = split_folders(path)
+def read_labelme(path: Path, context: ReadContext) -> dict[str, DataIndex]:
+    """Return the splits of a dataset in LabelMe format."""
+    folders = find_split_folders(path)
     if 'train' not in folders:
         folders = {ALL: path}
     images = {}
     for split, folder in folders.items():
-        files = list(filter(looks_like_labelme, files_below(folder, ('.json', ), reading)))
+        files = list(filter(looks_like_labelme, find_files(folder, ('.json', ), context)))
         if split == 'test':
-            reading.lose(TEST_LEFT, count=len(files))
-        else:
-            reading.labels.update(files)
-            images[split] = [
-                image for file in files if (image := _read_annotated_image(file, reading))
-            ]
-    count_unused(images.values(), reading)
+            context.count_dropped(TEST_LEFT, count=len(files))
+            continue
+        context.labels.update(files)
+        images[split] = [image for file in files if (image := _read_annotated_image(file, context))]
+    context.count_unused_images(images.values())
     return {split: index_images(found) for split, found in images.items() if found}
 
 
-def load_labelme(file: Path, reading: Reading) -> dict[str, Any] | None:
-    """What a file says; None, and a fault, if it is not in LabelMe's form."""
+def load_labelme(file: Path, context: ReadContext) -> dict[str, Any] | None:
+    """Return the content of a file, or None after rejecting it."""
     try:
         content = json.loads(read_text(file))
     except (OSError, ValueError, RecursionError) as error:
-        reading.reject(file, f'cannot be read: {error}')
+        context.reject(file, f'cannot be read: {error}')
         return None
     if not isinstance(content, dict) or not isinstance(content.get('shapes'), list):
-        reading.reject(file, f'must have a list of shapes, got {abbreviate(content)}')
+        context.reject(file, f'must have a list of shapes, got {abbreviate(content)}')
         return None
     return content
 
 
-def _read_annotated_image(file: Path, reading: Reading) -> AnnotatedImage | None:
-    content = load_labelme(file, reading)
+def find_labelme_image(file: Path, content: dict[str, Any], context: ReadContext) -> Path | None:
+    """Return the image of a file, or None after reporting that it does not exist."""
+    name = content.get('imagePath')
+    return context.find_image(file, name if isinstance(name, str) else None)
+
+
+def _read_annotated_image(file: Path, context: ReadContext) -> AnnotatedImage | None:
+    content = load_labelme(file, context)
     if content is None:
         return None
     width, height = content.get('imageWidth'), content.get('imageHeight')
-    said = (width, height) if isinstance(width, int) and isinstance(height, int) else None
-    name = content.get('imagePath')
-    image = find_image(file, name if isinstance(name, str) else None, [], reading)
-    size = image and reading.size_of(image, said, file)
+    declared = (width, height) if isinstance(width, int) and isinstance(height, int) else None
+    image = find_labelme_image(file, content, context)
+    size = image and context.read_size(image, declared, file)
     if not image or not size:
         return None
     if _has_flags(content):
-        reading.lose('flags of images are lost', reading.source(file))
-    instances = _read_instances(file, content, size, reading)
-    if instances is None:
-        return None
-    return AnnotatedImage(image, size, reading.source(file), instances)
-
-
-def _read_instances(file: Path, content: dict[str, Any], size: tuple[int, int],
-                    reading: Reading) -> list[Instance] | None:
-    """Return the objects of an image, in which shapes with one label and group_id are one.
-
-    Returns:
-        None if a shape is wrong.
-    """
-    found: dict[Key, Instance] = {}
-    is_whole = True
-    for place, shape in enumerate(content['shapes'], 1):
-        source = reading.source(file, f'shape {place}')
+        context.count_dropped('flags of images are dropped', context.locate(file))
+    instances: dict[tuple[Any, ...], Instance] = {}
+    is_valid = True
+    for number, shape in enumerate(content['shapes'], 1):
+        location = context.locate(file, f'shape {number}')
         try:
-            label, points, is_box, mask = read_outline(shape, size, reading, source)
+            outline = read_outline(shape, size, context, location)
         except ValueError as error:
-            reading.reject(file, str(error), f'shape {place}')
-            is_whole = False
+            context.reject(file, str(error), f'shape {number}')
+            is_valid = False
             continue
-        if mask is not None:
-            new = _of_mask(label, encode_mask(mask), source)
+        label, points = outline.label, outline.points
+        if outline.mask is not None:
+            instance = _make_mask_instance(label, encode_mask(outline.mask), location)
         elif points:
-            new = Instance(label, box_around([points]), [] if is_box else [points], source)
+            polygons = [] if outline.is_box else [points]
+            instance = Instance(label, compute_box([points]), polygons, location)
         else:
             continue
+        # Shapes with the same label and group_id are parts of one object.
         group = shape.get('group_id')
-        key: Key = (label, group) if type(group) in (int, str) else (label, None, place)
-        found[key] = _merge_instances(found[key], new, size) if key in found else new
-    return list(found.values()) if is_whole else None
+        key = (label, group) if type(group) in (int, str) else (label, None, number)
+        if key in instances:
+            instance = _merge_instances(instances[key], instance, size)
+        instances[key] = instance
+    if not is_valid:
+        return None
+    return AnnotatedImage(image, size, context.locate(file), list(instances.values()))
 
 
 def _merge_instances(one: Instance, other: Instance, size: tuple[int, int]) -> Instance:
-    """Return the object that two shapes are parts of."""
-    polygons = [part.polygons or [_corners(part.box)] for part in (one, other)]
+    polygons = [part.polygons or [_get_corners(part.box)] for part in (one, other)]
     if not one.mask and not other.mask:
         joined = polygons[0] + polygons[1]
-        return Instance(one.label, box_around(joined), joined, one.source)
-    codes = [
+        return Instance(one.label, compute_box(joined), joined, one.source)
+    rles = [
         part.mask or encode_segmentation(own, size[::-1])
         for part, own in zip((one, other), polygons, strict=True)
     ]
-    return _of_mask(one.label, merge_rles(codes), one.source)
+    return _make_mask_instance(one.label, merge_rles(rles), one.source)
 
 
-def _of_mask(label: str, code: dict[str, Any], source: str) -> Instance:
-    left, top, width, height = get_box(code)
-    return Instance(label, (left, top, left + width, top + height), [], source, mask=code)
+def _make_mask_instance(label: str, rle: dict[str, Any], location: str) -> Instance:
+    left, top, width, height = get_box(rle)
+    return Instance(label, (left, top, left + width, top + height), [], location, mask=rle)
 
 
 class Outline(NamedTuple):
-    """A shape: a mask, a polygon, or nothing if it has no area.
+    """A shape: a mask, a polygon, or neither if it has no area.
 
     Attributes:
         label: Name of the class.
-        points: Polygon (x, y, x, y, ...) of pixels, or nothing.
-        is_box: Whether the polygon is a mere box.
-        mask: Array ``(H, W)`` of 0 and 1, uint8, of the image's size.
+        points: Polygon (x, y, x, y, ...) in pixels, or an empty list.
+        is_box: Whether the polygon is a box.
+        mask: Array ``(H, W)`` of 0 and 1, uint8, with the size of the image.
     """
     label: str
     points: list[float]
@@ -161,15 +152,15 @@ class Outline(NamedTuple):
     mask: np.ndarray | None = None
 
 
-def read_outline(shape: Any, size: tuple[int, int] | None, reading: Reading,
-                 source: str) -> Outline:
+def read_outline(shape: Any, size: tuple[int, int] | None, context: ReadContext,
+                 location: str) -> Outline:
     """Return the outline of a shape.
 
     Args:
         shape: Entry of ``shapes``.
-        size: Width and height of the image. None leaves masks empty.
-        reading: Counts what is lost.
-        source: Name of the shape.
+        size: Width and height of the image; with None, masks are not decoded.
+        context: Counts what is dropped.
+        location: Location of the shape.
 
     Raises:
         ValueError: If it is malformed.
@@ -178,26 +169,32 @@ def read_outline(shape: Any, size: tuple[int, int] | None, reading: Reading,
     if not isinstance(label, str) or not label.strip():
         raise UserError(f'must have a label, got {abbreviate(shape)}')
     label, kind, points = label.strip(), shape.get('shape_type') or 'polygon', shape.get('points')
-    _count_lost_shapes(shape, kind, reading, source)
+    _count_dropped_properties(shape, kind, context, location)
     if not isinstance(points, list) or not all(map(_is_point, points)):
-        raise UserError(f'points must be [[x, y], [x, y] ...], within {-LARGEST} ... {LARGEST}, '
-                        f'got {abbreviate(points)}')
+        raise UserError(f'points must be [[x, y], [x, y] ...], within {-MAX_COORDINATE} ... '
+                        f'{MAX_COORDINATE}, got {abbreviate(points)}')
     if kind == 'mask':
         mask = _decode_mask(shape, points, size)
         if size and not mask.any():
-            reading.lose('masks without a pixel are left out', source)
+            context.count_dropped('masks without pixels are omitted', location)
             return Outline(label, [])
         return Outline(label, [], mask=mask)
     if kind == 'rectangle' and len(points) == 2:
         (x, y), (u, v) = points
-        return Outline(label, _corners((min(x, u), min(y, v), max(x, u), max(y, v))), True)
+        return Outline(label, _get_corners((min(x, u), min(y, v), max(x, u), max(y, v))), True)
     if kind == 'circle':
         if len(points) != 2:
-            raise UserError(f'is a circle of {len(points)} points, not of its centre and one on it')
-        return Outline(label, _circle(*points))
+            raise UserError('a circle must have two points, its center and one on it, got '
+                            f'{len(points)} points')
+        (x, y), radius = points[0], math.dist(*points)
+        angles = [2 * math.pi * number / NUM_POINTS for number in range(NUM_POINTS)]
+        return Outline(label, [
+            side for angle in angles
+            for side in (x + radius * math.cos(angle), y + radius * math.sin(angle))
+        ])
     if kind in POLYGONS:
         if len(points) < 3:
-            reading.lose(TOO_FEW_POINTS, source)
+            context.count_dropped(TOO_FEW_POINTS, location)
             return Outline(label, [])
         return Outline(label, [float(side) for point in points for side in point])
     return Outline(label, [])
@@ -205,48 +202,46 @@ def read_outline(shape: Any, size: tuple[int, int] | None, reading: Reading,
 
 def _decode_mask(shape: dict[str, Any], points: list[list[float]],
                  size: tuple[int, int] | None) -> np.ndarray:
-    """Return the mask of a shape, which a PNG in base64 holds for the box of its two points.
-
-    Raises:
-        ValueError: If it is malformed, or not within the image.
-    """
+    """Return the mask of a shape: a base64-encoded PNG for the box of its two points."""
     text = shape.get('mask')
     if len(points) != 2 or not isinstance(text, str):
-        raise UserError('is a mask: it must have two points, and a PNG in base64 as mask, got '
+        raise UserError('a mask must have two points and a base64-encoded PNG, got '
                         f'{len(points)} points and {abbreviate(text)}')
     (left, top), (right, bottom) = ([math.floor(side) for side in point] for point in points)
-    box = (right - left + 1, bottom - top + 1)
+    box_size = (right - left + 1, bottom - top + 1)
     width, height = size or (max(0, right + 1), max(0, bottom + 1))
     if not (0 <= left <= right < width and 0 <= top <= bottom < height):
-        raise UserError(f'is a mask from {left}, {top} to {right}, {bottom}, beyond its image of '
-                        f'{width} x {height} pixels')
+        raise UserError(f'its mask from {left}, {top} to {right}, {bottom} extends beyond the '
+                        f'image of {width} x {height} pixels')
     if size is None:
         return np.zeros((0, 0), np.uint8)
     try:
         with open_image(BytesIO(base64.b64decode(text, validate=True))) as image:
-            found = image.size
-            pixels = np.asarray(image.convert('L')) > 0 if found == box else None
+            mask_size = image.size
+            pixels = np.asarray(image.convert('L')) > 0 if mask_size == box_size else None
     except (OSError, binascii.Error) as error:
-        raise UserError(f'is a mask that cannot be read: {error}') from error
+        raise UserError(f'its mask cannot be read: {error}') from error
     if pixels is None:
-        raise UserError(f'is a mask of {found[0]} x {found[1]} pixels, and its points are of '
-                        f'{box[0]} x {box[1]}')
-    placed = np.zeros((height, width), np.uint8)
-    placed[top:bottom + 1, left:right + 1] = pixels
-    return placed
+        raise UserError(f'its mask has {mask_size[0]} x {mask_size[1]} pixels, but its points '
+                        f'enclose {box_size[0]} x {box_size[1]}')
+    mask = np.zeros((height, width), np.uint8)
+    mask[top:bottom + 1, left:right + 1] = pixels
+    return mask
 
 
-def _count_lost_shapes(shape: dict[str, Any], kind: str, reading: Reading, source: str) -> None:
-    if kind in NO_AREA:
-        reading.lose(f'shapes of kind {kind}, which have no area, are left out', source)
-    elif kind not in (*POLYGONS, 'circle', 'mask'):
-        reading.lose(f'shapes of kind {abbreviate(kind)}, which is not known, are left out', source)
-    if _has_flags(shape):
-        reading.lose('flags of shapes are lost', source)
-    if shape.get('description'):
-        reading.lose('descriptions of shapes are lost', source)
-    if kind == 'circle':
-        reading.lose(f'circles become polygons of {NUM_POINTS} points', source)
+def _count_dropped_properties(shape: dict[str, Any], kind: str, context: ReadContext,
+                              location: str) -> None:
+    notes = {
+        f'{kind} shapes, which have no area, are omitted': kind in NO_AREA,
+        f'shapes of the unknown type {abbreviate(kind)} are omitted': kind not in (
+            *NO_AREA, *POLYGONS, 'circle', 'mask'),
+        'flags of shapes are dropped': _has_flags(shape),
+        'descriptions of shapes are dropped': shape.get('description'),
+        f'circles become polygons of {NUM_POINTS} points': kind == 'circle',
+    }  # yapf: disable
+    for note, applies in notes.items():
+        if applies:
+            context.count_dropped(note, location)
 
 
 def _has_flags(entry: dict[str, Any]) -> bool:
@@ -256,18 +251,9 @@ def _has_flags(entry: dict[str, Any]) -> bool:
 
 def _is_point(point: Any) -> bool:
     return isinstance(point, list) and len(point) == 2 and all(
-        is_number(side, LARGEST) for side in point)
+        is_number(side, MAX_COORDINATE) for side in point)
 
 
-def _corners(box: tuple[float, float, float, float]) -> list[float]:
+def _get_corners(box: tuple[float, float, float, float]) -> list[float]:
     left, top, right, bottom = box
     return [left, top, right, top, right, bottom, left, bottom]
-
-
-def _circle(centre: list[float], edge: list[float]) -> list[float]:
-    radius = math.dist(centre, edge)
-    angles = [2 * math.pi * number / NUM_POINTS for number in range(NUM_POINTS)]
-    return [
-        side for angle in angles
-        for side in (centre[0] + radius * math.cos(angle), centre[1] + radius * math.sin(angle))
-    ]

@@ -1,4 +1,4 @@
-"""LabelMe's polygons as label maps."""
+"""Label maps drawn from LabelMe files."""
 from __future__ import annotations
 
 import os
@@ -16,18 +16,17 @@ from ..custom.label_maps import IGNORED
 from ..data_index import DataIndex
 from ..rle import decode_rle, encode_segmentation
 from ..validation.validation_report import Report
-from .image_pairing import find_image
-from .instance_records import Reading, files_below, report_skipped, split_folders
+from .data_format import ReadContext, find_files, find_split_folders
 from .label_sets import LabelSet, find_common_folder
-from .labelme import load_labelme, looks_like_labelme, read_outline
+from .labelme import find_labelme_image, load_labelme, looks_like_labelme, read_outline
 
-BACKGROUND, UNLABELLED = 'background', '__ignore__'
-NAMES_OF_BACKGROUND = (BACKGROUND, '_background_')
+BACKGROUND, UNLABELED = 'background', '__ignore__'
+BACKGROUND_NAMES = (BACKGROUND, '_background_')
 
 
 @dataclass(frozen=True)
-class Painter:
-    """Paints label maps: in the order of the file, later shapes over earlier ones.
+class LabelMeReader:
+    """Reader that draws label maps: shapes in the order of the file, later ones on top.
 
     Attributes:
         classes: Names of the labels from 1 on.
@@ -35,119 +34,107 @@ class Painter:
     classes: tuple[str, ...]
 
     def __call__(self, source: Path, size: tuple[int, int]) -> np.ndarray:
-        """The label map ``(H, W)``, uint8, of a file of LabelMe without faults.
-
-        Args:
-            source: The file.
-            size: Of the image, width and height.
+        """Return the label map ``(H, W)``, uint8, of a valid LabelMe file.
 
         Raises:
-            ValueError: If the file is of an image of another size, or has another class.
+            ValueError: If its image has another size (width, height), or a class is unknown.
         """
-        reading = Reading(source.parent, Report())
-        content = load_labelme(source, reading) or {}
-        said = content.get('imageWidth') or size[0], content.get('imageHeight') or size[1]
-        if said != size:
-            raise UserError(f'it is of an image of {said[0]} x {said[1]} pixels, the image has '
+        context = ReadContext(source.parent, Report())
+        content = load_labelme(source, context) or {}
+        declared = content.get('imageWidth') or size[0], content.get('imageHeight') or size[1]
+        if declared != size:
+            raise UserError(f'it says {declared[0]} x {declared[1]} pixels, but its image has '
                             f'{size[0]} x {size[1]}')
         labels = np.zeros(size[::-1], np.uint8)
         for shape in content['shapes']:
-            name, points, _, mask = read_outline(shape, size, reading, str(source))
+            name, points, _, mask = read_outline(shape, size, context, str(source))
             if points:
                 mask = decode_rle(encode_segmentation([points], size[::-1]))
             if mask is not None:
-                labels[mask.astype(bool)] = self._label(name)
+                labels[mask.astype(bool)] = self._get_label(name)
         return labels
 
-    def _label(self, name: str) -> int:
-        if name == UNLABELLED:
+    def _get_label(self, name: str) -> int:
+        if name == UNLABELED:
             return IGNORED
-        if name in NAMES_OF_BACKGROUND:
+        if name in BACKGROUND_NAMES:
             return 0
         if name not in self.classes:
-            raise UserError(f'{name!r} is none of --classes')
+            raise UserError(f'{name!r} is not in --classes')
         return 1 + self.classes.index(name)
 
 
 def find_labelme_folders(root: Path) -> list[Path]:
-    """The folders of training and validation, or of training, or the folder itself."""
-    splits = split_folders(root)
+    """Return the folders of training and validation, or of training, or the folder itself."""
+    splits = find_split_folders(root)
     return [splits[split] for split in ('train', 'val') if split in splits] \
         if 'train' in splits else [root]
 
 
 def read_labelme_label_maps(folders: Sequence[Path],
                             classes: Sequence[str] | None,
-                            zero: str | None,
+                            label_zero: str | None,
                             report: Report,
                             *,
                             skips_bad_data: bool = False) -> LabelSet:
-    """Label maps to be painted.
+    """Return label maps to be drawn.
 
     Args:
-        folders: Of training and validation, or one.
-        classes: Names of the labels from 1 on; ``None`` takes all names, in alphabetical order.
-        zero: What pixels outside of all shapes are: ``unlabelled``, or a class, the background.
-        report: Takes what is wrong, and what is assumed.
-        skips_bad_data: Whether images whose shapes cannot be used are left out.
+        folders: Folders of training and validation, or a single folder.
+        classes: Names of the labels from 1 on. Defaults to all names, sorted.
+        label_zero: Meaning of pixels outside of shapes: ``ignore``, or ``class`` (background).
+        report: Collects errors and warnings.
+        skips_bad_data: Whether to skip images with unusable shapes.
     """
     names: set[str] = set()
-    reading = Reading(find_common_folder(folders), report, skips_bad_data=skips_bad_data)
-    parts = [_part_of(folder, names, reading) for folder in folders]
-    report_skipped(list(reading.skipped.values()), report)
-    others = {UNLABELLED, *NAMES_OF_BACKGROUND}
-    found = tuple(name for name in classes or sorted(names) if name not in others)
+    context = ReadContext(find_common_folder(folders), report, skips_bad_data=skips_bad_data)
+    splits = [_index_folder(folder, names, context) for folder in folders]
+    context.report_skipped()
+    special = {UNLABELED, *BACKGROUND_NAMES}
+    found = tuple(name for name in classes or sorted(names) if name not in special)
     if len(found) > IGNORED - 1:
-        report.fault(f'{folders[0]}: there are {len(found)} classes, label maps have room for '
-                     f'{IGNORED - 1}')
-    if zero is None:
-        report.remark(f'pixels outside of all shapes are label 0, the class {BACKGROUND!r} (--zero '
-                      'unlabelled leaves them out)')
+        report.add_error(f'{folders[0]}: label maps can have {IGNORED - 1} classes, got '
+                         f'{len(found)}')
+    if label_zero is None:
+        report.add_warning(f'pixels outside of all shapes become label 0, the class '
+                           f'{BACKGROUND!r} (pass --label-zero ignore to exclude them)')
     return LabelSet(
-        form='LabelMe',
-        parts=parts,
-        read=Painter(found),
-        classes=found if zero == 'unlabelled' else (BACKGROUND, *found),
-        zero=zero or 'class',
+        format='LabelMe',
+        splits=splits,
+        read=LabelMeReader(found),
+        classes=found if label_zero == 'ignore' else (BACKGROUND, *found),
+        label_zero=label_zero or 'class',
         ignore_255=True,
         meaning=found,
-        lost={
-            what: loss.count
-            for what, loss in reading.lost.items()
+        dropped={
+            what: occurrences.count
+            for what, occurrences in context.dropped.items()
         })
 
 
-def _part_of(folder: Path, names: set[str], reading: Reading) -> DataIndex:
-    """The images and files of a folder; takes up the names of classes and what is lost."""
+def _index_folder(folder: Path, names: set[str], context: ReadContext) -> DataIndex:
+    """Return the images of a folder and their files, and add the class names to ``names``."""
     sources: dict[Path, Path] = {}
-    for file in filter(looks_like_labelme, files_below(folder, ('.json', ), reading)):
-        content = load_labelme(file, reading)
-        if content is None:
-            continue
-        named = content.get('imagePath')
-        image = find_image(file, named if isinstance(named, str) else None, [], reading)
-        if image is None:
+    for file in filter(looks_like_labelme, find_files(folder, ('.json', ), context)):
+        content = load_labelme(file, context)
+        image = content and find_labelme_image(file, content, context)
+        if not content or image is None:
             continue
         sources[image] = file
-        for place, shape in enumerate(content['shapes'], 1):
+        for number, shape in enumerate(content['shapes'], 1):
+            place = f'shape {number}'
             try:
-                source = reading.source(file, f'shape {place}')
-                name, points, _, mask = read_outline(shape, None, reading, source)
+                outline = read_outline(shape, None, context, context.locate(file, place))
             except ValueError as error:
-                reading.reject(file, str(error), f'shape {place}')
+                context.reject(file, str(error), place)
                 sources.pop(image, None)
                 continue
-            if points or mask is not None:
-                names.add(name)
-    others = [image for image in files_below(folder, SUFFIXES) if image not in sources]
-    if others:
-        reading.report.remark(f'{len(others)} images are not used, which have no file of LabelMe: '
-                              f'{format_names(list(map(str, others)))}')
+            if outline.points or outline.mask is not None:
+                names.add(outline.label)
+    unused = [image for image in find_files(folder, SUFFIXES) if image not in sources]
+    if unused:
+        context.report.add_warning(f'{len(unused)} images without a LabelMe file are not used: '
+                                   f'{format_names(list(map(str, unused)))}')
     root = find_common_folder([image.parent for image in sources]) if sources else folder
-    return DataIndex(
-        root,
-        label_maps={
-            os.path.relpath(image, root): file
-            for image, file in sorted(sources.items())
-        },
-        masks=folder)
+    label_maps = {os.path.relpath(image, root): file for image, file in sorted(sources.items())}
+    return DataIndex(root, label_maps=label_maps, masks=folder)

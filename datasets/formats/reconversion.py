@@ -12,116 +12,101 @@ from mmengine.config import ConfigDict
 
 from colonnade.common.atomic_files import replace_folder
 from colonnade.common.errors import MissingFileError, UserError, file_errors
-from colonnade.settings.dataset_paths import (categories_of, classes_of, find_datasets,
-                                              paths_of_setting)
+from colonnade.settings.dataset_paths import (find_datasets, get_dataset_classes, get_setting_paths,
+                                              read_category_names)
 from colonnade.settings.findings import Finding
 from colonnade.settings.reading import LaunchOptions, load_config
 
 from ..options import CheckDataOptions, DataOptions
-from ..validation.conversion_sources import RECORD, conversion_of, find_path
+from ..validation.conversion_sources import RECORD, find_conversion, find_path
 from ..validation.validation_report import Report
 from .conversion import OPTIONS, PATHS
 from .format_detection import open_dataset
 from .instance_formats import SIDES
 
+CREATE_AGAIN = 'create the config again with colonnade create_config'
+#: recorded values of earlier versions
+OLD_VALUES = dict(unlabelled='ignore', stop='error')
 
-def convert_all_again(options: CheckDataOptions) -> Report:
-    """Repeat the conversions that a config reads; return what is wrong, and what they lose.
+
+def reconvert_all(options: CheckDataOptions) -> Report:
+    """Repeat the conversions that a config reads; return errors, and what is dropped.
 
     Raises:
-        OSError: If something cannot be read or written.
+        OSError: If a file cannot be read or written.
         ValueError: If the config reads no conversion, or one that cannot be repeated.
     """
     datasets: dict[Path, list[ConfigDict]] = {}
     launch = LaunchOptions(
         options.config, cfg_options=options.cfg_options, data_root=options.data_root)
     for _, dataset in find_datasets(load_config(launch)):
-        if folder := conversion_of(dataset):
+        if folder := find_conversion(dataset):
             datasets.setdefault(folder, []).append(dataset)
     if not datasets:
-        raise UserError(f'--convert-again: {options.config} reads no dataset that '
-                        'colonnade create_config has converted')
+        raise UserError(f'--reconvert: {options.config} reads no dataset that colonnade '
+                        'create_config has converted')
     report = Report()
     for folder, readers in datasets.items():
-        convert_again(folder, readers, report)
+        _reconvert(folder, readers, report)
     return report
 
 
 @file_errors()
-def convert_again(folder: Path, datasets: Sequence[ConfigDict], report: Report) -> None:
-    """Repeat a conversion with the options of the first time, in its folder.
-
-    Nothing changes if there are faults, or if the datasets of the config would no longer fit.
-
-    Args:
-        folder: Folder of the conversion.
-        datasets: Settings of the datasets that read it.
-        report: Takes what is wrong, and what the conversion loses.
-
-    Raises:
-        OSError: If something cannot be read or written.
-        ValueError: If the folder does not record how it was made.
-    """
+def _reconvert(folder: Path, datasets: Sequence[ConfigDict], report: Report) -> None:
+    """Repeat a conversion in its folder, unless there are errors or its datasets would not fit."""
     try:
         record = json.loads((folder / RECORD).read_bytes())
     except ValueError as error:
-        raise UserError(f'{folder / RECORD} is damaged ({error}): remove {folder}, and write the '
-                        'config again with colonnade create_config') from error
+        raise UserError(f'{folder / RECORD} is damaged ({error}): remove {folder}, and '
+                        f'{CREATE_AGAIN}') from error
     if 'options' not in record:
-        raise UserError(
-            f'{folder} was converted by an earlier version, which has not recorded its '
-            'options: remove it, and write the config again with colonnade create_config')
-    options: dict[str, Any] = {key: record['options'].get(key) for key in OPTIONS}
-    for key in PATHS:
-        if isinstance(given := options[key], list) and given:
-            several = isinstance(given[0], list)
-            paths = [_source(each, folder) for each in (given if several else [given])]
-            options[key] = paths if several else paths[0]
+        raise UserError(f'{folder} was converted by an earlier version, which did not record its '
+                        f'options: remove it, and {CREATE_AGAIN}')
+    options: dict[str, Any] = {}
+    for key, name in OPTIONS.items():
+        value = record['options'].get(key)
+        if key in PATHS and value:
+            value = [_find_source(each, folder) for each in value] if isinstance(
+                value[0], list) else _find_source(value, folder)
+        if value is not None:
+            options[name] = OLD_VALUES.get(value, value) if isinstance(value, str) else value
     scratch = folder.with_name(f'{folder.name}-again')
-    shutil.rmtree(scratch, ignore_errors=True)  # of a process that was killed
-    args = DataOptions(
-        **{
-            key: value
-            for key, value in options.items() if value is not None
-        }, data_out=scratch)
+    shutil.rmtree(scratch, ignore_errors=True)  # from a process that was killed
+    args = DataOptions(**options, converted_dir=scratch)
     with open_dataset(args, record['kind'], report):
-        if not report.num_faults and (changed := _find_misfit(datasets, args, folder)):
-            text = f'{changed}: nothing was changed. Write the config again with colonnade ' \
-                   'create_config, to another --out'
+        if not report.num_errors and (change := _find_misfit(datasets, args, folder)):
+            text = f'{change}: nothing was changed. {CREATE_AGAIN.capitalize()}, with another --out'
             report.add(Finding('stale-conversion', text, (str(folder), )))
-    if report.num_faults:
+    if report.num_errors:
         shutil.rmtree(scratch, ignore_errors=True)
     else:
         replace_folder(scratch, folder)
 
 
 def _find_misfit(datasets: Sequence[ConfigDict], args: DataOptions, folder: Path) -> str:
-    """Return what of a repeated conversion does not fit the config, or an empty string."""
+    """Return how a repeated conversion does not fit the config, or an empty string."""
     for dataset in datasets:
-        file = Path(paths_of_setting(dataset.ann_file, dataset)[0])
-        if file.stem not in SIDES:  # a file that somebody has added
+        file = Path(get_setting_paths(dataset.ann_file, dataset)[0])
+        if file.stem not in SIDES:  # a file that the user has added
             continue
         side = SIDES.index(file.stem)
-        was, now = classes_of(dataset), args.classes
+        old, new = get_dataset_classes(dataset), args.classes
         if args.coco:
-            now = categories_of(args.coco[side])
-            if now == categories_of(file):  # of which the config may train a part
-                now = None
-        if was and now and list(was) != list(now):
-            return f'the classes are now {", ".join(now)}, and those of the config {", ".join(was)}'
+            new = read_category_names(args.coco[side])
+            if new == read_category_names(file):  # the config may train on some of them
+                new = None
+        if old and new and list(old) != list(new):
+            return f'the classes are now {", ".join(new)}, and those of the config {", ".join(old)}'
         prefix = dataset.get('data_prefix') or {}
-        images = paths_of_setting(prefix.get('img', prefix.get('img_path')), dataset)
-        if images and args.images and not _is_same(images[0], args.images[side]):
+        images = get_setting_paths(prefix.get('img', prefix.get('img_path')), dataset)
+        if images and args.images and os.path.realpath(images[0]) != os.path.realpath(
+                args.images[side]):
             return (f'the images are now in {args.images[side]}, and those of the config in '
                     f'{images[0]}')
     return ''
 
 
-def _is_same(one: str, other: str | Path) -> bool:
-    return os.path.realpath(one) == os.path.realpath(other)
-
-
-def _source(recorded: list[str], folder: Path) -> Path:
+def _find_source(recorded: list[str], folder: Path) -> Path:
     path = find_path(recorded, folder)
     if path is None:
         raise MissingFileError(f'{folder} was converted from {recorded[1]}, which does not exist')

@@ -1,4 +1,4 @@
-"""One data set in two parts, training and validation, with all classes in both."""
+"""Stratified random split of a dataset into training and validation."""
 from __future__ import annotations
 
 import random
@@ -9,166 +9,149 @@ from heapq import heapify, heappop, heappush
 
 from colonnade.common.errors import UserError
 
-TRAINING, VALIDATION = 0, 1
-
 
 @dataclass(frozen=True)
 class _Unit:
     """Images that stay together."""
     names: tuple[str, ...]
-    counts: Counter[str]  # class -> images with it
+    counts: Counter[str]  # class -> number of images with it
 
 
 class _Side:
-    """One part of the data, while it is filled."""
+    """One split while it is filled."""
 
-    def __init__(self, share: float, units: Sequence[_Unit]) -> None:
+    def __init__(self, fraction: float, units: Sequence[_Unit]) -> None:
         self.units: list[_Unit] = []
         self.classes: set[str] = set()
-        self.images_wanted = share * sum(len(unit.names) for unit in units)
+        self.missing_images = fraction * sum(len(unit.names) for unit in units)
         totals: Counter[str] = Counter()
         for unit in units:
             totals.update(unit.counts)
-        self.wanted = {name: share * count for name, count in totals.items()}
+        self.missing = {name: fraction * count for name, count in totals.items()}
 
-    def take(self, unit: _Unit) -> None:
+    def add(self, unit: _Unit) -> None:
         self.units.append(unit)
         self.classes |= unit.counts.keys()
-        self.images_wanted -= len(unit.names)
+        self.missing_images -= len(unit.names)
         for name, count in unit.counts.items():
-            self.wanted[name] -= count
+            self.missing[name] -= count
 
-    def give(self, unit: _Unit, other: _Side) -> None:
+    def move(self, unit: _Unit, other: _Side) -> None:
         self.units.remove(unit)
-        self.images_wanted += len(unit.names)
+        self.missing_images += len(unit.names)
         for name, count in unit.counts.items():
-            self.wanted[name] += count
-        other.take(unit)
+            self.missing[name] += count
+        other.add(unit)
 
 
-def split(labels: Mapping[str, Collection[str]],
-          fraction: float,
-          *,
-          groups: Mapping[str, str] | None = None,
-          seed: int = 0) -> tuple[list[str], list[str]]:
-    """Training and validation images, both with about the same distribution of classes.
+def split_dataset(labels: Mapping[str, Collection[str]],
+                  fraction: float,
+                  *,
+                  groups: Mapping[str, str] | None = None,
+                  seed: int = 0) -> tuple[list[str], list[str]]:
+    """Split images into training and validation, with similar class distributions.
 
-    The iterative stratification of Sechidis, Tsoumakas and Vlahavas (2011, "On the Stratification
-    of Multi-Label Data"): rare classes are dealt out first. Here whole groups are dealt out. The
-    last of a class goes to the side that has none of it yet. What is too much on a side then moves
-    to the other, as far as no class leaves a side: the number of images is the rounded one.
+    Iterative stratification of Sechidis, Tsoumakas and Vlahavas (2011, "On the Stratification of
+    Multi-Label Data"), which deals out rare classes first, extended to groups. The last group of a
+    class goes to the side that has none of it yet. Then groups move until the number of validation
+    images is the rounded one, as long as no class leaves a side.
 
     Args:
-        labels: Names of images, and the classes in each.
-        fraction: Of the images, for validation.
-        groups: Names of images, and the group of each. No group is on both sides. An image without
-            a group is one by itself.
-        seed: Of the order in which equal images are dealt out.
+        labels: Image name -> classes in the image.
+        fraction: Fraction of validation images.
+        groups: Image name -> group, which stays together. Defaults to one group per image.
+        seed: Seed for the order of equivalent images.
 
     Returns:
         Names of training and of validation images, in the order of ``labels``.
 
     Raises:
-        ValueError: If the fraction is not between 0 and 1, or there is one group alone.
+        ValueError: If the fraction is not between 0 and 1, or there is only one group.
     """
     if not 0 < fraction < 1:
-        raise UserError(f'the fraction for validation must be between 0 and 1, got {fraction}')
-    units = _units(labels, groups or {})
-    if len(units) < 2:
-        what = 'groups of images' if groups else 'images'
-        raise UserError(f'a split needs two {what} or more, got {len(units)}')
-    random.Random(seed).shuffle(units)
-    units.sort(key=lambda unit: -len(unit.names))  # what is large fits nowhere later
-    sides = [_Side(share, units) for share in (1 - fraction, fraction)]
-    _deal(units, sides)
-    _leave_none_empty(sides)
-    _even_out(sides, len(labels) - max(1, min(round(fraction * len(labels)), len(labels) - 1)))
-    chosen = {name for unit in sides[VALIDATION].units for name in unit.names}
-    return [name for name in labels if name not in chosen], [n for n in labels if n in chosen]
-
-
-def _units(labels: Mapping[str, Collection[str]], groups: Mapping[str, str]) -> list[_Unit]:
+        raise UserError(f'the validation fraction must be between 0 and 1, got {fraction}')
+    groups = groups or {}
     members: dict[tuple[bool, str], list[str]] = {}
     for name in labels:
-        has_group = name in groups
-        members.setdefault((has_group, groups[name] if has_group else name), []).append(name)
-    return [
+        members.setdefault((name in groups, groups.get(name, name)), []).append(name)
+    units = [
         _Unit(tuple(names), Counter(label for name in names for label in set(labels[name])))
         for names in members.values()
     ]
+    if len(units) < 2:
+        what = 'groups of images' if groups else 'images'
+        raise UserError(f'a split needs at least two {what}, got {len(units)}')
+    random.Random(seed).shuffle(units)
+    units.sort(key=lambda unit: -len(unit.names))  # large groups would not fit later
+    training, validation = _Side(1 - fraction, units), _Side(fraction, units)
+    _distribute(units, training, validation)
+    for empty, full in ((training, validation), (validation, training)):
+        if not empty.units:  # move the unit whose classes are missed least
+            counts = Counter(label for unit in full.units for label in unit.counts)
+            full.move(
+                min(full.units,
+                    key=lambda unit: (sum(counts[label] == 1 for label in unit.counts),
+                                      len(unit.names))), empty)  # yapf: disable
+    num_validation = max(1, min(round(fraction * len(labels)), len(labels) - 1))
+    _balance(training, validation, len(labels) - num_validation)
+    chosen = {name for unit in validation.units for name in unit.names}
+    return [name for name in labels if name not in chosen], [n for n in labels if n in chosen]
 
 
-def _deal(units: list[_Unit], sides: list[_Side]) -> None:
-    """Give each unit to a side: those of the rarest class first, those without classes last."""
-    left = Counter(label for unit in units for label in unit.counts)
-    holders: dict[str, list[int]] = {label: [] for label in left}
-    for place, unit in enumerate(units):
+def _distribute(units: list[_Unit], training: _Side, validation: _Side) -> None:
+    """Add each unit to a side: those with the rarest class first, those without classes last."""
+    remaining = Counter(label for unit in units for label in unit.counts)
+    holders: dict[str, list[int]] = {label: [] for label in remaining}
+    for index, unit in enumerate(units):
         for label in unit.counts:
-            holders[label].append(place)
-    dealt: set[int] = set()
-    while left:
-        rarest = min(left, key=lambda label: (left[label], label))
-        for place in holders[rarest]:
-            if place not in dealt:
-                dealt.add(place)
-                _side_for(units[place], rarest, left, sides).take(units[place])
-                for label in units[place].counts:
-                    left[label] -= 1
-        del left[rarest]
-    for place, unit in enumerate(units):
-        if place not in dealt:
-            max(sides, key=lambda side: side.images_wanted).take(unit)
+            holders[label].append(index)
+    added: set[int] = set()
+    while remaining:
+        rarest = min(remaining, key=lambda label: (remaining[label], label))
+        for index in holders[rarest]:
+            if index not in added:
+                added.add(index)
+                last = [label for label in units[index].counts if remaining[label] == 1]
+
+                def compute_need(side: _Side, other: _Side) -> tuple[int, float, float]:
+                    num_missing = sum(label in other.classes and label not in side.classes
+                                      for label in last)  # noqa: B023, called at once
+                    return num_missing, side.missing[rarest], side.missing_images  # noqa: B023
+
+                needs_more = compute_need(validation, training) > compute_need(training, validation)
+                (validation if needs_more else training).add(units[index])
+                for label in units[index].counts:
+                    remaining[label] -= 1
+        del remaining[rarest]
+    for index, unit in enumerate(units):
+        if index not in added:
+            needs_more = validation.missing_images > training.missing_images
+            (validation if needs_more else training).add(unit)
 
 
-def _side_for(unit: _Unit, rarest: str, left: Counter[str], sides: list[_Side]) -> _Side:
-    """The side that lacks classes of which this unit is the last; else what wants it most."""
-    last = [label for label in unit.counts if left[label] == 1]
-
-    def wish(place: int) -> tuple[int, float, float]:
-        side, other = sides[place], sides[1 - place]
-        missed = sum(label not in side.classes and label in other.classes for label in last)
-        return missed, side.wanted[rarest], side.images_wanted
-
-    return sides[max((TRAINING, VALIDATION), key=wish)]  # of equals the first
-
-
-def _leave_none_empty(sides: list[_Side]) -> None:
-    """Move the unit whose classes are missed least, if one side has all."""
-    for empty, full in (sides, sides[::-1]):
-        if not empty.units:
-            held = Counter(label for unit in full.units for label in unit.counts)
-            moved = min(
-                full.units,
-                key=lambda u: (sum(held[label] == 1 for label in u.counts), len(u.names)))
-            full.give(moved, empty)
-
-
-def _even_out(sides: list[_Side], num_training: int) -> None:
+def _balance(training: _Side, validation: _Side, num_training: int) -> None:
     """Move units until this many images are for training, as far as classes can spare them.
 
-    Each time the one moves that brings the classes nearest to their shares, in least squares. What
-    a move costs only grows with other moves, so that a heap with costs of earlier times finds it.
+    Each step moves the unit that brings the classes closest to their fractions, in least squares.
+    The cost of a move only grows with other moves, so a heap with outdated costs finds it.
     """
-    training, validation = sides
     excess = sum(len(unit.names) for unit in training.units) - num_training
     full, other = (training, validation) if excess > 0 else (validation, training)
-    excess, held = abs(excess), Counter[str]()
+    excess, counts = abs(excess), Counter[str]()
     for unit in full.units:
-        held.update(unit.counts)
+        counts.update(unit.counts)
 
-    def cost(unit: _Unit) -> float:
-        return sum(n * (n - 2 * other.wanted[name]) for name, n in unit.counts.items())
+    def compute_cost(unit: _Unit) -> float:
+        return sum(n * (n - 2 * other.missing[name]) for name, n in unit.counts.items())
 
-    def can_move(unit: _Unit) -> bool:
-        return all(held[name] > n for name, n in unit.counts.items())
-
-    heap = [(cost(unit), place, unit) for place, unit in enumerate(full.units)]
+    heap = [(compute_cost(unit), index, unit) for index, unit in enumerate(full.units)]
     heapify(heap)
     while heap and excess and len(full.units) > 1:
-        was, place, unit = heappop(heap)
-        if (now := cost(unit)) > was:
-            heappush(heap, (now, place, unit))
-        elif len(unit.names) < 2 * excess and can_move(unit):
-            full.give(unit, other)
-            held.subtract(unit.counts)
+        old_cost, index, unit = heappop(heap)
+        if (cost := compute_cost(unit)) > old_cost:
+            heappush(heap, (cost, index, unit))
+        elif len(unit.names) < 2 * excess and all(counts[name] > n
+                                                  for name, n in unit.counts.items()):
+            full.move(unit, other)
+            counts.subtract(unit.counts)
             excess -= len(unit.names)

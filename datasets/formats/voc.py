@@ -1,8 +1,9 @@
-"""Pascal VOC's XML files, one an image, and those that other programs write like them."""
+"""Pascal VOC XML files, one per image, and variants that other programs write."""
 from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
@@ -10,31 +11,26 @@ from xml.etree.ElementTree import Element
 from colonnade.common.errors import UserError
 
 from ..data_index import AnnotatedImage, DataIndex, Instance, index_images
-from ..validation.validation_report import Report
-from .image_pairing import count_unused, find_image
-from .instance_records import (ALL, SPLITS, TEST_LEFT, TOO_FEW_POINTS, Loss, Reading, any_case,
-                               are_finite, box_around, files_below, split_folders, unreported)
+from .data_format import (ALL, SPLITS, TEST_LEFT, TOO_FEW_POINTS, Occurrences, ReadContext,
+                          are_finite, compute_box, find_files, find_split_folders, glob_nearby)
 
 SIDES = ('xmin', 'ymin', 'xmax', 'ymax')
-FLAGS = ('truncated', 'occluded', 'attributes', 'part', 'actions', 'pose')  # of objects, not kept
-NOTHING = ('0', '', 'Unspecified')
-ANNOTATIONS, IMAGES = ('Annotations', 'annotations'), ('JPEGImages', 'images', 'Images')  # folders
+FLAGS = ('truncated', 'occluded', 'attributes', 'part', 'actions', 'pose')  # of objects, dropped
+UNSET_FLAGS = ('0', '', 'Unspecified')
+ANNOTATIONS, IMAGES = ('Annotations', 'annotations'), ('JPEGImages', 'images', 'Images')
 
 
 def is_voc(path: Path) -> bool:
-    """Whether there are XML files of VOC's form in the folder or in the one below."""
-    if not path.is_dir():
-        return False
-    files = (file for below in ('', '*/', '*/*/') for file in path.glob(below + any_case('.xml')))
-    return any(_starts_like_voc(file) for file in files)
+    """Return True if a folder or one below it has VOC XML files."""
+    return path.is_dir() and any(map(_looks_like_voc, glob_nearby(path, '.xml')))
 
 
-def _starts_like_voc(file: Path) -> bool:
-    return bool(re.search(rb'<([\w.-]+:)?annotation[\s/>]', start_of(file)))
+def _looks_like_voc(file: Path) -> bool:
+    return bool(re.search(rb'<([\w.-]+:)?annotation[\s/>]', read_start(file)))
 
 
-def start_of(file: Path) -> bytes:
-    """Where XML has its outermost element; nothing if the file cannot be read."""
+def read_start(file: Path) -> bytes:
+    """Return the start of a file, where XML has its root element; empty if it is unreadable."""
     try:
         with file.open('rb') as handle:
             return handle.read(1000)
@@ -42,205 +38,148 @@ def start_of(file: Path) -> bytes:
         return b''
 
 
-def read_voc(path: Path, reading: Reading) -> dict[str, DataIndex]:
-    """The parts of a data set in VOC's form."""
-    path = _folder_of_set(path)
-    files = _files_by_part(path, reading)
+def read_voc(path: Path, context: ReadContext) -> dict[str, DataIndex]:
+    """Return the splits of a dataset in VOC format."""
+    path = _find_dataset_folder(path)
+    files = _find_files_by_split(path, context)
     if 'test' in files:
-        reading.lose(TEST_LEFT, count=len(files.pop('test')))
-    reading.labels.update(file for found in files.values() for file in found)
-    trees = {split: _parse_files(found, reading) for split, found in files.items()}
-    origin = _find_origin([tree for found in trees.values()
-                           for tree in found.values()] + _trees_of_others(path, reading))
+        context.count_dropped(TEST_LEFT, count=len(files.pop('test')))
+    context.labels.update(itertools.chain(*files.values()))
+    trees = {split: _parse_files(paths, context) for split, paths in files.items()}
+    # The other path of --data counts pixels from the same origin. Its errors are reported later.
+    quiet = context.ignore_errors()
+    others = [other for other in map(_find_dataset_folder, context.paths) if other != path]
+    other_trees = [
+        _parse_files(paths, quiet) for other in others
+        for paths in _find_files_by_split(other, quiet).values()
+    ]
+    origin = _find_origin(
+        tree for each in (*trees.values(), *other_trees) for tree in each.values())
     if origin == 0:
-        reading.lost['coordinates are taken to count from 0, not from 1 as in VOC: a box begins '
-                     'before 1'] = Loss(1)
+        context.dropped['coordinates are assumed to start at 0, not at 1 as in VOC: a box starts '
+                        'before 1'] = Occurrences(1)
     images = {
-        split: [image for file, tree in found.items()
-                if (image := _read_image(file, tree, path, origin, reading))]
-        for split, found in trees.items()
+        split: [image for file, tree in parsed.items()
+                if (image := _read_image(file, tree, path, origin, context))]
+        for split, parsed in trees.items()
     }  # yapf: disable
-    count_unused(images.values(), reading)
+    context.count_unused_images(images.values())
     return {split: index_images(found) for split, found in images.items() if found}
 
 
-def _folder_of_set(path: Path) -> Path:
-    """The folder itself, or the only one below that is laid out as VOC, as in ``VOCdevkit``.
-
-    Raises:
-        ValueError: If there are several.
-    """
+def _find_dataset_folder(path: Path) -> Path:
+    """Return the folder itself, or the only one below with VOC's structure, as in ``VOCdevkit``."""
     if (path / 'ImageSets').is_dir():
         return path
     below = sorted(lists.parent.parent for lists in path.glob('*/ImageSets/Main'))
     if len(below) > 1:
-        raise UserError(f'{" and ".join(map(str, below))} may be meant: name one of them')
+        raise UserError(f'{path} has several datasets: pass one of {", ".join(map(str, below))}')
     return below[0] if below else path
 
 
-def _trees_of_others(path: Path, reading: Reading) -> list[Element]:
-    """Annotations of the other part, where parts are two paths: they count pixels alike."""
-    alone = Reading(reading.root, Report())  # what is wrong is said when they are read
-    folders = filter(lambda other: other != path, map(_folder_of_set, reading.paths))
-    found = [files for other in folders for files in _files_by_part(other, alone).values()]
-    return [tree for files in found for tree in _parse_files(files, alone).values()]
-
-
-def _files_by_part(path: Path, reading: Reading) -> dict[str, list[Path]]:
-    """XML files by part: as ImageSets/Main lists them, or folders are named, or all."""
+def _find_files_by_split(path: Path, context: ReadContext) -> dict[str, list[Path]]:
+    """Return XML files by split: from lists in ImageSets/Main, from folder names, or all files."""
+    names = [path / name for name in ANNOTATIONS]
+    annotations = next(filter(Path.is_dir, names), names[0])
     lists = {file.stem: file for file in path.glob('ImageSets/Main/*.txt')}
     if 'trainval' in lists and 'val' not in lists:
         lists[ALL] = lists['trainval']
         lists.pop('train', None)
     if ALL in lists or 'train' in lists:
         return {
-            split: _read_list(file, path,
-                              unreported(reading) if split == 'test' else reading)
+            split:
+            _read_list(file, annotations,
+                       context.ignore_errors() if split == 'test' else context)
             for split, file in lists.items() if split in (*SPLITS, ALL)
         }
-    folders = split_folders(_annotations_of(path)) or split_folders(path)
+    folders = find_split_folders(annotations) or find_split_folders(path)
     if 'train' not in folders:
         folders = {ALL: path}
     return {
-        split: list(filter(_starts_like_voc, files_below(folder, ('.xml', ), reading)))
+        split: list(filter(_looks_like_voc, find_files(folder, ('.xml', ), context)))
         for split, folder in folders.items()
     }
 
 
-def _annotations_of(path: Path) -> Path:
-    folders = [path / name for name in ANNOTATIONS]
-    return next((folder for folder in folders if folder.is_dir()), folders[0])
-
-
-def _read_list(names: Path, path: Path, reading: Reading) -> list[Path]:
-    """The files that a list names: whole lines, or what is before a blank."""
-    folder, found = _annotations_of(path), []
-    for number, line in enumerate(reading.lines_of(names), 1):
+def _read_list(file: Path, annotations: Path, context: ReadContext) -> list[Path]:
+    """Return the XML files in a list, whose lines are names, or start with names and a space."""
+    paths = []
+    for number, line in enumerate(context.read_lines(file), 1):
         if line:
-            files = [folder / f'{name}.xml' for name in (line, line.split()[0])]
-            there = [file for file in files if file.is_file()]
-            found += there[:1]
-            if not there:
-                reading.fault(names, f'there is no {files[0]}', number)
-    return found
+            candidates = [annotations / f'{name}.xml' for name in (line, line.split()[0])]
+            existing = [candidate for candidate in candidates if candidate.is_file()]
+            paths += existing[:1]
+            if not existing:
+                context.add_error(file, f'{candidates[0]} does not exist', number)
+    return paths
 
 
-def _list_image_folders(file: Path, path: Path) -> list[Path]:
-    """Where the image of an XML file may be: a folder on its path has another name for images."""
-    parents = list(itertools.takewhile(lambda parent: parent != path.parent, file.parents))
-    return [
-        parent.parent / name / file.parent.relative_to(parent) for parent in parents
-        for name in IMAGES
-    ] + [path / name for name in IMAGES]
-
-
-def _parse_files(files: list[Path], reading: Reading) -> dict[Path, Element]:
+def _parse_files(files: Iterable[Path], context: ReadContext) -> dict[Path, Element]:
     trees = {}
     for file in files:
         try:
-            source = _decode_xml(file.read_bytes())
-            if re.search('<!(ENTITY|DOCTYPE)', source):  # entities can grow without bound
+            text = _decode_xml(file.read_bytes())
+            if re.search('<!(ENTITY|DOCTYPE)', text):  # entities can expand without bound
                 raise UserError('it declares a document type or entities')
-            trees[file] = _remove_namespaces(ElementTree.fromstring(source))
+            trees[file] = ElementTree.fromstring(text)
         except (OSError, ValueError, ElementTree.ParseError) as error:
-            reading.reject(file, f'cannot be read: {error}')
+            context.reject(file, f'cannot be read: {error}')
+        else:
+            for element in trees[file].iter():
+                element.tag = element.tag.rpartition('}')[2]  # without its namespace
     return trees
 
 
 def _decode_xml(source: bytes) -> str:
-    """Return the text of XML in the encoding that it declares, of which expat knows few.
-
-    Raises:
-        ValueError: If it is not in that encoding, or in none that is known.
-    """
+    """Return the text of XML in its declared encoding, of which expat supports only few."""
     if b'\0' in source:
         raise UserError('it is not in UTF-8')
-    found = re.match(rb'(\xef\xbb\xbf)?\s*<\?xml[^>]*?\sencoding\s*=\s*["\']([\w.-]+)', source)
-    name = found[2].decode('ascii').lower() if found and not found[1] else 'utf-8'
+    match = re.match(rb'(\xef\xbb\xbf)?\s*<\?xml[^>]*?\sencoding\s*=\s*["\']([\w.-]+)', source)
+    name = match[2].decode('ascii').lower() if match and not match[1] else 'utf-8'
     try:
-        # the first has what programs write that declare one of the others
+        # GB18030 includes what programs write that declare GBK or GB2312.
         encoding = 'gb18030' if name in ('gbk', 'gb2312') else name
         return source.decode('utf-8-sig' if name in ('utf-8', 'utf8') else encoding)
     except LookupError as error:
-        raise UserError(f'its encoding {name!r} is not known') from error
+        raise UserError(f'its encoding {name!r} is unknown') from error
 
 
-def _remove_namespaces(tree: Element) -> Element:
-    for element in tree.iter():
-        element.tag = element.tag.rpartition('}')[2]
-    return tree
-
-
-def _find_origin(trees: list[Element]) -> int:
-    """The number of the first pixel: 1, as VOC says, unless a box begins before it."""
+def _find_origin(trees: Iterable[Element]) -> int:
+    """Return the coordinate of the first pixel: 1 as in VOC, unless a box starts before it."""
     starts = [
         e.text for tree in trees for key in SIDES[:2] for e in tree.findall(f'.//bndbox/{key}')
     ]
     try:
         return int(all(float(text or 1) >= 1 for text in starts))
-    except ValueError:  # a fault later
+    except ValueError:  # reported when the object is read
         return 1
 
 
 def _read_image(file: Path, tree: Element, path: Path, origin: int,
-                reading: Reading) -> AnnotatedImage | None:
-    said = _parse_side(tree.findtext('size/width')), _parse_side(tree.findtext('size/height'))
-    image = find_image(file, tree.findtext('filename'), _list_image_folders(file, path), reading)
-    size = image and reading.size_of(image, said, file)
+                context: ReadContext) -> AnnotatedImage | None:
+    # The image can be next to any folder on the path to the file.
+    parents = itertools.takewhile(lambda parent: parent != path.parent, file.parents)
+    folders = [
+        parent.parent / name / file.parent.relative_to(parent) for parent in parents
+        for name in IMAGES
+    ] + [path / name for name in IMAGES]
+    image = context.find_image(file, tree.findtext('filename'), folders)
+    declared = _parse_side(tree.findtext('size/width')), _parse_side(tree.findtext('size/height'))
+    size = image and context.read_size(image, declared, file)
     if not image or not size:
         return None
     instances = []
     objects = tree.findall('object')
-    for place, element in enumerate(objects, 1):
+    for number, element in enumerate(objects, 1):
+        location = context.locate(file, f'object {number}')
         try:
-            instances.append(_read_object(element, origin, reading.source(file, f'object {place}')))
+            instances.append(_read_object(element, origin, location))
         except ValueError as error:
-            reading.reject(file, str(error), f'object {place}')
-        _count_lost_flags(element, reading, reading.source(file, f'object {place}'))
+            context.reject(file, str(error), f'object {number}')
+        _count_dropped_flags(element, context, location)
     if len(instances) < len(objects):
         return None
-    return AnnotatedImage(image, size, reading.source(file), instances)
-
-
-def _read_object(element: Element, origin: int, source: str) -> Instance:
-    """An object of an XML file.
-
-    Raises:
-        ValueError: If it lacks something, or has it wrong.
-    """
-    name = (element.findtext('name') or '').strip()
-    if not name:
-        raise UserError('has no name')
-    if element.find('robndbox') is not None:
-        raise UserError('is an oriented box (robndbox), for which Colonnade has no configs')
-    polygons = [_read_polygon(found, origin) for found in element.findall('polygon')]
-    polygons = [polygon for polygon in polygons if len(polygon) >= 6]
-    box = element.find('bndbox')
-    if box is None and not polygons:
-        raise UserError('has no bndbox')
-    crowd = (element.findtext('difficult') or '0').strip() not in ('0', '')
-    if box is None:
-        return Instance(name, box_around(polygons), polygons, source, crowd)
-    left, top, right, bottom = (_read_coordinate(box, key) for key in SIDES)
-    if right < left or bottom < top:
-        raise UserError(f'bndbox ends before it begins: {left:g} {top:g} {right:g} {bottom:g}')
-    # the last pixel that VOC names is in the box, whose edge is behind it
-    sides = (left - origin, top - origin, right, bottom)
-    return Instance(name, sides, polygons, source, crowd)
-
-
-def _read_polygon(element: Element, origin: int) -> list[float]:
-    """x, y, x, y, ... of ``<x1> <y1> <x2> ...`` or of ``<pt><x> <y></pt> ...``."""
-    points = element.findall('pt')
-    if points:
-        values = [_read_coordinate(point, key) for point in points for key in 'xy']
-    else:
-        keys = {child.tag for child in element}
-        number = sum(re.fullmatch(r'x\d+', key) is not None for key in keys)
-        values = [
-            _read_coordinate(element, f'{key}{i}') for i in range(1, number + 1) for key in 'xy'
-        ]
-    return [value - origin for value in values]
+    return AnnotatedImage(image, size, context.locate(file), instances)
 
 
 def _parse_side(text: str | None) -> int:
@@ -248,6 +187,44 @@ def _parse_side(text: str | None) -> int:
         return int(float(text or 0))
     except (ValueError, OverflowError):
         return 0
+
+
+def _read_object(element: Element, origin: int, location: str) -> Instance:
+    name = (element.findtext('name') or '').strip()
+    if not name:
+        raise UserError('has no name')
+    if element.find('robndbox') is not None:
+        raise UserError('is an oriented box (robndbox), which Colonnade does not support')
+    polygons = [_read_polygon(found, origin) for found in element.findall('polygon')]
+    polygons = [polygon for polygon in polygons if len(polygon) >= 6]
+    box = element.find('bndbox')
+    if box is None and not polygons:
+        raise UserError('has no bndbox')
+    is_crowd = _is_difficult(element)
+    if box is None:
+        return Instance(name, compute_box(polygons), polygons, location, is_crowd)
+    left, top, right, bottom = (_read_coordinate(box, key) for key in SIDES)
+    if right < left or bottom < top:
+        raise UserError(f'bndbox ends before it starts: {left:g} {top:g} {right:g} {bottom:g}')
+    # xmax and ymax are inclusive, so only the left and top edges are shifted.
+    sides = (left - origin, top - origin, right, bottom)
+    return Instance(name, sides, polygons, location, is_crowd)
+
+
+def _is_difficult(element: Element) -> bool:
+    return (element.findtext('difficult') or '0').strip() not in ('0', '')
+
+
+def _read_polygon(element: Element, origin: int) -> list[float]:
+    """Return x, y, ... of ``<x1> <y1> <x2> ...`` or of ``<pt><x> <y></pt> ...``."""
+    if points := element.findall('pt'):
+        values = [_read_coordinate(point, key) for point in points for key in 'xy']
+    else:
+        count = sum(bool(re.fullmatch(r'x\d+', tag)) for tag in {child.tag for child in element})
+        values = [
+            _read_coordinate(element, f'{key}{i}') for i in range(1, count + 1) for key in 'xy'
+        ]
+    return [value - origin for value in values]
 
 
 def _read_coordinate(element: Element, key: str) -> float:
@@ -261,16 +238,15 @@ def _read_coordinate(element: Element, key: str) -> float:
     return value
 
 
-def _count_lost_flags(element: Element, reading: Reading, source: str) -> None:
-    difficult = (element.findtext('difficult') or '0').strip()
-    if difficult not in ('0', ''):
-        reading.lose(
-            'objects marked difficult become crowds, which are neither trained nor counted '
-            'as errors', source)
+def _count_dropped_flags(element: Element, context: ReadContext, location: str) -> None:
+    if _is_difficult(element):
+        context.count_dropped(
+            'objects marked difficult become crowds, which are neither trained on nor counted as '
+            'errors', location)
     for flag in FLAGS:
-        found = element.find(flag)
-        if found is not None and (len(found) or (found.text or '').strip() not in NOTHING):
-            reading.lose(f'what `{flag}` says of objects is lost', source)
+        child = element.find(flag)
+        if child is not None and (len(child) or (child.text or '').strip() not in UNSET_FLAGS):
+            context.count_dropped(f'{flag} of objects is dropped', location)
     for polygon in element.findall('polygon'):
         if len(polygon) < 6 and len(polygon.findall('pt')) < 3:
-            reading.lose(TOO_FEW_POINTS, source)
+            context.count_dropped(TOO_FEW_POINTS, location)

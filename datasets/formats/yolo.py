@@ -1,4 +1,4 @@
-"""YOLO's text files: a line an object, of a box or of a polygon, in parts of the image's size."""
+"""YOLO text files: one box or polygon per line, in fractions of the image size."""
 from __future__ import annotations
 
 import itertools
@@ -13,28 +13,28 @@ from colonnade.common.errors import UserError
 from colonnade.runtime.images import SUFFIXES
 
 from ..data_index import AnnotatedImage, DataIndex, Instance, index_images
-from .instance_records import (ALL, SPLITS, TEST_LEFT, Reading, any_case, are_finite, box_around,
-                               files_below, read_text, split_folders, unreported)
-from .yolo_yaml import (NAMES_FILES, is_yolo_yaml, read_class_names, read_image_list, read_yaml,
-                        yaml_files_in)
+from .data_format import (ALL, SPLITS, TEST_LEFT, ReadContext, are_finite, compute_box, find_files,
+                          find_split_folders, match_suffix, read_text)
+from .yolo_yaml import (NAMES_FILES, find_yaml_files, is_yolo_yaml, read_class_names,
+                        read_image_list, read_yaml)
 
-VISIBILITIES = {'0', '1', '2'}  # of a keypoint: not labelled, hidden, seen
-TOLERANCE = 0.01  # of the image's size, by which rounded coordinates may leave it
+VISIBILITIES = {'0', '1', '2'}  # keypoint not labeled, hidden, visible
+TOLERANCE = 0.01  # fraction of the image by which rounded coordinates may exceed it
 NOT_LABELS = (*NAMES_FILES, *(f'{name}.txt' for names in SPLITS.values() for name in names))
 
 
 @dataclass
-class Lines:
-    """The lines of all files of labels.
+class LineStatistics:
+    """Statistics of the lines of all label files.
 
     Attributes:
-        widths: How many lines have how many columns.
-        num_poses: How many lines have a box and x, y and visibility (0, 1 or 2) of points.
-        faults: File, text and number of the lines that are wrong.
+        widths: Number of columns -> number of lines.
+        num_poses: Number of lines that look like a box and keypoints (x, y, visibility).
+        errors: File, message and line number of malformed lines.
     """
     widths: Counter[int] = field(default_factory=Counter)
     num_poses: int = 0
-    faults: list[tuple[Path, str, int]] = field(default_factory=list)
+    errors: list[tuple[Path, str, int]] = field(default_factory=list)
 
     def add(self, words: list[str]) -> None:
         """Count a line."""
@@ -42,24 +42,25 @@ class Lines:
         self.num_poses += len(words) >= 8 and len(words) % 3 == 2 and VISIBILITIES.issuperset(
             re.sub(r'\.0*$', '', flag) for flag in words[7::3])
 
+    @property
     def are_poses(self) -> bool:
-        """Return True if all lines are of poses with as many keypoints."""
+        """Whether all lines are poses with the same number of keypoints."""
         return len(self.widths) == 1 and self.num_poses == self.widths.total()
 
 
 def is_yolo(path: Path) -> bool:
-    """Whether there is a data.yaml, or images, with text files of labels beside or in labels/."""
+    """Return True for a data.yaml, or images with label files next to them or in labels/."""
     if path.is_file():
         return is_yolo_yaml(path)
-    if yaml_files_in(path):
+    if find_yaml_files(path):
         return True
     files: Iterator[Path] = (
         file for below in ('', '*/', 'labels/**/', '*/labels/**/')
-        for file in path.glob(below + any_case('.txt')))
+        for file in path.glob(below + match_suffix('.txt')))
     if 'images' in path.absolute().parts:
-        files = itertools.chain(files, map(label_file, files_below(path, SUFFIXES)))
+        files = itertools.chain(files, map(find_label_file, find_files(path, SUFFIXES)))
     return any(_has_labels(file) for file in files if file.name.lower() not in NOT_LABELS) \
-        and bool(files_below(path, SUFFIXES))
+        and bool(find_files(path, SUFFIXES))
 
 
 def _has_labels(file: Path) -> bool:
@@ -70,202 +71,175 @@ def _has_labels(file: Path) -> bool:
         return False
 
 
-def read_yolo(path: Path, reading: Reading) -> dict[str, DataIndex]:
-    """The parts of a data set in YOLO's form.
+def read_yolo(path: Path, context: ReadContext) -> dict[str, DataIndex]:
+    """Return the splits of a dataset in YOLO format.
 
     Raises:
-        ValueError: If there is more than one YAML file.
+        ValueError: If there are several YAML files.
     """
-    yaml_files = [path] if path.is_file() else yaml_files_in(path)
+    yaml_files = [path] if path.is_file() else find_yaml_files(path)
     if len(yaml_files) > 1:
-        raise UserError(f'{" and ".join(map(str, yaml_files))} may be meant: name one of them')
+        raise UserError(f'{path} has several YAML files: pass one of '
+                        f'{", ".join(map(str, yaml_files))}')
     if yaml_files:
-        names, images = read_yaml(yaml_files[0], reading)
+        names, images = read_yaml(yaml_files[0], context)
     else:
-        names, images = read_class_names(path, reading), images_without_yaml(path, reading)
-    if not names:  # which is reported; labels cannot be judged without
+        names, images = read_class_names(path, context), _find_images_by_split(path, context)
+    if not names:  # already reported; labels cannot be checked without names
         return {}
-    parts, lines = {}, Lines()
+    splits, lines = {}, LineStatistics()
     for split, files in images.items():
         if split == 'test':
-            reading.lose(TEST_LEFT, count=len(files))
-            continue
-        found = read_images(files, names, lines, reading)
-        if found:
-            parts[split] = index_images(found, names)
-    if lines.are_poses():
-        _refuse_poses(path, lines, reading)
+            context.count_dropped(TEST_LEFT, count=len(files))
+        elif found := _read_images(files, names, lines, context):
+            splits[split] = index_images(found, names)
+    if lines.are_poses:
+        (columns, count), = lines.widths.items()
+        context.add_error(
+            path, f'all {count} label lines have {columns} columns, like a class, a box and '
+            f'{(columns - 5) // 3} keypoints: Colonnade does not support keypoints')
         return {}
-    for file, text, number in lines.faults:
-        reading.reject(file, text, number)
-    _remark_on_shapes(parts, lines, reading)
-    return parts
+    for file, text, number in lines.errors:
+        context.reject(file, text, number)
+    _warn_of_equal_polygons(splits, lines, context)
+    return splits
 
 
-def images_without_yaml(path: Path, reading: Reading) -> dict[str, list[Path]]:
-    """Images by part, as folders or lists are usually named: images/train, or train/images, or one.
-
-    CVAT writes lists, ``train.txt`` and ``Validation.txt``.
-    """
+def _find_images_by_split(path: Path, context: ReadContext) -> dict[str, list[Path]]:
+    """Return images by split: from folder names, from lists as CVAT writes them, or all images."""
     root = path / 'images' if (path / 'images').is_dir() else path
-    folders = split_folders(path / 'images') or split_folders(path)
+    folders = find_split_folders(path / 'images') or find_split_folders(path)
     if 'train' in folders:
-        found = {split: files_below(folder, SUFFIXES, reading) for split, folder in folders.items()}
-    elif lists := _lists_in(path):
-        found = {
+        images = {split: find_files(folder, SUFFIXES, context) for split, folder in folders.items()}
+    else:
+        text_files = {file.name.lower(): file for file in sorted(path.glob(match_suffix('.txt')))}
+        lists = {
+            split: text_files[f'{name}.txt']
+            for split, names in SPLITS.items()
+            for name in names if f'{name}.txt' in text_files
+        }
+        if 'train' not in lists or _has_labels(lists['train']):
+            return {ALL: find_files(root, SUFFIXES, context)}
+        images = {
             split: read_image_list(file, path,
-                                   unreported(reading) if split == 'test' else reading)
+                                   context.ignore_errors() if split == 'test' else context)
             for split, file in lists.items()
         }
-    else:
-        return {ALL: files_below(root, SUFFIXES, reading)}
-    used = {image for images in found.values() for image in images}
-    for image in files_below(root, SUFFIXES):
+    used = {image for found in images.values() for image in found}
+    for image in find_files(root, SUFFIXES):
         if image not in used:
-            reading.lose('images of no part are not used', reading.source(image))
-    return found
+            context.count_dropped('images of no split are not used', context.locate(image))
+    return images
 
 
-def _lists_in(path: Path) -> dict[str, Path]:
-    """Text files that list the images of parts, if one is of training."""
-    files = {file.name.lower(): file for file in sorted(path.glob(any_case('.txt')))}
-    found = {
-        split: files[f'{name}.txt']
-        for split, names in SPLITS.items()
-        for name in names if f'{name}.txt' in files
-    }
-    return found if 'train' in found and not _has_labels(found['train']) else {}
-
-
-def label_file(image: Path) -> Path:
-    """Its labels: below labels/ where the image is below images/, or beside it."""
-    file = _label_file(image)
+def find_label_file(image: Path) -> Path:
+    """Return the label file of an image: below labels/ instead of images/, or next to it."""
+    file = image.with_suffix('.txt')
+    parts = list(image.absolute().parts)
+    if 'images' in parts[:-1]:
+        parts[len(parts) - 2 - parts[-2::-1].index('images')] = 'labels'
+        in_labels = Path(*parts).with_suffix('.txt')
+        if in_labels.is_file() or not file.is_file():
+            file = in_labels
     upper = file.with_suffix('.TXT')
     return upper if upper.is_file() and not file.is_file() else file
 
 
-def _label_file(image: Path) -> Path:
-    parts = list(image.absolute().parts)
-    if 'images' in parts[:-1]:
-        last = len(parts) - 2 - parts[-2::-1].index('images')
-        parts[last] = 'labels'
-        found = Path(*parts).with_suffix('.txt')
-        if found.is_file() or not image.with_suffix('.txt').is_file():
-            return found
-    return image.with_suffix('.txt')
-
-
-def read_images(files: list[Path], names: list[str], lines: Lines,
-                reading: Reading) -> list[AnnotatedImage]:
-    """All images of a part with the objects that their files of labels have.
-
-    Args:
-        files: The images.
-        names: Of the classes.
-        lines: Counts lines, and takes those that are wrong.
-        reading: Takes what is wrong.
-    """
-    labels = {image: label_file(image) for image in files}
+def _read_images(files: list[Path], names: list[str], lines: LineStatistics,
+                 context: ReadContext) -> list[AnnotatedImage]:
+    """Return the images of a split with the objects in their label files."""
+    labels = {image: find_label_file(image) for image in files}
     for file, count in Counter(labels.values()).items():
         if count > 1:
             shared = [image.name for image in files if labels[image] == file]
-            reading.fault(file, f'it would be the labels of {" and ".join(shared)}: rename one')
+            context.add_error(file, f'matches several images, {" and ".join(shared)}: rename one')
     for folder in {file.parent for file in labels.values()}:
-        for file in set(folder.glob(any_case('.txt'))) - set(labels.values()):
+        for file in set(folder.glob(match_suffix('.txt'))) - set(labels.values()):
             if file.name.lower() not in NOT_LABELS and _has_labels(file):
-                reading.lose('files of labels without an image are not used', reading.source(file))
-    reading.labels.update(labels.values())
-    found = []
+                context.count_dropped('label files without an image are not used',
+                                      context.locate(file))
+    context.labels.update(labels.values())
+    images = []
     for image, file in labels.items():
-        if size := reading.size_of(image):
-            instances = _read_labels(file, names, size, lines, reading)
+        if size := context.read_size(image):
+            instances = _read_labels(file, names, size, lines, context)
             if instances is not None:
-                found.append(AnnotatedImage(image, size, reading.source(file), instances))
-    return found
+                images.append(AnnotatedImage(image, size, context.locate(file), instances))
+    return images
 
 
-def _read_labels(file: Path, names: list[str], size: tuple[int, int], lines: Lines,
-                 reading: Reading) -> list[Instance] | None:
-    """Return the objects of an image; None if one of them is wrong."""
+def _read_labels(file: Path, names: list[str], size: tuple[int, int], lines: LineStatistics,
+                 context: ReadContext) -> list[Instance] | None:
+    """Return the objects of an image, or None if one of them is malformed."""
     try:
         texts = read_text(file).splitlines()
     except FileNotFoundError:
-        reading.lose('images without a file of labels are taken for images without objects',
-                     reading.source(file))
+        context.count_dropped('images without a label file count as images without objects',
+                              context.locate(file))
         return []
     except (OSError, ValueError) as error:
-        reading.reject(file, f'cannot be read: {error}')
+        context.reject(file, f'cannot be read: {error}')
         return None
-    found, seen, num_faults = [], set(), len(lines.faults)
+    instances, known, num_errors = [], set(), len(lines.errors)
     for number, line in enumerate(texts, 1):
         if not line.strip():
             continue
-        if line in seen:
-            reading.lose('lines that repeat another of their file are left out',
-                         reading.source(file, number))
+        if line in known:
+            context.count_dropped('duplicate lines of a label file are omitted',
+                                  context.locate(file, number))
             continue
-        seen.add(line)
+        known.add(line)
         lines.add(line.split())
         try:
-            label, numbers = parse_line(line, names, reading)
+            label, numbers = _parse_line(line, names, context)
         except ValueError as error:
-            lines.faults.append((file, str(error), number))
+            lines.errors.append((file, str(error), number))
+            continue
+        name, location, polygons = names[label], context.locate(file, number), []
+        if len(numbers) == 4:
+            x, y, w, h = numbers
+            box = ((x - w / 2) * size[0], (y - h / 2) * size[1], (x + w / 2) * size[0],
+                   (y + h / 2) * size[1])
         else:
-            found.append(_make_instance(names[label], numbers, size, reading.source(file, number)))
-    return found if len(lines.faults) == num_faults else None
+            polygons = [[value * size[index % 2] for index, value in enumerate(numbers)]]
+            box = compute_box(polygons)
+        instances.append(Instance(name, box, polygons, location))
+    return instances if len(lines.errors) == num_errors else None
 
 
-def parse_line(line: str, names: list[str], reading: Reading) -> tuple[int, list[float]]:
-    """The class of a line, and the numbers of its box or polygon.
-
-    Raises:
-        ValueError: If it is no such line.
-    """
+def _parse_line(line: str, names: list[str], context: ReadContext) -> tuple[int, list[float]]:
+    """Return the class of a line, and the coordinates of its box or polygon."""
     try:
         label, *numbers = map(float, line.split())
     except ValueError:
         raise UserError(f'must be a class and numbers, got {line.strip()[:60]!r}') from None
     if len(numbers) < 4:
-        raise UserError('must be `class x y width height` or `class x y x y x y ...`, got '
+        raise UserError('must be "class x y width height" or "class x y x y x y ...", got '
                         f'{len(numbers) + 1} columns')
     if len(numbers) % 2:
-        reading.lose('numbers behind a box or polygon are taken for confidences and left out')
+        context.count_dropped('numbers after a box or polygon are assumed to be confidences, and '
+                              'omitted')
         numbers.pop()
     if not label.is_integer() or not 0 <= label < len(names):
-        raise UserError(f'class {label:g} has no name: there are {len(names)}, from 0 on')
-    if not all(-TOLERANCE <= value <= 1 + TOLERANCE for value in numbers):
-        raise UserError('coordinates must be parts of the image, 0 to 1, got '
-                        f'{next(v for v in numbers if not -TOLERANCE <= v <= 1 + TOLERANCE):g}')
+        raise UserError(f'class must be 0 to {len(names) - 1}, got {label:g}')
+    outside = [value for value in numbers if not -TOLERANCE <= value <= 1 + TOLERANCE]
+    if outside:
+        raise UserError(f'coordinates must be fractions of the image, 0 to 1, got {outside[0]:g}')
     return int(label), numbers
 
 
-def _make_instance(name: str, numbers: list[float], size: tuple[int, int], source: str) -> Instance:
-    width, height = size
-    if len(numbers) == 4:
-        x, y, w, h = numbers
-        box = ((x - w / 2) * width, (y - h / 2) * height, (x + w / 2) * width, (y + h / 2) * height)
-        return Instance(name, box, [], source)
-    polygon = [value * size[place % 2] for place, value in enumerate(numbers)]
-    return Instance(name, box_around([polygon]), [polygon], source)
-
-
-def _refuse_poses(path: Path, lines: Lines, reading: Reading) -> None:
-    """Report lines of a class, a box and x, y and visibility of points."""
-    (columns, count), = lines.widths.items()
-    reading.fault(
-        path, f'all {count} lines of labels have {columns} columns, as a class, a box and '
-        f'{(columns - 5) // 3} keypoints have: Colonnade has no configs for keypoints')
-
-
-def _remark_on_shapes(parts: dict[str, DataIndex], lines: Lines, reading: Reading) -> None:
-    """Say that polygons may be oriented boxes or keypoints if all have as many points."""
-    masks: list[Any] = [a.get('segmentation') for i in parts.values() for a in i.objects]
+def _warn_of_equal_polygons(splits: dict[str, DataIndex], lines: LineStatistics,
+                            context: ReadContext) -> None:
+    """Warn that polygons can be oriented boxes or keypoints if all have the same length."""
+    masks: list[Any] = [
+        row.get('segmentation') for index in splits.values() for row in index.objects
+    ]
     if not masks or not all(masks) or len(lines.widths) > 1:
         return
     number = len(masks[0][0]) // 2
-    what = 'oriented boxes' if number == 4 else 'boxes with keypoints'
+    meaning = 'oriented boxes' if number == 4 else 'boxes with keypoints'
     if number == 4 or number > 4 and len(masks) > 1:
-        reading.lose(
-            f'objects, all that there are, have {number} points: if these are {what}, they train '
+        context.count_dropped(
+            f'all polygons have {number} points: even if they are {meaning}, training uses them '
             'as polygons',
             count=len(masks))

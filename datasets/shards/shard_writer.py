@@ -1,4 +1,4 @@
-"""Files into shards in the layout of WebDataset, and a check of what was written."""
+"""Writer of shards in WebDataset format."""
 from __future__ import annotations
 
 import json
@@ -14,106 +14,96 @@ import numpy as np
 
 from colonnade.common.atomic_files import write_json
 from colonnade.common.errors import FileError
-from colonnade.common.hashing import sha256_of
+from colonnade.common.hashing import compute_sha256
 from colonnade.common.storage.shard_index import (CHECKSUM, FORMAT, LENGTH, MANIFEST, OFFSET, PATHS,
                                                   PLACES, SHARD)
-
-BLOCK = tarfile.BLOCKSIZE
 
 
 @dataclass
 class ShardWriter:
-    """Writes samples into the shards of one part of a data set, and notes where their files lie.
+    """Writer of samples to shards that records the locations of their files.
 
     Args:
-        folder: To write to.
-        most: Bytes after which a shard is full.
+        folder: Folder to write to.
+        max_bytes: Size after which a new shard starts.
     """
     folder: Path
-    most: int
+    max_bytes: int
     shards: list[str] = field(default_factory=list)
-    places: dict[str, tuple[int, int, int, int]] = field(default_factory=dict)
+    locations: dict[str, tuple[int, int, int, int]] = field(default_factory=dict)
     keys: set[str] = field(default_factory=set)
     tar: tarfile.TarFile | None = None
-    samples: int = 0
+    num_samples: int = 0
 
-    def start(self, part: str) -> None:
-        """Begin the shards of a part, such as ``train``."""
+    def start(self, split: str) -> None:
+        """Start the shards of a split."""
         self.close()
-        self.part, self.number, self.keys = part, 0, set()
+        self.split, self.index, self.keys = split, 0, set()
 
-    def add(self, key: str, files: Mapping[str, tuple[str, bytes]], about: Any) -> None:
-        """Write a sample: files of one name that differ in their suffixes.
+    def add(self, key: str, files: Mapping[str, tuple[str, bytes]], metadata: Any) -> None:
+        """Write a sample.
 
         Args:
-            key: The sample's name, made unique and free of dots, which WebDataset takes for the
-                start of a suffix.
-            files: Suffix to path of a file in the data set and its content.
-            about: What is known of the sample, for ``KEY.json``.
+            key: Name of the sample. Dots, at which WebDataset starts a suffix, are replaced, and
+                duplicates numbered.
+            files: Suffix -> path in the dataset, and content.
+            metadata: Content of ``KEY.json``.
         """
-        if self.tar is None or self.tar.offset >= self.most:
-            self._next_shard()
-        key = self._own_key(key)
-        for suffix, (path, content) in files.items():
-            self.places[path] = (len(self.shards) - 1, self._append(f'{key}.{suffix}', content),
-                                 len(content), zlib.crc32(content))  # yapf: disable
-        self._append(f'{key}.json', json.dumps(about, allow_nan=False).encode())
-        self.samples += 1
-
-    def _own_key(self, key: str) -> str:
-        plain = unique = key.replace('.', '_')
+        if self.tar is None or self.tar.offset >= self.max_bytes:
+            self.close()
+            self.shards.append(f'{self.split}-{self.index:06}.tar')
+            self.index += 1
+            self.tar = tarfile.open(self.folder / self.shards[-1], 'x', format=tarfile.PAX_FORMAT)
+        base = key = key.replace('.', '_')
         number = 1
-        while unique in self.keys:
+        while key in self.keys:
             number += 1
-            unique = f'{plain}_{number}'
-        self.keys.add(unique)
-        return unique
+            key = f'{base}_{number}'
+        self.keys.add(key)
+        for suffix, (path, content) in files.items():
+            offset = self._append(self.tar, f'{key}.{suffix}', content)
+            self.locations[path] = (len(self.shards) - 1, offset, len(content), zlib.crc32(content))
+        self._append(self.tar, f'{key}.json', json.dumps(metadata, allow_nan=False).encode())
+        self.num_samples += 1
 
-    def _append(self, name: str, content: bytes) -> int:
-        """Add a file to the open shard; returns the offset of its content."""
-        assert self.tar is not None
+    def _append(self, tar: tarfile.TarFile, name: str, content: bytes) -> int:
+        """Add a file to a shard, and return the offset of its content."""
         header = tarfile.TarInfo(name)
         header.size = len(content)
-        self.tar.addfile(header, BytesIO(content))
-        return self.tar.offset - -(-len(content) // BLOCK) * BLOCK
-
-    def _next_shard(self) -> None:
-        self.close()
-        self.shards.append(f'{self.part}-{self.number:06}.tar')
-        self.number += 1
-        self.tar = tarfile.open(self.folder / self.shards[-1], 'x', format=tarfile.PAX_FORMAT)
+        tar.addfile(header, BytesIO(content))
+        return tar.offset - -(-len(content) // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
 
     def close(self) -> None:
-        """End the open shard."""
+        """Close the current shard."""
         if self.tar is not None:
             self.tar.close()
         self.tar = None
 
     def finish(self, copied: Mapping[str, str]) -> dict[str, Any]:
-        """Write the index and the manifest of all that was added, and read it again.
+        """Write the index and the manifest, after reading all files again.
 
         Args:
-            copied: SHA-256 of the files beside the shards.
+            copied: Relative path -> SHA-256 of the files next to the shards.
 
         Returns:
             The manifest.
 
         Raises:
-            OSError: If what was written is not what was read, or cannot be written.
+            OSError: If a file cannot be written, or has other content than was written.
         """
         self.close()
-        names = sorted(path.encode() for path in self.places)
-        rows = [self.places[name.decode()] for name in names]
-        places = np.array(rows, np.int64).reshape(-1, CHECKSUM + 1)
+        names = sorted(path.encode() for path in self.locations)
+        rows = [self.locations[name.decode()] for name in names]
+        locations = np.array(rows, np.int64).reshape(-1, CHECKSUM + 1)
         np.save(self.folder / PATHS, np.array(names, dtype=np.bytes_))
-        np.save(self.folder / PLACES, places)
-        shards = [self._described(number, names, places) for number in range(len(self.shards))]
-        index = {name: sha256_of(self.folder / name) for name in (PATHS, PLACES)}
+        np.save(self.folder / PLACES, locations)
+        shards = [self._describe_shard(i, names, locations) for i in range(len(self.shards))]
+        index = {name: compute_sha256(self.folder / name) for name in (PATHS, PLACES)}
         manifest = dict(
             format=FORMAT,
-            samples=self.samples,
+            samples=self.num_samples,
             files=len(names),
-            bytes=int(places[:, LENGTH].sum()),
+            bytes=int(locations[:, LENGTH].sum()),
             shards=shards,
             beside={
                 **copied,
@@ -122,20 +112,17 @@ class ShardWriter:
         write_json(self.folder / MANIFEST, manifest)
         return manifest
 
-    def _described(self, number: int, names: Sequence[bytes], places: np.ndarray) -> dict[str, Any]:
-        """Name, bytes and SHA-256 of a shard, whose files are compared with the index.
-
-        Raises:
-            OSError: If a file is not what was written.
-        """
+    def _describe_shard(self, number: int, names: Sequence[bytes],
+                        locations: np.ndarray) -> dict[str, Any]:
+        """Return name, size and SHA-256 of a shard, after comparing its files with the index."""
         path = self.folder / self.shards[number]
-        rows = np.flatnonzero(places[:, SHARD] == number)
+        rows = np.flatnonzero(locations[:, SHARD] == number)
         with open(path, 'rb') as file:
-            for row in rows[np.argsort(places[rows, OFFSET])]:
-                _, offset, length, checksum = places[row].tolist()
+            for row in rows[np.argsort(locations[rows, OFFSET])]:
+                _, offset, length, checksum = locations[row].tolist()
                 file.seek(offset)
                 if zlib.crc32(file.read(length)) != checksum:
-                    raise FileError(f'{path}: {names[row].decode()} is not what was written there: '
-                                    'is the disk damaged?')
+                    raise FileError(f'{path}: {names[row].decode()} differs from what was written: '
+                                    'check the disk for errors')
         return dict(file=path.name, files=len(rows), bytes=path.stat().st_size,
-                    sha256=sha256_of(path))  # yapf: disable
+                    sha256=compute_sha256(path))  # yapf: disable

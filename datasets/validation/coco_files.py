@@ -1,4 +1,4 @@
-"""A COCO file of one's own: what is in it, and all that is wrong with it."""
+"""Validation of COCO files."""
 from __future__ import annotations
 
 import json
@@ -10,132 +10,132 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from colonnade.common.errors import UserError
-from colonnade.common.gc_control import pause_gc
+from colonnade.datasets.gc_control import pause_gc
 from colonnade.settings.findings import Finding
 from colonnade.settings.rules import EFFECTS, Effect
 
-from ..bit_depth import Depths
-from .image_files import MOST_PIXELS, header_fault
-from .segmentations import has_other_size, is_number, is_polygon, segmentation_fault
-from .validation_report import Report, abbreviate, find_repeated, json_layout, other_format
+from ..bit_depth import ImageDepths
+from .image_files import MAX_PIXELS, check_header
+from .segmentations import find_segmentation_error, is_number, is_polygon, is_size
+from .validation_report import (Report, abbreviate, describe_json, describe_other_format,
+                                find_repeated)
 
-CONVERTED_FROM = 'converted_from'  # key of entries that a conversion made: file and place
-LARGEST_ID = 2**53  # beyond, programs that read numbers as floats confuse ids
-
-#: what training does with an entry of which a key is missing or its value is wrong
-EffectOf = Callable[[dict, str], Effect]
+CONVERTED_FROM = 'converted_from'  # key of converted entries: file and location
+MAX_ID = 2**53  # programs that parse numbers as floats confuse larger IDs
+Entry = dict[str, Any]
+#: effect on training of an entry in which a key is missing or has a wrong value
+EffectOf = Callable[[Entry, str], Effect]
+#: checks images, and yields the entries that have a problem
+ImageCheck = Callable[[list[Entry]], Iterable[tuple[Entry, Finding]]]
 
 
 class Field(NamedTuple):
-    """What a value must be, and how that is called."""
+    """Requirement of a value, and its description for messages."""
     holds: Callable[[Any], bool]
-    wanted: str
+    expected: str
 
 
-WHOLE = Field(lambda value: type(value) is int and abs(value) <= LARGEST_ID, 'a whole number')
-SIDE = Field(lambda value: type(value) is int and 0 < value <= MOST_PIXELS,
-             'a whole number of pixels')
-TEXT = Field(lambda value: isinstance(value, str) and bool(value), 'text')
+INTEGER = Field(lambda value: type(value) is int and abs(value) <= MAX_ID, 'an integer')
+SIDE = Field(lambda value: type(value) is int and 0 < value <= MAX_PIXELS,
+             'an integer number of pixels')
+TEXT = Field(lambda value: isinstance(value, str) and bool(value), 'a string')
 NUMBER = Field(is_number, 'a number of pixels')
 FLAG = Field(lambda value: type(value) in (int, bool) and value in (0, 1), '0 or 1')
 BOX = Field(
     lambda value: isinstance(value, list) and len(value) == 4 and all(map(is_number, value)),
     '[left, top, width, height]')
 FIELDS = dict(
-    images=dict(id=WHOLE, file_name=TEXT, width=SIDE, height=SIDE),
-    categories=dict(id=WHOLE, name=TEXT),
+    images=dict(id=INTEGER, file_name=TEXT, width=SIDE, height=SIDE),
+    categories=dict(id=INTEGER, name=TEXT),
     annotations=dict(
-        id=WHOLE, image_id=WHOLE, category_id=WHOLE, bbox=BOX, area=NUMBER, iscrowd=FLAG))
+        id=INTEGER, image_id=INTEGER, category_id=INTEGER, bbox=BOX, area=NUMBER, iscrowd=FLAG))
 SINGULAR = dict(images='image', categories='category', annotations='annotation')
 
 
 @dataclass
 class Instances:
-    """What one COCO file says."""
-    classes: dict[str, int]  # name -> number of annotations that train, in the file's order
-    images: dict[int, dict]  # id -> entry
-    annotated: dict[int, set[str]]  # id of an image -> classes of its annotations, trained or not
+    """Content of a COCO file."""
+    classes: dict[str, int]  # name -> number of annotations to train on, in the file's order
+    images: dict[int, Entry]  # ID -> entry
+    annotated: dict[int, set[str]]  # image ID -> classes of its annotations, trained or not
 
-    def restricted(self, classes: Collection[str]) -> Instances:
-        """The same with some of its classes alone."""
-        kept = {name: count for name, count in self.classes.items() if name in classes}
-        annotated = {image: names & kept.keys() for image, names in self.annotated.items()}
-        return Instances(kept, self.images, {i: names for i, names in annotated.items() if names})
+    def select_classes(self, classes: Collection[str]) -> Instances:
+        """Return the content with some of its classes only."""
+        selected = {name: count for name, count in self.classes.items() if name in classes}
+        annotated = {image: names & selected.keys() for image, names in self.annotated.items()}
+        return Instances(selected, self.images, {
+            image: names
+            for image, names in annotated.items() if names
+        })
 
 
 def load_coco(ann_file: Path,
               report: Report,
               *,
-              annotated: bool = True,
-              takes_bom: bool = False) -> dict[str, list] | None:
-    """The lists of a COCO file, whatever they hold; None if it is no such file.
+              needs_annotations: bool = True,
+              accepts_bom: bool = False) -> dict[str, list] | None:
+    """Return the lists of a COCO file with any content, or None if it is not one.
 
     Args:
-        ann_file: The file.
-        report: Takes what is wrong.
-        annotated: Whether it must have annotations, which those of test images need not.
-        takes_bom: Whether a byte order mark is passed over, of a file that is to be written again.
+        ann_file: Path of the file.
+        report: Collects errors.
+        needs_annotations: Whether annotations are required, as for all but test images.
+        accepts_bom: Whether to skip a byte order mark, because the file will be rewritten.
     """
 
-    def fault(text: str) -> None:
+    def add_error(text: str) -> None:
         report.add(Finding('unreadable-annotations', text, (str(ann_file), )))
 
-    if what := other_format(ann_file):
-        fault(f"{ann_file} is {what}. --coco takes COCO's JSON, a file for training and one for "
-              'validation. --data takes other forms')
+    if description := describe_other_format(ann_file):
+        add_error(f'{ann_file} is {description}. --coco takes a COCO file each for training and '
+                  'validation; pass other formats with --data')
         return None
     try:
-        content = load_json(ann_file, takes_bom=takes_bom)
+        content = load_json(ann_file, accepts_bom=accepts_bom)
     except (OSError, ValueError, RecursionError) as error:
-        fault(f'{ann_file} cannot be read: {error}')
+        add_error(f'{ann_file} cannot be read: {error}')
         return None
-    if isinstance(content, dict) and not annotated:
+    if isinstance(content, dict) and not needs_annotations:
         content.setdefault('annotations', [])
     if not isinstance(content, dict) or not content.keys() >= FIELDS.keys():
-        fault(f"{ann_file} is not in COCO's form: it needs {', '.join(FIELDS)}, it is "
-              f'{json_layout(content)}')
+        add_error(f'{ann_file} is not in COCO format: expected {", ".join(FIELDS)}, got '
+                  f'{describe_json(content)}')
         return None
     wrong = [key for key in FIELDS if not isinstance(content[key], list)]
     for key in wrong:
-        fault(f'{ann_file}: {key} must be a list, got {abbreviate(content[key])}')
-    if wrong:
-        return None
-    return {key: content[key] for key in FIELDS}
+        add_error(f'{ann_file}: {key} must be a list, got {abbreviate(content[key])}')
+    return None if wrong else {key: content[key] for key in FIELDS}
 
 
-def load_json(path: Path, *, takes_bom: bool = False) -> Any:
-    """What JSON in UTF-8 holds.
-
-    Args:
-        path: The file.
-        takes_bom: See :func:`load_coco`.
+def load_json(path: Path, *, accepts_bom: bool = False) -> Any:
+    """Return the content of a UTF-8 JSON file.
 
     Raises:
         OSError: If it cannot be read.
-        RecursionError: If it is nested too deep.
-        ValueError: If it is none.
+        RecursionError: If it is nested too deeply.
+        ValueError: If it is not JSON, or starts with a byte order mark that is not accepted.
     """
-    text = path.read_text(encoding='utf-8-sig' if takes_bom else 'utf-8')
+    text = path.read_text(encoding='utf-8-sig' if accepts_bom else 'utf-8')
     if text.startswith('\ufeff'):
-        raise UserError('it starts with a byte order mark, at which pycocotools stops')
+        raise UserError('it starts with a byte order mark, which pycocotools cannot read')
     with pause_gc():
         return json.loads(text)
 
 
 @dataclass(frozen=True)
 class Usage:
-    """What a file in COCO's form is used for.
+    """Use of a COCO file.
 
     Attributes:
         masks: Whether segmentations are used.
-        polygons_alone: Whether an RLE is left out of training.
-        evaluated: Whether it is the file to evaluate with.
-        needs_iscrowd: Whether that evaluation stops at annotations without ``iscrowd``.
-        classes: Names of the categories that are used; None for all.
-        scores_masks: Whether an evaluation with it also compares masks.
+        polygons_only: Whether training omits annotations with an RLE.
+        evaluated: Whether it is used for evaluation.
+        needs_iscrowd: Whether that evaluation fails without ``iscrowd``.
+        classes: Names of the used categories; None for all.
+        scores_masks: Whether that evaluation compares masks.
     """
     masks: bool = True
-    polygons_alone: bool = False
+    polygons_only: bool = False
     evaluated: bool = False
     needs_iscrowd: bool = False
     classes: tuple[str, ...] | None = None
@@ -143,31 +143,27 @@ class Usage:
 
     @property
     def scores_polygons(self) -> bool:
-        """Whether pycocotools compares with its masks."""
+        """Whether pycocotools evaluates with its masks."""
         return self.evaluated and self.scores_masks
 
-    def uses(self, name: Any) -> bool:
-        """Whether a category is used."""
+    def has_class(self, name: Any) -> bool:
+        """Return True if a category is used."""
         return not self.classes or name in self.classes
 
 
-#: looks at the images of a file: each entry that has a fault, and what is wrong
-Look = Callable[[list[dict[str, Any]]], Iterable[tuple[dict[str, Any], Finding]]]
+def make_header_check(folder: Path, depths: ImageDepths | None = None) -> ImageCheck:
+    """Return a check of the headers of images in a folder."""
 
-
-def check_headers(folder: Path, depths: Depths | None = None) -> Look:
-    """Look at the headers of all images in a folder, see :func:`~.image_files.image_size`."""
-
-    def look(entries: list[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], Finding]]:
+    def check(entries: list[Entry]) -> Iterator[tuple[Entry, Finding]]:
         for entry in entries:
-            if found := header_fault(folder / entry['file_name'], get_size(entry), depths):
-                yield entry, found
+            if finding := check_header(folder / entry['file_name'], get_size(entry), depths):
+                yield entry, finding
 
-    return look
+    return check
 
 
-def get_size(image: dict[str, Any]) -> tuple[int, int]:
-    """Width and height that a file says of an image."""
+def get_size(image: Entry) -> tuple[int, int]:
+    """Return the width and height of an image's entry."""
     return image['width'], image['height']
 
 
@@ -175,250 +171,237 @@ def check_instances(ann_file: Path,
                     content: dict[str, list],
                     report: Report,
                     *,
-                    look: Look | None = None,
+                    check_images: ImageCheck | None = None,
                     usage: Usage | None = None) -> Instances:
-    """Look at everything in a COCO file, and at its images.
+    """Check all entries of a COCO file, and its images.
 
     Args:
-        ann_file: The file, which faults name.
-        content: What it holds, from :func:`load_coco`.
-        report: Takes what is wrong.
-        look: At images; ``None`` leaves them out.
-        usage: What the file is used for; ``None`` for training with masks.
+        ann_file: Path of the file, for messages.
+        content: Content of the file, from :func:`load_coco`.
+        report: Collects errors and warnings.
+        check_images: Check of the images; None skips them.
+        usage: Use of the file. Defaults to training with masks.
     """
     usage = usage or Usage()
-    whole: dict[str, list[dict]] = {}
+    valid: dict[str, list[Entry]] = {}
     known: dict[str, set[int]] = {}
     for kind, fields in FIELDS.items():
-        whole[kind], known[kind] = find_whole_entries(
+        valid[kind], known[kind] = find_valid_entries(
             content[kind], kind, fields, ann_file, report,
-            partial(_effect, kind=kind, known=known, usage=usage))
+            partial(_get_effect, kind=kind, known=known, usage=usage))
     for kind in FIELDS:
-        if number := len(content[kind]) - len(whole[kind]):
-            text = f'{ann_file}: {number} of {len(content[kind])} entries of {kind} were checked ' \
-                   'for their keys and values alone, some of which are missing or wrong'
+        if number := len(content[kind]) - len(valid[kind]):
+            text = f'{ann_file}: {number} of {len(content[kind])} {kind} have missing or wrong ' \
+                   'values, and were not checked further'
             report.add(Finding('skipped-check', text, (str(ann_file), )))
-    lost_ids = {kind for kind in FIELDS if not all(map(_has_id, content[kind]))}
-    for name in find_repeated(category['name'] for category in whole['categories']):
-        text = f'{ann_file}: categories: more than one is named {name!r}'
-        found = Finding('repeated-category', text, (str(ann_file), ))
-        report.add(found if usage.uses(name) else replace(found, effect='none'))
-    for name in find_repeated(image['file_name'] for image in whole['images']):
-        text = f'{ann_file}: images: {name} stands there more than once'
-        report.add(Finding('repeated-file', text, (name, )))
-    for entry, found in look(whole['images']) if look else ():
-        report.add(_placed(found, ann_file, 'images', entry, entry['file_name']))
+    kinds_without_ids = {kind for kind in FIELDS if not all(map(_has_id, content[kind]))}
+    for name in find_repeated(category['name'] for category in valid['categories']):
+        text = f'{ann_file}: categories: {name!r} is duplicated'
+        finding = Finding('repeated-category', text, (str(ann_file), ))
+        report.add(finding if usage.has_class(name) else replace(finding, effect='none'))
+    for name in find_repeated(image['file_name'] for image in valid['images']):
+        report.add(Finding('repeated-file', f'{ann_file}: images: {name} is duplicated', (name, )))
+    for entry, finding in check_images(valid['images']) if check_images else ():
+        report.add(_locate_finding(finding, ann_file, 'images', entry, entry['file_name']))
 
-    images = {image['id']: image for image in whole['images']}
-    fitting = _sizes_of_masks(whole['annotations'], images, look) if usage.masks else {}
-    names = {category['id']: category['name'] for category in whole['categories']}
+    images = {image['id']: image for image in valid['images']}
+    rle_sizes = _find_rle_sizes(valid['annotations'], images, check_images) if usage.masks else {}
+    names = {category['id']: category['name'] for category in valid['categories']}
     counts = dict.fromkeys(names.values(), 0)
     annotated: dict[int, set[str]] = {}
-    for annotation in whole['annotations']:
+    for annotation in valid['annotations']:
         image = images.get(annotation['image_id'])
         name = names.get(annotation['category_id'])
-        findings = list(_annotation_faults(annotation, image, name, known, usage, fitting))
-        if lost_ids:  # of which the annotation may be: it is the entry's fault, not its own
-            findings = [fault for fault in findings if not any(
-                fault.rule == f'unknown-{SINGULAR[kind]}' for kind in lost_ids)]  # yapf: disable
+        findings = list(_find_errors(annotation, image, name, known, usage, rle_sizes))
+        if kinds_without_ids:  # the annotation may belong to an entry that was reported already
+            findings = [each for each in findings if not any(
+                each.rule == f'unknown-{SINGULAR[kind]}'
+                for kind in kinds_without_ids)]  # yapf: disable
         if not findings and image is not None and name is not None:
             annotated.setdefault(image['id'], set()).add(name)
-            findings, trains = _remarks(annotation, image, usage)
-            counts[name] += trains
+            findings, is_trained = _find_warnings(annotation, image, usage)
+            counts[name] += is_trained
         file = image['file_name'] if image else str(ann_file)
-        for found in findings:
-            report.add(_placed(found, ann_file, 'annotations', annotation, file))
+        for finding in findings:
+            report.add(_locate_finding(finding, ann_file, 'annotations', annotation, file))
     return Instances(counts, images, annotated)
 
 
-def _placed(found: Finding, ann_file: Path, kind: str, entry: dict[str, Any], file: str) -> Finding:
-    """Return what was found about an entry with its place in the file."""
-    text = f'{describe_place(ann_file, kind, entry)}: {found.message}'
-    return replace(found, message=text, places=(file, ), id=entry['id'])
+def _locate_finding(finding: Finding, ann_file: Path, kind: str, entry: Entry,
+                    file: str) -> Finding:
+    """Return a finding whose message starts with the entry, or with what it was converted from."""
+    place = entry.get(CONVERTED_FROM)
+    if not isinstance(place, str):
+        place = f'{ann_file}: {SINGULAR[kind]} {entry["id"]}'
+    return replace(finding, message=f'{place}: {finding.message}', places=(file, ), id=entry['id'])
 
 
 def _has_id(entry: Any) -> bool:
-    """Return True if other entries can name this one."""
+    """Return True if other entries can refer to this one."""
     return isinstance(entry, dict) and isinstance(entry.get('id'), (int, float, str))
 
 
-def describe_place(ann_file: Path, kind: str, entry: dict[str, Any]) -> str:
-    """Where an entry stands, or what it was converted from."""
-    source = entry.get(CONVERTED_FROM)
-    return source if isinstance(source, str) else f'{ann_file}: {SINGULAR[kind]} {entry["id"]}'
-
-
-def find_whole_entries(entries: list,
+def find_valid_entries(entries: list,
                        kind: str,
                        fields: dict[str, Field],
                        ann_file: Path,
                        report: Report,
-                       effect_of: EffectOf | None = None) -> tuple[list[dict], set[int]]:
-    """The entries whose fields are as they must be, and the ids of all."""
-    effect_of = effect_of or partial(_effect, kind=kind, known={'images': set()}, usage=Usage())
-    whole, ids = [], []
+                       get_effect: EffectOf | None = None) -> tuple[list[Entry], set[int]]:
+    """Return the entries whose fields are valid, and the IDs of all entries."""
+    get_effect = get_effect or partial(
+        _get_effect, kind=kind, known={'images': set()}, usage=Usage())
+    valid, ids = [], []
     tests = [(key, field.holds) for key, field in fields.items()]
     for index, entry in enumerate(entries):
         try:
-            is_whole = all(holds(entry[key]) for key, holds in tests)
+            is_valid = all(holds(entry[key]) for key, holds in tests)
         except (KeyError, TypeError, IndexError):
-            is_whole = False
-        if is_whole:
-            whole.append(entry)
+            is_valid = False
+        if is_valid:
+            valid.append(entry)
             ids.append(entry['id'])
         else:
-            _report_entry(entry, index, kind, fields, ann_file, report, effect_of)
+            _report_entry(entry, index, kind, fields, ann_file, report, get_effect)
             if _has_id(entry):
                 ids.append(entry['id'])
     for number in find_repeated(ids):
         rule = 'repeated-category' if kind == 'categories' else f'repeated-{SINGULAR[kind]}-id'
-        text = f'{ann_file}: {SINGULAR[kind]} {number} stands there more than once'
+        text = f'{ann_file}: {SINGULAR[kind]} {number} is duplicated'
         report.add(Finding(rule, text, (str(ann_file), ), id=number))
-    return whole, set(ids)
+    return valid, set(ids)
 
 
 def _report_entry(entry: Any, index: int, kind: str, fields: dict[str, Field], ann_file: Path,
-                  report: Report, effect_of: EffectOf) -> None:
-    """Report what an entry lacks, and what is none of the values that it must be."""
-    has_id = isinstance(entry, dict) and WHOLE.holds(entry.get('id'))
-    where = f'{SINGULAR[kind]} {entry["id"]}' if has_id else f'{kind}[{index}]'
-    about: dict[str, Any] = dict(places=(str(ann_file), ), id=entry['id'] if has_id else None)
+                  report: Report, get_effect: EffectOf) -> None:
+    has_id = isinstance(entry, dict) and INTEGER.holds(entry.get('id'))
+    place = f'{ann_file}: ' + (f'{SINGULAR[kind]} {entry["id"]}' if has_id else f'{kind}[{index}]')
+    location: dict[str, Any] = dict(places=(str(ann_file), ), id=entry['id'] if has_id else None)
     if not isinstance(entry, dict):
-        text = f'{ann_file}: {where} must have {", ".join(fields)}, got {abbreviate(entry)}'
-        report.add(Finding('incomplete-entry', text, **about))
+        text = f'{place} must have {", ".join(fields)}, got {abbreviate(entry)}'
+        report.add(Finding('incomplete-entry', text, **location))
         return
     missing = [key for key in fields if key not in entry]
     if missing:
         rule = 'no-iscrowd' if missing == ['iscrowd'] else 'incomplete-entry'
-        effect = min((effect_of(entry, key) for key in missing), key=EFFECTS.index)
-        text = f'{ann_file}: {where} has no {", ".join(missing)}'
-        report.add(Finding(rule, text, **about, effect=effect))
+        effect = min((get_effect(entry, key) for key in missing), key=EFFECTS.index)
+        text = f'{place} has no {", ".join(missing)}'
+        report.add(Finding(rule, text, **location, effect=effect))
     for key, field in fields.items():
         if key in entry and not field.holds(entry[key]):
-            text = f'{ann_file}: {where}: {key} must be {field.wanted}, got ' \
-                   f'{abbreviate(entry[key])}'
-            report.add(Finding('wrong-value', text, **about, effect=effect_of(entry, key)))
+            text = f'{place}: {key} must be {field.expected}, got {abbreviate(entry[key])}'
+            report.add(Finding('wrong-value', text, **location, effect=get_effect(entry, key)))
 
 
-def _effect(entry: dict, key: str, kind: str, known: dict[str, set[int]], usage: Usage) -> Effect:
-    """What training does with an entry that lacks a key, or whose value is not as it must be."""
+def _get_effect(entry: Entry, key: str, kind: str, known: dict[str, set[int]],
+                usage: Usage) -> Effect:
+    """Return the effect on training if a key of an entry is missing or wrong."""
     if kind == 'annotations' and key in ('bbox', 'area', 'iscrowd'):
         image = entry.get('image_id')
         if is_number(image, math.inf) and image not in known['images']:
-            return 'none'  # mmdet reads annotations by their image
-        if entry.get('ignore') and not usage.evaluated:  # which mmdet asks first
+            return 'none'  # mmdet reads annotations by image
+        if entry.get('ignore') and not usage.evaluated:  # mmdet checks this first
             return 'none'
-    if key == 'iscrowd' and key not in entry:
-        return 'loading' if usage.needs_iscrowd else 'meaning' if usage.evaluated else 'none'
     if key not in entry:
-        return 'loading'
-    if kind == 'categories' and key == 'name' and not usage.uses(entry[key]):
+        if key != 'iscrowd' or usage.needs_iscrowd:
+            return 'loading'
+        return 'meaning' if usage.evaluated else 'none'
+    value = entry[key]
+    if kind == 'categories' and key == 'name' and not usage.has_class(value):
         return 'none'
-    return _effect_of_value(key, entry[key])
-
-
-def _effect_of_value(key: str, value: Any) -> Effect:
-    """What training does with a value that is not as it must be."""
-    is_id = key.endswith('id') and (isinstance(value, str) or is_whole(value))
-    if is_id or key == 'iscrowd':
+    if key == 'iscrowd' or key.endswith('id') and (isinstance(value, str) or is_integral(value)):
         return 'meaning'
     if key in ('width', 'height') and is_number(value) and value > 0:
         return 'none'
     return 'loading'
 
 
-def is_whole(value: Any) -> bool:
-    """Whether it is a whole number, of any size and also as a float."""
+def is_integral(value: Any) -> bool:
+    """Return True if a value is an integer of any size, or a float without fraction."""
     return type(value) is int or type(value) is float and value.is_integer()
 
 
-def _sizes_of_masks(annotations: list[dict], images: dict[int, dict],
-                    look: Look | None) -> dict[int, list[int]]:
-    """Height and width by the ids of images that have the size of their RLEs, not the file's."""
-    found = {}
+def _find_rle_sizes(annotations: list[Entry], images: dict[int, Entry],
+                    check_images: ImageCheck | None) -> dict[int, list[int]]:
+    """Return image ID -> height and width, where the image matches its RLEs but not its entry."""
+    sizes = {}
     for annotation in annotations:
         image, mask = images.get(annotation['image_id']), annotation.get('segmentation')
-        if image and isinstance(mask, dict) and has_other_size(mask,
-                                                               [image['height'], image['width']]):
-            found[image['id']] = mask['size']
-    entries = [dict(images[i], height=size[0], width=size[1]) for i, size in found.items()]
-    for entry, _ in look(entries) if look and entries else ():
-        found.pop(entry['id'], None)
-    return found
+        if image and isinstance(mask, dict) and is_size(size := mask.get('size')) and \
+                size != [image['height'], image['width']]:
+            sizes[image['id']] = size
+    entries = [dict(images[key], height=size[0], width=size[1]) for key, size in sizes.items()]
+    for entry, _ in check_images(entries) if check_images and entries else ():
+        sizes.pop(entry['id'], None)
+    return sizes
 
 
-def _annotation_faults(annotation: dict, image: dict | None, name: str | None,
-                       known: dict[str, set[int]], usage: Usage,
-                       fitting: dict[int, list[int]]) -> Iterator[Finding]:
-    """What is wrong with an annotation."""
-    for kind, key, found in (('images', 'image', image), ('categories', 'category', name)):
-        if found is None and annotation[f'{key}_id'] not in known[kind]:
-            yield Finding(f'unknown-{key}', f'there is no {key} {annotation[f"{key}_id"]}')
+def _find_errors(annotation: Entry, image: Entry | None, name: str | None, known: dict[str,
+                                                                                       set[int]],
+                 usage: Usage, rle_sizes: dict[int, list[int]]) -> Iterator[Finding]:
+    for kind, key, referent in (('images', 'image', image), ('categories', 'category', name)):
+        if referent is None and annotation[f'{key}_id'] not in known[kind]:
+            yield Finding(f'unknown-{key}', f'{key} {annotation[f"{key}_id"]} does not exist')
     if annotation['id'] == 0 and usage.evaluated:
         yield Finding(
-            'id-0', 'ids must not be 0, which COCO\'s evaluation takes for "not matched": --data '
-            'renumbers them')
+            'id-0', 'annotation IDs must not be 0, which COCO evaluation takes for "not matched": '
+            'use --data, which renumbers them')
     if not usage.masks:
         return
-    used = image is not None and name is not None and usage.uses(name)
-    effect: Effect = 'sample' if used and not why_left_out(annotation, image) else 'none'
+    is_used = image is not None and name is not None and usage.has_class(name)
+    effect: Effect = 'sample' if is_used and not explain_omission(annotation, image) else 'none'
     mask = annotation.get('segmentation')
     if not mask:
-        text = 'has no segmentation (--boxes trains boxes alone)'
+        text = 'has no segmentation (pass --boxes-only to train on boxes)'
         yield Finding('no-segmentation', text, effect=effect)
-    else:
-        size = [image['height'], image['width']] if image else None
-        if fault := segmentation_fault(mask, size, usage.scores_polygons):
-            real = fitting.get(image['id']) if image else None
-            if real and isinstance(mask, dict) and not segmentation_fault(mask, real, False):
-                effect = 'meaning' if effect == 'sample' else effect
-            yield Finding('wrong-segmentation', fault, effect=effect)
+        return
+    size = [image['height'], image['width']] if image else None
+    if error := find_segmentation_error(mask, size, usage.scores_polygons):
+        rle_size = rle_sizes.get(image['id']) if image else None
+        if effect == 'sample' and rle_size and isinstance(
+                mask, dict) and not find_segmentation_error(mask, rle_size, False):
+            effect = 'meaning'
+        yield Finding('wrong-segmentation', error, effect=effect)
 
 
-def why_left_out(annotation: dict, image: dict | None) -> tuple[str, str] | None:
-    """Return the rule and reason by which mmdet leaves an annotation out, if it does."""
+def explain_omission(annotation: Entry, image: Entry | None) -> tuple[str, str] | None:
+    """Return the rule and reason by which mmdet omits an annotation, or None."""
     if annotation.get('ignore'):
-        return 'not-trained', 'it is marked to be ignored'
+        return 'not-trained', 'it is marked with ignore'
     left, top, width, height = box = annotation['bbox']
     if width < 1 or height < 1 or annotation['area'] <= 0:
         return 'empty-box', f'empty, box {box}, area {annotation["area"]}'
     if image and (min(left + width, top + height) <= 0 or left >= image['width']
                   or top >= image['height']):
-        return 'box-outside', (f'box {box} lies outside its image of {image["width"]} x '
-                               f'{image["height"]}')
+        return 'box-outside', (f'box {box} is outside of its image of {image["width"]} x '
+                               f'{image["height"]} pixels')
     return None
 
 
-def _remarks(annotation: dict, image: dict, usage: Usage) -> tuple[list[Finding], bool]:
-    """What mmdet does with a sound annotation in silence, and whether it trains with it."""
+def _find_warnings(annotation: Entry, image: Entry, usage: Usage) -> tuple[list[Finding], bool]:
+    """Return what mmdet does silently with a valid annotation, and whether it trains on it."""
     mask = annotation.get('segmentation') if usage.masks else None
-    polygons = [is_polygon(polygon) for polygon in mask] if isinstance(mask, list) else [True]
-    why = why_left_out(annotation, image)
-    if not why and not any(polygons):
-        why = 'few-points', 'no polygon of at least three points'
-    elif not why and usage.polygons_alone and isinstance(mask, dict) and \
+    are_valid = [is_polygon(polygon) for polygon in mask] if isinstance(mask, list) else [True]
+    omission = explain_omission(annotation, image)
+    if not omission and not any(are_valid):
+        omission = 'few-points', 'it has no polygon of at least three points'
+    elif not omission and usage.polygons_only and isinstance(mask, dict) and \
             not annotation['iscrowd']:
-        why = 'not-trained', 'its segmentation is an RLE, and this recipe loads polygons alone: ' \
-              'set poly2mask=True in a copy of it'
-    if why:
-        return [Finding(why[0], f'left out of training: {why[1]}')], False
-    remarks = []
-    if not all(polygons):
-        remarks.append(
-            Finding('few-points', f'{polygons.count(False)} of its polygons are left out of '
-                    'training: they do not have three points or more'))  # yapf: disable
+        omission = 'not-trained', 'its segmentation is an RLE, but this recipe loads only ' \
+            'polygons: set poly2mask=True in a copy of it'
+    if omission:
+        return [Finding(omission[0], f'not used for training: {omission[1]}')], False
+    findings = []
+    if not all(are_valid):
+        text = f'{are_valid.count(False)} of its polygons are not used for training: they have ' \
+               'fewer than three points'
+        findings.append(Finding('few-points', text))
     left, top, width, height = box = annotation['bbox']
-    beyond = max(-left, -top, left + width - image['width'], top + height - image['height'])
-    if beyond > 1:
-        text = f'box {box} reaches {beyond:.1f} pixels out of its image'
-        remarks.append(Finding('box-beyond', text))
-    if mask and isinstance(mask, list) and _is_outside(mask, image):
-        remarks.append(Finding('mask-outside', 'its polygons lie outside its image'))
-    return remarks, not annotation['iscrowd']
-
-
-def _is_outside(polygons: list[list[float]], image: dict) -> bool:
-    """Whether no polygon reaches into the image."""
-    return not any(
-        max(points[::2]) > 0 and max(points[1::2]) > 0 and min(points[::2]) < image['width']
-        and min(points[1::2]) < image['height'] for points in polygons if is_polygon(points))
+    overhang = max(-left, -top, left + width - image['width'], top + height - image['height'])
+    if overhang > 1:
+        text = f'box {box} extends {overhang:.1f} pixels beyond its image'
+        findings.append(Finding('box-beyond', text))
+    if mask and isinstance(mask, list) and not any(
+            max(points[::2]) > 0 and max(points[1::2]) > 0 and min(points[::2]) < image['width']
+            and min(points[1::2]) < image['height'] for points in mask if is_polygon(points)):
+        findings.append(Finding('mask-outside', 'its polygons are outside of its image'))
+    return findings, not annotation['iscrowd']

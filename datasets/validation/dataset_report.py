@@ -1,4 +1,4 @@
-"""What ``tools/check_dataset.py`` does, from its options to a report."""
+"""Implementation of ``colonnade check_dataset``."""
 from __future__ import annotations
 
 import os
@@ -12,30 +12,30 @@ import cv2
 from colonnade.common.atomic_files import check_writable, write_json
 from colonnade.common.errors import UserError
 from colonnade.runtime.sanitize import one_line
-from colonnade.settings.pipeline_steps import name_of
+from colonnade.settings.pipeline_steps import get_type_name
 from colonnade.settings.reading import LaunchOptions, load_config
 from colonnade.settings.rules import EFFECTS, RULES, STOPPING
 
 from ..options import CheckDataOptions
 from .conversion_sources import report_changes
-from .listed_files import Depth
+from .listed_files import CheckLevel
 from .sources import Source, check_source, find_sources
-from .validation_report import SHOWN_OF_A_KIND
+from .validation_report import NUM_SHOWN
 
 CONSEQUENCES = {
     'loading': 'training stops',
-    'sample': 'training stops at them, or skips them (--on-bad-data skip)',
-    'meaning': 'training goes on with other data than meant',
-    'none': 'training goes on',
+    'sample': 'training stops at them, or skips them (--on-bad-sample skip)',
+    'meaning': 'training continues with other data than intended',
+    'none': 'training continues',
 }
-MOST_WORKERS = 8
+MAX_WORKERS = 8
 
 
-def check_data_sets(options: CheckDataOptions) -> list[Source]:
-    """Look at every file of the data sets of a config.
+def check_datasets(options: CheckDataOptions) -> list[Source]:
+    """Check every file of the datasets of a config.
 
     Returns:
-        The data sets, each with its report.
+        The datasets, each with its report.
 
     Raises:
         OSError: If the config cannot be read, or the report cannot be written.
@@ -50,57 +50,56 @@ def check_data_sets(options: CheckDataOptions) -> list[Source]:
     sources = list(find_sources(cfg, options.split))
     if not sources:
         raise UserError(f'{options.config} reads no files in {", ".join(options.split)}')
-    workers = options.workers or min(os.cpu_count() or 1, MOST_WORKERS)
-    cv2.setLogLevel(0)  # of each damaged image
+    workers = options.workers or min(os.cpu_count() or 1, MAX_WORKERS)
+    cv2.setLogLevel(0)  # OpenCV would log each damaged image
     known: set[Path] = set()
     for source in sources:
-        depth = Depth(True, workers, True, allow_outside=options.allow_outside)
+        level = CheckLevel(True, workers, True, allow_external_files=options.allow_external_files)
         print(f'{source.name}: reading annotations and all files ...', flush=True)
-        check_source(cfg, source, depth)
+        check_source(cfg, source, level)
         report_changes(source.dataset, options.config, known, source.report)
     if options.json:
-        write_json(Path(options.json), as_json(sources))
+        write_json(Path(options.json), _to_json(sources))
     return sources
 
 
-def as_json(sources: Sequence[Source]) -> dict[str, Any]:
-    """The report as JSON: at most a thousand findings of a kind and data set, and all numbers."""
+def _to_json(sources: Sequence[Source]) -> dict[str, Any]:
     return dict(
-        stops_training=stops_training(sources),
+        stops_training=count_stopping_findings(sources),
         data_sets=[
             dict(
                 name=source.name,
-                type=name_of(source.dataset.type),
+                type=get_type_name(source.dataset.type),
                 images=source.num_images,
                 annotations=source.num_annotations,
                 **source.report.to_json()) for source in sources
         ])
 
 
-def stops_training(sources: Sequence[Source]) -> int:
-    """How many findings stop training or evaluation."""
-    return sum(source.report.number(*STOPPING) for source in sources)
+def count_stopping_findings(sources: Sequence[Source]) -> int:
+    """Return the number of findings that stop training or evaluation."""
+    return sum(source.report.count_effects(*STOPPING) for source in sources)
 
 
 def format_count(number: int, name: str) -> str:
-    """A number of things, in the singular or plural."""
+    """Return a number with a name in the singular or plural."""
     return f'{number} {name}' + 's' * (number != 1)
 
 
 def format_report(source: Source) -> Iterator[str]:
-    """What was found in a data set, for a terminal: the first of each kind, and what to do."""
+    """Yield lines with the first findings of each rule and effect, and how to fix them."""
     number = source.num_annotations
     annotations = f', {format_count(number, "annotation")}' if number else ''
     total = sum(source.report.counts.values())
     yield f'{source.name}: {format_count(source.num_images, "image")}{annotations}, ' \
           f'{format_count(total, "finding") if total else "no findings"}'
-    of_kind = defaultdict(list)
+    groups = defaultdict(list)
     for finding in source.report.findings:
-        of_kind[finding.rule, finding.effect].append(finding)
-    for key in sorted(of_kind, key=lambda key: EFFECTS.index(key[1])):
+        groups[finding.rule, finding.effect].append(finding)
+    for key in sorted(groups, key=lambda key: EFFECTS.index(key[1])):
         rule, count = RULES[key[0]], source.report.counts[key]
         yield f'  {rule.title} ({count}): {CONSEQUENCES[key[1]]}. To do: {rule.fix}'
-        for finding in of_kind[key][:SHOWN_OF_A_KIND]:
+        for finding in groups[key][:NUM_SHOWN]:
             yield f'    {one_line(finding.message)}'
-        if count > SHOWN_OF_A_KIND:
-            yield f'    and {count - SHOWN_OF_A_KIND} more of this kind'
+        if count > NUM_SHOWN:
+            yield f'    and {count - NUM_SHOWN} more of this type'

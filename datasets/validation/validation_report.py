@@ -1,8 +1,4 @@
-"""What is wrong with a data set, and what its files are where they are not what was asked for.
-
-A *fault* breaks a rule of severity ``'error'``. A *remark* is any other finding: what mmdet and
-mmseg pass over in silence, or what was assumed.
-"""
+"""Errors and warnings about a dataset, and descriptions of files in an unexpected format."""
 from __future__ import annotations
 
 import json
@@ -17,21 +13,33 @@ from colonnade.common.name_lists import format_names
 from colonnade.settings.findings import Finding
 from colonnade.settings.rules import RULES, Effect
 
-MOST_OF_A_KIND = 20  # sentences that differ in numbers and paths alone
-SHOWN_OF_A_KIND = 10  # of those, where there are more
-KEPT_OF_A_KIND = 1000  # findings in memory and in JSON; all are counted
+MAX_SIMILAR = 20  # messages that differ only in numbers and paths; if there are more, ...
+NUM_SHOWN = 10  # ... only this many are shown
+MAX_KEPT = 1000  # findings per rule and effect in memory and in JSON; all are counted
+YAML = "a YAML file, as in YOLO datasets"
+FILE_TYPES = {
+    '.yaml': YAML,
+    '.yml': YAML,
+    '.txt': 'a text file, as in YOLO datasets',
+    '.xml': 'an XML file, as in Pascal VOC datasets',
+}
+FOLDER_TYPES = {
+    '*.xml': 'a folder of Pascal VOC XML files',
+    '*.txt': 'a folder of YOLO text files',
+    '*.json': 'a folder: pass the JSON file in it',
+    '*.png': 'a folder of images: pass label maps with --masks',
+}
 _values = Repr()
 _values.maxstring = _values.maxother = _values.maxlong = 60
 _values.maxlist = _values.maxtuple = 8
 
 
 class Report:
-    """What is wrong with a data set, one sentence each.
+    """Errors and warnings about a dataset.
 
     Attributes:
-        findings: Findings in their order, at most a thousand of each rule and effect but for those
-            of conversions.
-        counts: Number of findings of each rule and effect.
+        findings: At most a thousand findings per rule and effect, but all of conversions.
+        counts: Number of findings per rule and effect.
     """
 
     def __init__(self) -> None:
@@ -39,48 +47,48 @@ class Report:
         self.counts: Counter[tuple[str, Effect]] = Counter()
 
     def add(self, finding: Finding) -> None:
-        """Count a finding, and keep it unless there are many of its rule."""
+        """Count a finding, and keep it unless its rule has too many."""
         key = finding.rule, finding.effect
         self.counts[key] += 1
-        if self.counts[key] <= KEPT_OF_A_KIND or finding.rule.startswith('conversion-'):
+        if self.counts[key] <= MAX_KEPT or finding.rule.startswith('conversion-'):
             self.findings.append(finding)
 
-    def fault(self, text: str) -> None:
-        """Add what no config can be written for."""
+    def add_error(self, text: str) -> None:
+        """Add an error of a conversion, with which no config can be written."""
         self.add(Finding('conversion-fault', text))
 
-    def remark(self, text: str) -> None:
-        """Add what a conversion assumes, repairs or leaves out."""
+    def add_warning(self, text: str) -> None:
+        """Add what a conversion assumes, repairs or omits."""
         self.add(Finding('conversion-note', text))
 
-    def number(self, *effects: Effect) -> int:
-        """Return the number of findings that have one of these effects."""
-        return sum(number for (_, effect), number in self.counts.items() if effect in effects)
+    def count_effects(self, *effects: Effect) -> int:
+        """Return the number of findings with one of these effects."""
+        return sum(count for (_, effect), count in self.counts.items() if effect in effects)
 
     @property
-    def num_faults(self) -> int:
-        """Number of findings of severity ``'error'``."""
+    def num_errors(self) -> int:
+        """Number of errors."""
         return sum(n for (rule, _), n in self.counts.items() if RULES[rule].severity == 'error')
 
     @property
-    def faults(self) -> list[str]:
-        """All faults; of many of a kind the first, and how many more there are."""
-        return _shortened([each.message for each in self.findings if each.severity == 'error'])
+    def errors(self) -> list[str]:
+        """Messages of all errors, shortened if many are similar."""
+        return _shorten([each.message for each in self.findings if each.severity == 'error'])
 
     @property
-    def remarks(self) -> list[str]:
-        """All remarks, each once; else as for :attr:`faults`."""
-        texts = [each.message for each in self.findings if each.severity != 'error']
-        return _shortened(list(dict.fromkeys(texts)))
+    def warnings(self) -> list[str]:
+        """Messages of all other findings, without duplicates, shortened if many are similar."""
+        messages = [each.message for each in self.findings if each.severity != 'error']
+        return _shorten(list(dict.fromkeys(messages)))
 
-    def to_json(self, most: int = KEPT_OF_A_KIND) -> dict[str, Any]:
-        """Return the findings and their numbers for :meth:`from_json`, at most some of a kind."""
-        counts = [dict(kind=rule, effect=effect, number=number)
-                  for (rule, effect), number in self.counts.items()]  # yapf: disable
-        left, findings = dict.fromkeys(self.counts, most), []
+    def to_json(self, max_kept: int = MAX_KEPT) -> dict[str, Any]:
+        """Return the findings, at most ``max_kept`` per rule and effect, and all counts."""
+        counts = [dict(kind=rule, effect=effect, number=count)
+                  for (rule, effect), count in self.counts.items()]  # yapf: disable
+        remaining, findings = dict.fromkeys(self.counts, max_kept), []
         for finding in self.findings:
-            left[finding.rule, finding.effect] -= 1
-            if left[finding.rule, finding.effect] >= 0:
+            remaining[finding.rule, finding.effect] -= 1
+            if remaining[finding.rule, finding.effect] >= 0:
                 findings.append(finding.to_json())
         return dict(counts=counts, findings=findings)
 
@@ -89,7 +97,7 @@ class Report:
         """Return the report that :meth:`to_json` wrote.
 
         Raises:
-            KeyError: If it is none; also ``TypeError`` and ``ValueError``.
+            KeyError: If the content is malformed; also ``TypeError`` and ``ValueError``.
         """
         report = cls()
         report.findings = list(map(Finding.from_json, content['findings']))
@@ -98,59 +106,49 @@ class Report:
         return report
 
 
-def _shortened(texts: list[str]) -> list[str]:
-    kinds: dict[str, list[str]] = {}
-    for text in texts:
-        # numbers, names and paths differ within a kind, words do not
-        kind = ' '.join(word for word in text.split() if word.isalpha())
-        kinds.setdefault(kind, []).append(text)
+def _shorten(messages: list[str]) -> list[str]:
+    similar: dict[str, list[str]] = {}
+    for message in messages:
+        # Similar messages have the same words, but other numbers, names and paths.
+        words = ' '.join(word for word in message.split() if word.isalpha())
+        similar.setdefault(words, []).append(message)
     lines = []
-    for alike in kinds.values():
-        if len(alike) > MOST_OF_A_KIND:
-            more = len(alike) - SHOWN_OF_A_KIND
-            alike = [*alike[:SHOWN_OF_A_KIND], f'and {more} more of this kind']
-        lines += alike
+    for group in similar.values():
+        if len(group) > MAX_SIMILAR:
+            group = [*group[:NUM_SHOWN], f'and {len(group) - NUM_SHOWN} more of this type']
+        lines += group
     return lines
 
 
 def find_repeated(values: Iterable[Any]) -> list[Any]:
-    """What occurs more than once, in order."""
+    """Return the values that occur more than once, in order."""
     return [value for value, count in Counter(values).items() if count > 1]
 
 
 def abbreviate(value: Any) -> str:
-    """A value of a file, shortened: it may be of any kind and size."""
+    """Return a short text for a value of any type and size that was read from a file."""
     return _values.repr(value)
 
 
-def other_format(path: Path) -> str | None:
-    """What a file or folder is that does not hold COCO's JSON, if that can be seen."""
-    if os.path.isdir(path):
-        for pattern, what in (('*.xml', "a folder of Pascal VOC's XML"),
-                              ('*.txt', "a folder of YOLO's text files"),
-                              ('*.json', 'a folder: name the JSON file in it'),
-                              ('*.png', 'a folder of images: label maps are for --masks')):
-            # data sets keep them in labels/ or Annotations/, perhaps by split
-            if any(next(path.glob(below + pattern), None) for below in ('', '*/', '*/*/')):
-                return what
-        return 'a folder'
-    kinds = {
-        '.yaml': "a YAML file, as YOLO's data sets have",
-        '.yml': "a YAML file, as YOLO's data sets have",
-        '.txt': "a text file, as YOLO's data sets have",
-        '.xml': "an XML file, as Pascal VOC's data sets have",
-    }
-    return kinds.get(path.suffix.lower()) if os.path.isfile(path) else None
+def describe_other_format(path: Path) -> str | None:
+    """Return what a path is if it is obviously not a COCO file, or None."""
+    if not os.path.isdir(path):
+        return FILE_TYPES.get(path.suffix.lower()) if os.path.isfile(path) else None
+    for pattern, description in FOLDER_TYPES.items():
+        # Datasets keep such files in labels/ or Annotations/, perhaps by split.
+        if any(next(path.glob(below + pattern), None) for below in ('', '*/', '*/*/')):
+            return description
+    return 'a folder'
 
 
-def json_layout(content: Any) -> str:
-    """What JSON is that is not in COCO's form."""
+def describe_json(content: Any) -> str:
+    """Return what JSON is that is not in COCO format."""
     if isinstance(content, list):
-        return "a list, as files of COCO's results are"
+        return 'a list, as COCO results are'
     if not isinstance(content, dict):
         return abbreviate(content)
     if 'shapes' in content:
-        return "one image's shapes, as LabelMe writes them"
+        return 'a LabelMe file of one image'
     if 'type' in content and 'features' in content:
         return 'GeoJSON'
-    return f'an object of {format_names(list(map(json.dumps, content))) or "nothing"}'
+    return f'an object with {format_names(list(map(json.dumps, content))) or "no keys"}'

@@ -1,1 +1,1 @@
-"""Several processes: what they must agree on, and parameters sharded over them."""
+"""Consistency of processes, and parameters that are sharded over them."""

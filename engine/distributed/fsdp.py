@@ -1,6 +1,6 @@
-"""Parameters, gradients and optimizer states shared out over processes (FSDP, arXiv 2304.11277).
+"""Training with sharded parameters, gradients and optimizer states (FSDP, arXiv 2304.11277).
 
-By torch's ``fully_shard``: the model stays what it is, and its parameters keep names and shapes.
+It uses torch's ``fully_shard``: modules and the names and shapes of parameters stay the same.
 """
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 from mmengine.config import Config
 from mmengine.device import get_device
 from mmengine.dist import all_gather_object, get_rank, get_world_size, is_main_process
@@ -21,180 +22,156 @@ from mmengine.registry import RUNNERS
 from mmengine.runner import Runner
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from colonnade.common.atomic_files import UNFINISHED, replace_folder
 from colonnade.common.distributed import raise_on_all_ranks
 from colonnade.common.errors import FileError, UserError, file_errors
-from colonnade.common.hashing import sha256_of
-from colonnade.weights.checkpoint_files import (CheckpointError, arguments_of_whole_files,
-                                                keep_sums, reason)
+from colonnade.common.hashing import compute_sha256
+from colonnade.weights.checkpoint_files import (CheckpointError, add_checksums, explain_failure,
+                                                get_save_options)
 from colonnade.weights.mmengine_loaders import strip_code
-from colonnade.weights.sharded_files import (REST, SHAPES, is_sharded, mapped, read_folder,
-                                             shards_of, write_shards)
-from colonnade.weights.state_dicts import State, with_prefix
+from colonnade.weights.sharded_files import (REST, SHAPES, is_sharded, list_shards, map_values,
+                                             read_folder, write_shards)
+from colonnade.weights.state_dicts import State, add_prefix
 
 from ..runner.strict_runner import StrictRunner
-from .sharded_tensors import (keep_shards, keep_whole, like, require_unused, shard_model, whole,
-                              with_a_dimension)
+from .sharded_tensors import (gather_model, gather_tensor, reshape_scalars, reshard_model,
+                              shard_like, shard_model)
 
-#: parts of a checkpoint that have shards
+#: sections of a checkpoint that are sharded
 SHARDED = ('state_dict', 'ema_state_dict', 'optimizer')
-#: arguments of mmengine's saving that say where to
-PLACES = ('file_client_args', 'backend_args')
+#: arguments of mmengine's save_checkpoint about the file
+FILE_ARGUMENTS = ('file_client_args', 'backend_args')
 
 
-def shard(cfg: Config, sharded_checkpoints: bool = False) -> None:
-    """Let ``cfg`` train with parameters that are shared out over the processes.
-
-    Args:
-        cfg: Changed in place.
-        sharded_checkpoints: Each process writes what it keeps, into one folder.
-
-    Raises:
-        ValueError: If shards would be written where there is no file system.
-    """
+def enable_fsdp(cfg: Config, sharded_checkpoints: bool = False) -> None:
+    """Make a config train with parameters that are sharded over the processes."""
     cfg.runner_type = ShardedRunner.__name__
     cfg.sharded_checkpoints = sharded_checkpoints
     out_dir = str(((cfg.get('default_hooks') or {}).get('checkpoint') or {}).get('out_dir') or '')
     if sharded_checkpoints and '://' in out_dir:
-        raise UserError('--checkpoints sharded needs a folder that all processes see, and '
-                        f'default_hooks.checkpoint.out_dir is {out_dir}')
+        raise UserError('--checkpoint-format sharded needs a folder that all processes share, got '
+                        f'default_hooks.checkpoint.out_dir={out_dir}')
 
 
 @RUNNERS.register_module()
 class ShardedRunner(StrictRunner):
-    """A runner whose processes keep a part of parameters, gradients and optimizer states each.
+    """A runner whose processes keep one shard of parameters, gradients and optimizer states each.
 
-    Checkpoints are whole, as those of other runs, or with ``sharded_checkpoints`` folders; the best
-    ones are always whole. Both load under any number of processes. For an evaluation each process
-    gathers all parameters, since processes may have different numbers of images.
+    Checkpoints are full, as those of other runs, or folders with ``sharded_checkpoints``; best
+    checkpoints are always full. Both load with any number of processes. For an evaluation, each
+    process gathers all parameters, because processes may have different numbers of images.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self.folder: Path | None = None  # where shards are written at the moment
-        self.num_bytes = 0  # of all shards together
-        self.shard_of: Callable[[str], Tensor | None] = lambda path: None
+        self.folder: Path | None = None  # folder to which shards are being written
+        self.num_bytes = 0  # size of all shards together
+        self.get_shard: Callable[[str], Tensor | None] = lambda path: None
         self.scalars: list[str] = []  # parameters that had no dimension before
         super().__init__(*args, **kwargs)
 
     def wrap_model(self, model_wrapper_cfg: dict | None, model: nn.Module) -> nn.Module:
-        """The model itself, with batch norms over all processes where ``sync_bn`` says so.
-
-        Raises:
-            ValueError: If no launcher has made a group of processes, or this torch cannot do it.
-        """
+        """Return the model itself, with synchronized batch norms if ``sync_bn`` is set."""
         if not self.distributed:
-            raise UserError('--fsdp needs a launcher: start it with torchrun, one process or '
-                            'more, and say --launcher pytorch')
-        require_unused(bool(self.cfg.get('find_unused_parameters')))
+            raise UserError('--fsdp needs a launcher: start one or more processes with torchrun, '
+                            'and pass --launcher pytorch')
+        if self.cfg.get('find_unused_parameters') and \
+                not hasattr(FSDPModule, 'set_reduce_scatter_unused_params'):
+            raise UserError('--fsdp with find_unused_parameters=True needs torch 2.15, this is '
+                            f'{torch.__version__}')
         model = model.to(get_device())
         sync_bn = self.cfg.get('sync_bn')
         return convert_sync_batchnorm(model, sync_bn) if sync_bn else model
 
     def train(self) -> nn.Module:
-        """As mmengine's; weights are initialised while they are whole."""
         super()._init_model_weights()
-        self.scalars = with_a_dimension(self.model)
+        self.scalars = reshape_scalars(self.model)
         shard_model(self.model, init_device_mesh(get_device(), (get_world_size(), )))
         if self.cfg.get('find_unused_parameters'):
             self.model.set_reduce_scatter_unused_params(True)
         return super().train()
 
     def _init_model_weights(self) -> None:
-        """Nothing: they are."""
+        """Do nothing: weights are initialized in :meth:`train`."""
 
     def call_hook(self, fn_name: str, **kwargs: Any) -> None:
-        """As mmengine's; hooks see shards, an evaluation whole parameters, files what they take."""
+        """Call hooks with shards, but evaluate with full parameters."""
         if fn_name in ('after_val_epoch', 'after_test_epoch'):
-            keep_shards(self.model)
+            reshard_model(self.model)
         if fn_name == 'before_save_checkpoint':
             with raise_on_all_ranks():  # before processes wait for each other's shards
                 super().call_hook(fn_name, **kwargs)
-            self._take_shards(kwargs['checkpoint'])
+            self._collect_shards(kwargs['checkpoint'])
             return
         super().call_hook(fn_name, **kwargs)
         if fn_name in ('before_val_epoch', 'before_test_epoch'):
-            keep_whole(self.model)
+            gather_model(self.model)
 
     def load_checkpoint(self, filename: str, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """As without shards; of whole tensors, each process takes its part."""
-        shards = self._shards()
-        self.shard_of = lambda path: shards.get(path, shards.get(path.rpartition('/')[0]))
+        """Load a checkpoint; of full tensors, each process keeps its shard."""
+        state = self._get_paths(self.model.state_dict(), self._get_trained())
+        shards = {path: tensor for path, tensor in state.items() if isinstance(tensor, DTensor)}
+        # Optimizer states have the path of their parameter and a name.
+        self.get_shard = lambda path: shards.get(path, shards.get(path.rpartition('/')[0]))
         return super().load_checkpoint(filename, *args, **kwargs)
 
-    def _shards(self) -> dict[str, Tensor]:
-        """What is sharded, by its path in a checkpoint; of optimizer states, the parameter's."""
-        found = self._paths(self.model.state_dict(), self._trained())
-        return {path: tensor for path, tensor in found.items() if isinstance(tensor, DTensor)}
-
-    def _trained(self) -> list[Tensor]:
-        """Parameters in the order of the optimizer's states."""
+    def _get_trained(self) -> list[Tensor]:
+        """Return the parameters in the order of the optimizer's states."""
         groups = self.optim_wrapper.optimizer.param_groups
         return [parameter for group in groups for parameter in group['params']]
 
-    def _paths(self, named: State, trained: Iterable[Tensor]) -> dict[str, Tensor]:
-        """Tensors by the path in a checkpoint of what belongs to them."""
-        indices = {id(parameter): index for index, parameter in enumerate(self._trained())}
+    def _get_paths(self, named: State, trained: Iterable[Tensor]) -> dict[str, Tensor]:
+        """Return tensors by the paths of everything in a checkpoint that has their shape."""
+        indices = {id(parameter): index for index, parameter in enumerate(self._get_trained())}
         return {
-            **with_prefix(named, 'state_dict/'),
-            **with_prefix(named, 'ema_state_dict/module.'),
-            **{
-                f'optimizer/state/{indices[id(parameter)]}': parameter
-                for parameter in trained
-            }
-        }
+            **add_prefix(named, 'state_dict/'),
+            **add_prefix(named, 'ema_state_dict/module.'),
+            **{f'optimizer/state/{indices[id(each)]}': each for each in trained},
+        }  # yapf: disable
 
-    def _is_scalar(self) -> Callable[[str, Any], bool]:
-        """Asks of a path and what is there whether that is a number of a parameter's shape."""
+    def _find_scalars(self) -> Callable[[str, Any], bool]:
+        """Return a predicate for values in a checkpoint that were reshaped from scalars."""
         named = {name: self.model.get_parameter(name) for name in self.scalars}
         ids = set(map(id, named.values()))
-        paths = self._paths(named, [p for p in self._trained() if id(p) in ids])
+        paths = self._get_paths(named, [p for p in self._get_trained() if id(p) in ids])
 
         def is_scalar(path: str, value: Any) -> bool:
             parent, _, own = path.rpartition('/')
-            of_parameter = path in paths or parent in paths and own != 'step'  # AdamW's, not shared
-            return isinstance(value, Tensor) and of_parameter
+            has_shape = path in paths or parent in paths and own != 'step'  # AdamW's is a scalar
+            return isinstance(value, Tensor) and has_shape
 
         return is_scalar
 
     def read(self, filename: str) -> dict[str, Any]:
-        """As without shards; of a folder, each process reads its part alone."""
+        """Return the content of a checkpoint; of a folder, each process reads its shard only."""
         if self.adapt is not None or not is_sharded(filename):
             return super().read(filename)
-        return strip_code(read_folder(filename, place_of=self.shard_of))
+        return strip_code(read_folder(filename, place_of=self.get_shard))
 
     def place(self, checkpoint: dict[str, Any]) -> dict[str, Any]:
-        """A checkpoint with this process' part of what is sharded."""
+        """Return a checkpoint with this process' shards."""
+        is_scalar = self._find_scalars()
 
-        is_scalar = self._is_scalar()
-
-        def part(path: str, value: Any) -> Any:
-            shard = self.shard_of(path)
+        def place(path: str, value: Any) -> Any:
+            shard = self.get_shard(path)
             if not isinstance(value, Tensor) or shard is None:
                 return value
-            return like(value.reshape(1) if is_scalar(path, value) else value, shard)
+            return shard_like(value.reshape(1) if is_scalar(path, value) else value, shard)
 
         return checkpoint | {
-            name: mapped(checkpoint[name], part, name)
+            name: map_values(checkpoint[name], place, name)
             for name in SHARDED if name in checkpoint
         }
 
     def own_state(self) -> State:
-        """The model's tensors, gathered."""
-        return {name: whole(value, True) for name, value in super().own_state().items()}
+        """Return the gathered tensors of the model."""
+        return {name: gather_tensor(value, True) for name, value in super().own_state().items()}
 
-    def save_checkpoint(self,
-                        out_dir: str,
-                        filename: str,
-                        *args: Any,
-                        save_optimizer: bool = True,
-                        **kwargs: Any) -> None:
-        """As mmengine's, by all processes; whole if it holds no state of training.
-
-        Raises:
-            CheckpointError: If it cannot be written, in all processes.
-        """
+    def save_checkpoint(self, out_dir: str, filename: str, *args: Any,
+                        save_optimizer: bool = True, **kwargs: Any) -> None:  # yapf: disable
+        """Save a checkpoint in all processes; it is full if it has no training state."""
         kwargs['save_optimizer'] = save_optimizer
         path = join_path(out_dir, filename)
         if not self.cfg.get('sharded_checkpoints') or not save_optimizer:
@@ -202,39 +179,39 @@ class ShardedRunner(StrictRunner):
                 self._write(path, *args, **kwargs)
             return
         try:
-            with shared_folder(Path(path)) as self.folder:
+            with create_shared_folder(Path(path)) as self.folder:
                 self._write(str(self.folder / REST), **kwargs)
         except FileError as error:
-            text = reason(Path(path), self.num_bytes, error)
+            text = explain_failure(Path(path), self.num_bytes, error)
             raise CheckpointError(error.errno, text) from error
         finally:
             self.folder = None
 
     def _write(self, path: str, *args: Any, **kwargs: Any) -> None:
-        """mmengine's, which is of the first process alone: the others take part, and write nothing.
-        """
+        """Call mmengine's method in all processes; only the first writes to the path."""
         folder, name = os.path.split(path)
         if is_main_process():
-            kwargs = arguments_of_whole_files(folder, *args, **kwargs)
+            kwargs = get_save_options(folder, *args, **kwargs)
         else:
             folder, name = os.path.split(os.devnull)
-            args, kwargs = (), {key: value for key, value in kwargs.items() if key not in PLACES}
+            args = ()
+            kwargs = {key: value for key, value in kwargs.items() if key not in FILE_ARGUMENTS}
         inspect.unwrap(Runner.save_checkpoint)(self, folder, name, *args, **kwargs)
 
-    def _take_shards(self, checkpoint: dict[str, Any]) -> None:
-        """Gather what a checkpoint holds of shards, or write it to the folder."""
-        is_scalar, shards = self._is_scalar(), dict[str, Tensor]()
+    def _collect_shards(self, checkpoint: dict[str, Any]) -> None:
+        """Gather the shards of a checkpoint, or write them to the folder."""
+        is_scalar, shards = self._find_scalars(), dict[str, Tensor]()
 
-        def taken(path: str, value: Any) -> Any:
+        def collect(path: str, value: Any) -> Any:
             if is_scalar(path, value):
-                return whole(value, True).reshape(())
+                return gather_tensor(value, True).reshape(())
             if self.folder is None or not isinstance(value, DTensor):
-                return whole(value)
+                return gather_tensor(value)
             shards[path] = value
 
         for name in SHARDED:
             if name in checkpoint:
-                checkpoint[name] = mapped(checkpoint[name], taken, name)
+                checkpoint[name] = map_values(checkpoint[name], collect, name)
         if self.folder is None:
             return
         self.num_bytes = sum(value.numel() * value.element_size() for value in shards.values())
@@ -244,11 +221,11 @@ class ShardedRunner(StrictRunner):
 
 
 @contextmanager
-def shared_folder(path: Path) -> Iterator[Path]:
-    """A folder that all processes fill, and that takes the place of ``path`` when it is whole.
+def create_shared_folder(path: Path) -> Iterator[Path]:
+    """Context manager that yields a folder for all processes to fill, and renames it to ``path``.
 
     Raises:
-        FileError: If it cannot be written, in all processes. Nothing of it remains then.
+        FileError: If it cannot be written, in all processes. It is removed then.
     """
     scratch = path.with_name(f'{UNFINISHED}{path.name}')
     try:
@@ -259,11 +236,11 @@ def shared_folder(path: Path) -> Iterator[Path]:
         with raise_on_all_ranks():
             yield scratch
         with raise_on_all_ranks(), file_errors():
-            sums = {file.name: sha256_of(file) for file in shards_of(scratch, get_rank())}
+            sums = {file.name: compute_sha256(file) for file in list_shards(scratch, get_rank())}
             for other in all_gather_object(sums):
                 sums.update(other)
             if is_main_process():
-                keep_sums(scratch, sums)
+                add_checksums(scratch, sums)
                 replace_folder(scratch, path)
     finally:
         if is_main_process():

@@ -1,4 +1,4 @@
-"""Tensors of which each process keeps a part (DTensors)."""
+"""Models and tensors that are sharded over processes (DTensors)."""
 from __future__ import annotations
 
 import copy
@@ -14,26 +14,12 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from colonnade.backbones import ColumnarBackbone
-from colonnade.common.errors import UserError
 
 
-def require_unused(has_unused: bool) -> None:
-    """Raise a ValueError if processes may leave different parameters unused, and torch cannot."""
-    if has_unused and not hasattr(FSDPModule, 'set_reduce_scatter_unused_params'):
-        raise UserError('--fsdp with find_unused_parameters=True needs torch 2.15, this is '
-                        f'{torch.__version__}')
+def reshape_scalars(model: nn.Module) -> list[str]:
+    """Give parameters without dimensions one dimension, because torch cannot shard scalars.
 
-
-def with_a_dimension(model: nn.Module) -> list[str]:
-    """Let parameters without any dimension have one, along which torch shares them out.
-
-    Such are mmcv's ``Scale`` in FCOS and ATSS.
-
-    Args:
-        model: Changed in place.
-
-    Returns:
-        Their names.
+    mmcv's ``Scale`` in FCOS and ATSS has such parameters.
     """
     scalars = [name for name, parameter in model.named_parameters() if parameter.ndim == 0]
     for name in scalars:
@@ -45,85 +31,69 @@ def with_a_dimension(model: nn.Module) -> list[str]:
 
 
 def shard_model(model: nn.Module, mesh: DeviceMesh) -> None:
-    """Let each process keep a part of every parameter: a unit per block, and one for the rest.
+    """Shard a model in place, with a unit per backbone block, and one for the rest.
 
-    A unit is gathered while it computes. The model is changed in place, and keeps its names.
-
-    Args:
-        model: A detector or segmenter, on any device; it is moved to the mesh's.
-        mesh: Of all processes, one-dimensional.
+    A unit is gathered while it computes. Names of parameters stay.
     """
-    blank = without_values(model)
-    for backbone in [module for module in model.modules() if isinstance(module, ColumnarBackbone)]:
+    memo: dict[int, Any] = {}
+    for tensor in _iter_tensors(model):
+        _replace_in_copy(memo, tensor, torch.empty_like(tensor, device='meta'), tensor)
+    template = copy.deepcopy(model, memo)
+    for backbone in [each for each in model.modules() if isinstance(each, ColumnarBackbone)]:
         for block in backbone.blocks:
             fully_shard(block, mesh=mesh)
     fully_shard(model, mesh=mesh)
-    # copy.deepcopy asks an object for this; torch's units refuse
-    model.__deepcopy__ = partial(copy_of_shards, model, blank)
+    # copy.deepcopy calls this attribute; torch's own raises an error.
+    model.__deepcopy__ = partial(_copy_shards, model, template)
 
 
-def tensors_of(model: nn.Module) -> chain[Tensor]:
-    """The parameters and buffers of a model, in an order that its copies have too."""
+def _iter_tensors(model: nn.Module) -> chain[Tensor]:
+    """Yield parameters and buffers, in the same order for copies."""
     return chain(model.parameters(), model.buffers())
 
 
-def without_values(model: nn.Module) -> nn.Module:
-    """A copy of a model on torch's meta device."""
-    memo: dict[int, Any] = {}
-    for tensor in tensors_of(model):
-        empty = torch.empty_like(tensor, device='meta')
-        is_parameter = isinstance(tensor, nn.Parameter)
-        memo[id(tensor)] = nn.Parameter(empty, tensor.requires_grad) if is_parameter else empty
-    return copy.deepcopy(model, memo)
+def _replace_in_copy(memo: dict[int, Any], key: Tensor, value: Tensor, like: Tensor) -> None:
+    """Make a deep copy with this memo use a value in place of a tensor."""
+    is_parameter = isinstance(like, nn.Parameter)
+    memo[id(key)] = nn.Parameter(value, like.requires_grad) if is_parameter else value
 
 
-def copy_of_shards(model: nn.Module, blank: nn.Module, memo: dict[int, Any]) -> nn.Module:
-    """A copy of a sharded model that keeps the same shards and does not compute.
-
-    So hooks average weights: each process those that it keeps.
-
-    Args:
-        model: With shards.
-        blank: The same before it was sharded, without values.
-        memo: Of ``copy.deepcopy``.
-    """
-    for empty, tensor in zip(tensors_of(blank), tensors_of(model), strict=True):
-        value = tensor.detach().clone()
-        is_parameter = isinstance(tensor, nn.Parameter)
-        memo[id(empty)] = nn.Parameter(value, tensor.requires_grad) if is_parameter else value
-    return copy.deepcopy(blank, memo)
+def _copy_shards(model: nn.Module, template: nn.Module, memo: dict[int, Any]) -> nn.Module:
+    """Return a copy of a sharded model with the same shards, which cannot compute."""
+    for empty, tensor in zip(_iter_tensors(template), _iter_tensors(model), strict=True):
+        _replace_in_copy(memo, empty, tensor.detach().clone(), tensor)
+    return copy.deepcopy(template, memo)
 
 
-def units_of(model: nn.Module) -> list[FSDPModule]:
-    """The parts of a model that are gathered one by one, the model itself first."""
+def _get_units(model: nn.Module) -> list[FSDPModule]:
     return [module for module in model.modules() if isinstance(module, FSDPModule)]
 
 
-def keep_whole(model: nn.Module) -> None:
-    """Gather a sharded model and keep it so: processes may call it differently often."""
-    for unit in units_of(model):
+def gather_model(model: nn.Module) -> None:
+    """Gather a sharded model for calls that differ in number between processes."""
+    for unit in _get_units(model):
         unit.set_reshard_after_forward(False, recurse=False)
         unit.unshard()
 
 
-def keep_shards(model: nn.Module) -> None:
-    """Undo :func:`keep_whole`; then each unit is gathered when it computes."""
-    for unit in units_of(model):
+def reshard_model(model: nn.Module) -> None:
+    """Undo :func:`gather_model`; then each unit is gathered when it computes."""
+    for unit in _get_units(model):
         unit.reshard()
         unit.set_reshard_after_forward(unit is not model, recurse=False)
 
 
-def like(value: Tensor, shard: Tensor) -> Tensor:
-    """A whole tensor, of which each process keeps as much as of ``shard``, a parameter's."""
+def shard_like(value: Tensor, shard: Tensor) -> Tensor:
+    """Return a full tensor, sharded like a parameter of the same shape."""
     if not isinstance(shard, DTensor) or isinstance(value, DTensor) or value.shape != shard.shape:
         return value
     return distribute_tensor(value, shard.device_mesh, shard.placements, src_data_rank=None)
 
 
-def whole(value: Any, everywhere: bool = False) -> Any:
-    """A sharded tensor gathered on the CPU; anything else as it is.
+def gather_tensor(value: Any, everywhere: bool = False) -> Any:
+    """Return a sharded tensor gathered on the CPU, or anything else unchanged.
 
-    All processes must call it. Those beside the first get None unless ``everywhere`` is set.
+    All processes must call it. All but the first get None, unless ``everywhere`` is set.
     """
     if not isinstance(value, DTensor):
         return value

@@ -1,4 +1,4 @@
-"""A hook that skips steps on what is not finite, and stops training after too many."""
+"""Hooks that skip steps on NaN and Inf, stop after too many, and know the last good checkpoint."""
 from __future__ import annotations
 
 from collections import Counter
@@ -11,254 +11,279 @@ from mmengine.dist import all_gather_object, get_world_size
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from colonnade.common.errors import UserError
 from colonnade.common.name_lists import format_names
 
-from ..runner.hooks import wrappers_of
+from ..runner.hooks import get_optim_wrappers
 from ..runner.loops import GuardedLoop
 from ..upstream import get_start
+from ..work_dir.last_checkpoint import RunCheckpoints, find_checkpoint_hook
 from ..work_dir.metrics_table import SKIPPED
-from .diagnosis import (OF_NAN, Diagnosis, bad_parts, bare, comes_of_nan, diagnose, inspect_inputs,
-                        weights_of)
-from .finite import NonFiniteError, images_of, is_finite, not_finite, tensors_in
-from .good_checkpoints import GoodCheckpoints, resume_hint
+from ..work_dir.run import Run
+from .diagnosis import (NAN_ERRORS, Diagnosis, NonFiniteError, diagnose, find_bad_parts,
+                        find_image_paths, find_non_finite, inspect_inputs, is_caused_by_nan,
+                        is_finite, iter_tensors, iter_weights, unwrap_model)
 from .step_guard import StepGuard, guard_steps
 
+STATES = ('state_dict', 'ema_state_dict', 'optimizer')  # keys of checkpoints that must be finite
 
-def register_nan_guard(runner: Runner, max_bad_steps: int) -> None:
-    """Let a training skip steps on what is not finite, and stop after so many in a row.
 
-    mmdet's CheckInvalidLossHook, which would end it at some of them, is left out.
+def register_nan_guard(runner: Runner, max_skipped_steps: int) -> None:
+    """Make a training skip steps on NaN and Inf, and stop after too many in a row.
 
-    Args:
-        runner: That will train.
-        max_bad_steps: How many.
+    mmdet's CheckInvalidLossHook, which would end training instead, is removed.
     """
     for hook in [hook for hook in runner.hooks if type(hook).__name__ == 'CheckInvalidLossHook']:
         runner.hooks.remove(hook)
-        runner.logger.info('CheckInvalidLossHook of the config is left out: steps on losses that '
-                           f'are not finite are skipped, and {max_bad_steps} in a row stop '
-                           'training (--max-bad-steps)')
+        runner.logger.info('removed the CheckInvalidLossHook of the config: steps on losses that '
+                           f'are not finite are skipped, and {max_skipped_steps} in a row stop '
+                           'training (--max-skipped-steps)')
     good = GoodCheckpoints()
-    runner.register_hook(NanGuard(max_bad_steps, good))
+    runner.register_hook(NanGuard(max_skipped_steps, good))
     runner.register_hook(good)
 
 
-class NanGuard(Hook):
-    """Skips the optimizer's step where a loss, a gradient or a box is NaN or infinite.
+class GoodCheckpoints(Hook):
+    """A hook that keeps NaN and Inf out of checkpoints, and knows the last good one.
 
-    The weights stay, and buffers get the values they had before. The schedule goes on. Processes
-    agree on what they skip. With accumulated gradients, one such iteration drops the whole step.
-
-    Args:
-        max_bad_steps: After how many skipped steps in a row training stops.
-        good: Which is told of good and bad iterations.
+    A step may make weights so large that the next loss is Inf. The checkpoint of that step is
+    useless, although its weights are finite. While steps are skipped, checkpoints wait, so that
+    none replaces a good one; at the end of training there always is one.
 
     Attributes:
-        num_skipped: Steps that were skipped since training started.
-        in_a_row: Of these the latest, without a step in between.
-        images: How often images were in a skipped step, by path.
+        path: Last checkpoint whose weights gave a finite loss, or an empty string.
+        latest: Last checkpoint before this iteration.
+        saving: Hook that saves checkpoints, or None.
     """
 
-    priority = 'HIGH'  # behind what notes losses, before what averages weights
+    priority = 'LOWEST'  # after the hook that swaps EMA weights in
 
-    def __init__(self, max_bad_steps: int, good: GoodCheckpoints) -> None:
-        self.max_bad_steps, self.good = max_bad_steps, good
-        self.num_skipped = self.in_a_row = 0
-        self.is_said = False
-        self.images: Counter[str] = Counter()
+    def __init__(self) -> None:
+        self.path = self.latest = ''
+        self.saving: RunCheckpoints | None = None
+        self.infinite: tuple[str, ...] = ()  # buffers with Inf on purpose, as attention masks
+
+    def before_train(self, runner: Runner) -> None:
+        self.infinite = tuple(find_non_finite(unwrap_model(runner.model).named_buffers()))
+        self.saving = find_checkpoint_hook(runner)
+        self.path = self.latest = Run(runner.work_dir).last if self.saving else ''
+
+    def before_train_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None) -> None:
+        self.latest = self.saving and self.saving.last_ckpt or self.latest
+
+    def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
+        """Check weights, EMA weights and the optimizer's state."""
+        states = {key: checkpoint[key] for key in STATES if key in checkpoint}
+        tensors = {name: value for name, value in iter_tensors(states)
+                   if not (self.infinite and name.endswith(self.infinite))}  # yapf: disable
+        names = find_non_finite(tensors.items())
+        if any(isinstance(value, DTensor) for value in tensors.values()):  # all processes save
+            names = next(filter(None, all_gather_object(names)), [])
+        if names:
+            iteration = checkpoint['meta']['iter']
+            raise NonFiniteError(
+                f'training stops at iteration {iteration} of {runner.max_iters}: no checkpoint is '
+                f'saved, as {format_names(names, 8)} are not finite\n{_format_hint(self.path)}')
+
+
+def _format_hint(path: str) -> str:
+    """Return how to continue from the last good checkpoint, if there is one."""
+    advice = ('fix the data, lower optim_wrapper.optimizer.lr, or clip gradients with '
+              'optim_wrapper.clip_grad.max_norm')
+    if not path:
+        return f'there is no good checkpoint yet: {advice}, and train again'
+    return f'the last good checkpoint is {path}: {advice}, and resume with --resume {path}'
+
+
+class NanGuard(Hook):
+    """A hook that skips the optimizer's step if a loss, a gradient or a box is NaN or Inf.
+
+    Weights and buffers stay as they are, and the schedule continues. All processes skip the same
+    steps. With accumulated gradients, one such iteration drops the whole step.
+
+    """
+
+    priority = 'HIGH'  # after the hook that records losses, before EMA
+
+    def __init__(self, max_skipped_steps: int, good: GoodCheckpoints) -> None:
+        self.max_skipped_steps, self.good = max_skipped_steps, good
+        self.num_skipped = self.in_a_row = 0  # in total, and without a step in between
+        self.is_logged = False
+        self.images: Counter[str] = Counter()  # paths of images in skipped steps
         self.guards: list[StepGuard] = []
-        self.unguarded: Any = None  # wrapper of optimizers
+        self.unguarded: Any = None  # optimizer wrapper
         self.seen: list[str] = []  # images since the last step
-        self.bad_batch: Any = None  # the first since the last step
-        self.reason = ''  # of that, where it is neither its loss nor a gradient
+        self.bad_batch: Any = None  # first bad batch since the last step
+        self.reason = ''  # why it is bad, if neither its loss nor a gradient is
         self.cause: Exception | None = None  # error of the latest forward pass that failed
 
     def before_train(self, runner: Runner) -> None:
-        """Guard the optimizers.
-
-        Raises:
-            NonFiniteError: If weights are not finite.
-        """
-        model = bare(runner.model)
-        found = all_gather_object(not_finite(weights_of(model)))
-        if names := next(filter(None, found), None):
+        """Guard the optimizers."""
+        model = unwrap_model(runner.model)
+        bad_weights = all_gather_object(find_non_finite(iter_weights(model)))
+        if names := next(filter(None, bad_weights), None):
             start = get_start(runner)
             source = f', loaded from {start}' if start else ''
             raise NonFiniteError(f'{len(names)} weights are not finite before training{source}: '
                                  f'{format_names(names, 8)}')
         self.unguarded = runner.optim_wrapper
         runner.optim_wrapper = guard_steps(runner.optim_wrapper)
-        self.guards = [
-            each for each in wrappers_of(runner.optim_wrapper) if isinstance(each, StepGuard)
-        ]
+        self.guards = [each for each in get_optim_wrappers(runner.optim_wrapper)
+                       if isinstance(each, StepGuard)]  # yapf: disable
         self.buffers = BufferCopies(model)
         if isinstance(runner.train_loop, GuardedLoop):
             runner.train_loop.guard = self.try_step
 
     def after_train(self, runner: Runner) -> None:
-        """Give the runner its optimizers back, and say how many steps were skipped."""
         runner.optim_wrapper = self.unguarded
         if isinstance(runner.train_loop, GuardedLoop):
             runner.train_loop.guard = None
-        self.say(runner)
+        self.log_skips(runner)
 
-    def say(self, runner: Runner) -> None:
-        """Say how many steps were skipped, if any were and that was not done."""
-        if self.num_skipped and not self.is_said:
-            self.is_said = True
+    def log_skips(self, runner: Runner) -> None:
+        """Log the number of skipped steps, once and if there are any."""
+        if self.num_skipped and not self.is_logged:
+            self.is_logged = True
             were = 'step was' if self.num_skipped == 1 else 'steps were'
             most = [f'{name} ({times})' for name, times in self.images.most_common(5)]
             runner.logger.warning(
                 f'{self.num_skipped} {were} skipped, as a loss or a gradient was not finite; '
-                f'images, those of the most such steps first: {", ".join(most)}')
+                f'most frequent images: {", ".join(most)}')
 
     def before_train_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None) -> None:
-        """Look at the boxes, which a loss may ignore if they are NaN."""
         if not self.guards:
             return
         for guard in self.guards:
             guard.begin()
-        self.seen += images_of(data_batch)
-        if not_finite((path, tensor) for path, tensor in tensors_in(data_batch)
-                      if path.endswith('bboxes') and tensor.device.type == 'cpu'):
-            self.note(data_batch, f'not finite: {format_names(bad_parts(data_batch), 8)}')
+        self.seen += find_image_paths(data_batch)
+        if find_non_finite((path, tensor) for path, tensor in iter_tensors(data_batch)
+                           if path.endswith('bboxes') and tensor.device.type == 'cpu'):
+            parts = format_names(find_bad_parts(data_batch), 8)
+            self._set_bad_batch(data_batch, f'not finite: {parts}')
             for guard in self.guards:
                 guard.mark_bad()
 
-    def note(self, batch: Any, reason: str = '') -> None:
-        """Note a batch whose step will be skipped."""
+    def _set_bad_batch(self, batch: Any, reason: str = '') -> None:
         if self.bad_batch is None:
             self.bad_batch, self.reason = batch, reason
 
     def try_step(self, runner: Runner, data: Any, step: Callable[[], dict]) -> dict[str, Any]:
-        """Return the finite outputs of the model's step; skip it at an error that NaN leads to.
+        """Return the finite outputs of the model's step; skip it after an error caused by NaN.
 
-        Processes cannot skip what only one of them cannot compute.
-
-        Raises:
-            NonFiniteError: In one of several processes.
+        Several processes cannot skip a forward pass that fails in one of them.
         """
         try:
             outputs = step()
-            if not self.has_finite_losses():  # means are made of what is logged
+            if not self._has_finite_losses():  # the log has means of the outputs
                 outputs = {key: value for key, value in outputs.items()
                            if is_finite(torch.as_tensor(value))}  # yapf: disable
             return outputs
         except (torch.OutOfMemoryError, UserError):
             raise
-        except OF_NAN as error:
+        except NAN_ERRORS as error:
             if not self.guards or any(guard.has_loss for guard in self.guards):
-                raise  # not of the forward pass
+                raise  # not an error of the forward pass
             if get_world_size() > 1:
-                found = inspect_inputs(bare(runner.model), data)
-                if found.batch or found.weights:
-                    raise NonFiniteError(f'{error}\n{found}') from error
+                inputs = inspect_inputs(unwrap_model(runner.model), data)
+                if inputs.batch or inputs.weights:
+                    raise NonFiniteError(f'{error}\n{inputs}') from error
                 raise
-            if not comes_of_nan(runner, data):
+            if not is_caused_by_nan(runner, data):
                 raise
-            self.note(data, f'the forward pass ended with {type(error).__name__}: {error}')
+            self._set_bad_batch(data,
+                                f'the forward pass ended with {type(error).__name__}: {error}')
             self.cause = error
             for guard in self.guards:
                 guard.abandon()
             return {}
 
-    def has_finite_losses(self) -> bool:
-        """Return True if the losses of this iteration are finite in this process."""
+    def _has_finite_losses(self) -> bool:
         return all(isfinite(loss) for guard in self.guards for loss in guard.latest)
 
-    def after_train_iter(self,
-                         runner: Runner,
-                         batch_idx: int,
-                         data_batch: Any = None,
-                         outputs: dict | None = None) -> None:
-        """Count skipped steps, undo what their forward pass did, and stop after too many.
-
-        Raises:
-            NonFiniteError: To stop.
-        """
-        is_good = self.has_finite_losses()
+    def after_train_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None,
+                         outputs: dict | None = None) -> None:  # yapf: disable
+        """Count skipped steps, restore buffers, and stop after too many."""
+        is_good = self._has_finite_losses()
         if not is_good:
-            self.note(data_batch)
+            self._set_bad_batch(data_batch)
         skipped = next((guard.skipped for guard in self.guards if guard.skipped), '')
         stepped = any(guard.stepped for guard in self.guards)
         if is_good and not skipped:
-            self.buffers.keep()
-            self.good.confirm()
+            self.buffers.save()
+            self.good.path = self.good.latest
         else:
             self.buffers.restore()
         if skipped:
-            self.count(runner, skipped)
-            if self.in_a_row >= self.max_bad_steps:
-                self.stop(runner, data_batch if self.bad_batch is None else self.bad_batch)
+            self._count_skip(runner, skipped)
+            if self.in_a_row >= self.max_skipped_steps:
+                self._stop(runner, data_batch if self.bad_batch is None else self.bad_batch)
         elif stepped:
             self.in_a_row = 0
         if skipped or stepped:
             self.seen, self.bad_batch = [], None
-            self.good.let_wait(bool(skipped))
+            if self.good.saving is not None:
+                self.good.saving.is_suspect = bool(skipped)
         if self.num_skipped:
             runner.message_hub.update_scalar(f'train/{SKIPPED}', self.num_skipped)
 
-    def count(self, runner: Runner, skipped: str) -> None:
+    def _count_skip(self, runner: Runner, skipped: str) -> None:
         """Count a skipped step, and log the 1st, 2nd, 4th, 8th ..."""
         self.num_skipped += 1
         self.in_a_row += 1
-        is_here = self.bad_batch is not None
-        images = images_of(self.bad_batch) if is_here else self.seen
-        found = all_gather_object((is_here, self.reason or skipped, images))
-        found = [each for each in found if each[0]] or found
-        images = list(dict.fromkeys(path for _, _, paths in found for path in paths))
+        is_local_path = self.bad_batch is not None
+        images = find_image_paths(self.bad_batch) if is_local_path else self.seen
+        skips = all_gather_object((is_local_path, self.reason or skipped, images))
+        skips = [each for each in skips if each[0]] or skips
+        images = list(dict.fromkeys(path for _, _, paths in skips for path in paths))
         self.images.update(images)
         if not self.num_skipped & (self.num_skipped - 1):
             runner.logger.warning(f'iteration {runner.iter + 1}: the step is skipped, as '
-                                  f'{found[0][1]}; {self.num_skipped} skipped so far; images: '
+                                  f'{skips[0][1]}; {self.num_skipped} skipped so far; images: '
                                   f'{format_names(images, 8)}')
 
-    def stop(self, runner: Runner, batch: Any) -> None:
-        """Raise a NonFiniteError that says what is not finite, and how to go on."""
+    def _stop(self, runner: Runner, batch: Any) -> None:
+        """Raise a NonFiniteError that names the cause and how to continue."""
         parameters = [each for guard in self.guards for each in guard.bad_parameters]
-        found: list[tuple[bool, Diagnosis]] = all_gather_object(
+        diagnoses: list[tuple[bool, Diagnosis]] = all_gather_object(
             (self.bad_batch is not None, diagnose(runner, batch, parameters)))
-        what = next((each for is_bad, each in found if is_bad), found[0][1])
-        are_data = bool(what.batch) and not what.weights  # and not the latest weights
+        cause = next((each for is_bad, each in diagnoses if is_bad), diagnoses[0][1])
+        is_only_data = bool(cause.batch) and not cause.weights  # the latest weights are good
         raise NonFiniteError(
             f'training stops at iteration {runner.iter + 1} of {runner.max_iters}: {self.in_a_row} '
             'steps in a row were skipped, as a loss or a gradient was not finite '
-            f'(--max-bad-steps {self.max_bad_steps})\n{what}\n'
-            f'{resume_hint(self.good.latest if are_data else self.good.path)}') from self.cause
+            f'(--max-skipped-steps {self.max_skipped_steps})\n{cause}\n'
+            f'{_format_hint(self.good.latest if is_only_data else self.good.path)}') from self.cause
 
 
 class BufferCopies:
     """Copies of a model's buffers, to undo what a forward pass did to them.
 
-    A batch that is not finite would spoil running means and variances for good, although no step
-    is taken on it.
-
-    Args:
-        model: Of a training.
+    A batch that is not finite would corrupt running means and variances for good, although its step
+    is skipped.
     """
 
     def __init__(self, model: nn.Module) -> None:
         self.owners = [module for module in model.modules() if [*module.buffers(recurse=False)]]
         self.copies: list[Tensor] = []
-        self.keep()
+        self.save()
 
-    def buffers(self) -> list[Tensor]:
-        """Return the buffers of all modules, which may have been exchanged."""
+    def _get_buffers(self) -> list[Tensor]:
+        """Return the current buffers, which may be other tensors than before."""
         return [each.detach() for owner in self.owners for each in owner.buffers(recurse=False)]
 
-    def keep(self) -> None:
+    def save(self) -> None:
         """Copy all buffers."""
-        buffers = self.buffers()
+        buffers = self._get_buffers()
         if self.copies and [each.shape for each in self.copies] == [each.shape for each in buffers]:
             torch._foreach_copy_(self.copies, buffers)
         else:
             self.copies = [each.clone() for each in buffers]
 
     def restore(self) -> None:
-        """Give the buffers that have changed the values of their copies again."""
-        buffers = self.buffers()
+        """Restore the buffers that have changed."""
+        buffers = self._get_buffers()
         if len(buffers) != len(self.copies):  # a module has got one, or lost it
             return
         for buffer, copy in zip(buffers, self.copies, strict=True):

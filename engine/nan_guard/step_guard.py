@@ -12,129 +12,121 @@ from mmengine.logging import print_log
 from mmengine.optim import AmpOptimWrapper, OptimWrapper, OptimWrapperDict
 from torch import Tensor
 
-from .finite import is_finite, norm
+from .diagnosis import compute_norm, is_finite
 
-OF_LOSS = 'the loss is not finite'
-OF_GRADIENT = 'the gradient is not finite'
+BAD_LOSS = 'the loss is not finite'
+BAD_GRADIENT = 'the gradient is not finite'
 
 
 class StepGuard(OptimWrapper):
-    """A wrapper of an optimizer that takes no step on what is not finite.
+    """An optimizer wrapper that skips steps on NaN and Inf, the same in all processes.
 
-    All processes skip the same steps. Gradients that only overflow because a scaler multiplies the
-    loss are left to the scaler, which skips the step and lowers its factor. A factor of 1 or less,
-    or a fixed one, is no cause.
+    A gradient that only overflows because of loss scaling is left to the scaler, which skips the
+    step and lowers its factor. A factor of 1 or less, or a fixed one, does not count as the cause.
 
     Attributes:
-        latest: Losses of this iteration, divided by the number of iterations of a step.
-        skipped: Why the step of this iteration was skipped; empty if it was not.
+        latest: Losses of this iteration, divided by the number of iterations per step.
+        skipped: Why the step of this iteration was skipped, or an empty string.
         stepped: Whether this iteration has taken a step.
         has_loss: Whether the model has computed a loss in this iteration.
-        bad_parameters: Of the latest step that was skipped because of its gradients: those.
+        bad_parameters: Parameters whose gradients caused the latest skip, if gradients did.
     """
     losses: list[Tensor]  # since the last step
     bad_parameters: list[Tensor]
 
     @classmethod
-    def of(cls, wrapper: OptimWrapper) -> StepGuard:
-        """Return a guard of the wrapper's own type, which has its optimizer and state in common."""
-        kind = type(wrapper)
-        bases = (cls, kind)
-        if kind.update_params is not OptimWrapper.update_params:
-            bases = (kind, cls)  # its own calls mmengine's, in whose place the guard's is
+    def wrap(cls, wrapper: OptimWrapper) -> StepGuard:
+        """Return a guard of the wrapper's own type, which shares its optimizer and state."""
+        wrapper_class = type(wrapper)
+        bases = (cls, wrapper_class)
+        if wrapper_class.update_params is not OptimWrapper.update_params:
+            bases = (wrapper_class, cls)  # its super().update_params is that of the guard
             print_log(
-                f'{kind.__name__} has an update_params of its own: steps on NaN are skipped only '
-                "if it calls OptimWrapper's",
+                f'{wrapper_class.__name__} has an update_params of its own: steps on NaN are only '
+                "skipped if it calls OptimWrapper's",
                 logger='current',
                 level=logging.WARNING)
-        guard: StepGuard = object.__new__(type(kind.__name__, bases, {}))
+        guard: StepGuard = object.__new__(type(wrapper_class.__name__, bases, {}))
         guard.__dict__ = wrapper.__dict__  # schedulers count the steps of the wrapper
         guard.losses, guard.bad_parameters = [], []
         guard.begin()
         return guard
 
     def begin(self) -> None:
-        """Begin an iteration."""
+        """Start an iteration."""
         self.latest: list[Tensor] = []
         self.skipped, self.stepped, self.has_loss = '', False, False
 
     @torch.compiler.disable
-    def update_params(self,
-                      loss: Tensor,
-                      step_kwargs: dict | None = None,
-                      zero_kwargs: dict | None = None) -> None:
-        """As mmengine's; the loss is noted, and the step may be skipped."""
+    def update_params(self, loss: Tensor, step_kwargs: dict | None = None,
+                      zero_kwargs: dict | None = None) -> None:  # yapf: disable
+        """Update parameters as mmengine does, unless the loss or a gradient is not finite."""
         loss = self.scale_loss(loss)
         self.has_loss = True
-        self.note(loss.detach())
+        self._add_loss(loss.detach())
         self.backward(loss)
         if self.should_update():
-            if self.may_step():
+            if self._can_step():
                 self.step(**(step_kwargs or {}))
             self.zero_grad(**(zero_kwargs or {}))
 
-    def note(self, loss: Tensor) -> None:
-        """Note a loss ``()`` of this iteration."""
+    def _add_loss(self, loss: Tensor) -> None:
         self.latest.append(loss)
         self.losses.append(loss)
 
     def mark_bad(self) -> None:
         """Skip the step that this iteration belongs to."""
-        self.note(torch.tensor(torch.nan))
+        self._add_loss(torch.tensor(torch.nan))
 
-    def may_step(self) -> bool:
-        """Return True if the step is taken; otherwise note why it is skipped."""
-        finite_loss, finite_gradient = self.are_finite()
+    def _can_step(self) -> bool:
+        """Return True if the step can be taken; otherwise record why it is skipped."""
+        is_loss_finite, is_gradient_finite = self._check_finite()
         self.losses = []
-        if not finite_loss:
-            self.skipped = OF_LOSS
-        elif not finite_gradient and not self.scaler_adapts():
-            self.skipped = OF_GRADIENT
-            self.bad_parameters = [each for each in self.trained() if not is_finite(each.grad)]
+        if not is_loss_finite:
+            self.skipped = BAD_LOSS
+        elif not is_gradient_finite and not self._is_scaler_adaptive():
+            self.skipped = BAD_GRADIENT
+            self.bad_parameters = [each for each in self._iter_trained()
+                                   if not is_finite(each.grad)]  # yapf: disable
         else:
-            self.stepped = finite_gradient
+            self.stepped = is_gradient_finite
         return not self.skipped
 
-    def are_finite(self) -> tuple[bool, bool]:
+    def _check_finite(self) -> tuple[bool, bool]:
         """Return whether losses and gradients of a step are finite, in all processes."""
-        total = norm(each.grad for each in self.trained())
+        total = compute_norm(each.grad for each in self._iter_trained())
         losses = [loss.float().mean().to(total.device) for loss in self.losses]
         *of_losses, gradient = torch.stack([*losses, total.float()]).isfinite().tolist()
-        gradient = gradient or all(is_finite(each.grad) for each in self.trained())
-        found = torch.tensor([all(of_losses), gradient], dtype=torch.float, device=total.device)
+        gradient = gradient or all(is_finite(each.grad) for each in self._iter_trained())
+        flags = torch.tensor([all(of_losses), gradient], dtype=torch.float, device=total.device)
         if get_world_size() > 1:
-            all_reduce(found, 'min')
-        of_loss, of_gradient = found.tolist()
-        return bool(of_loss), bool(of_gradient)
+            all_reduce(flags, 'min')
+        is_loss_finite, is_gradient_finite = flags.tolist()
+        return bool(is_loss_finite), bool(is_gradient_finite)
 
-    def trained(self) -> Iterator[Tensor]:
+    def _iter_trained(self) -> Iterator[Tensor]:
         """Yield the parameters with a gradient."""
         for group in self.optimizer.param_groups:
             yield from (each for each in group['params'] if each.grad is not None)
 
-    def scaler_adapts(self) -> bool:
-        """Return True if a scaler of losses may cause an overflow, and lowers its factor."""
+    def _is_scaler_adaptive(self) -> bool:
+        """Return True if a loss scaler may have caused an overflow, and lowers its factor."""
         return isinstance(self, AmpOptimWrapper) and self._scale_update_param is None and \
             self.loss_scaler.get_scale() > 1
 
     def abandon(self) -> None:
-        """Count an iteration that ended in an error before its loss was there."""
+        """Count an iteration whose forward pass failed, and skip its step."""
         self._inner_count += 1
         self.mark_bad()
         if self.should_update():
-            self.may_step()
+            self._can_step()
         self.zero_grad()
 
 
 def guard_steps(wrapper: Any) -> Any:
-    """Return a wrapper of one optimizer or several whose steps are guarded.
-
-    What is not mmengine's is returned as it is.
-    """
+    """Return a guarded wrapper of one or several optimizers; third-party ones are unchanged."""
     if isinstance(wrapper, OptimWrapperDict):
         guarded = copy(wrapper)
         guarded.optim_wrappers = {name: guard_steps(each) for name, each in wrapper.items()}
         return guarded
-    if isinstance(wrapper, OptimWrapper):
-        return StepGuard.of(wrapper)
-    return wrapper
+    return StepGuard.wrap(wrapper) if isinstance(wrapper, OptimWrapper) else wrapper

@@ -1,4 +1,4 @@
-"""The published batch size on other numbers of GPUs: accumulate gradients, or scale the rate."""
+"""Reference batch sizes on other hardware: gradient accumulation and learning rate scaling."""
 from __future__ import annotations
 
 import os
@@ -10,123 +10,101 @@ from mmengine.config import Config
 from colonnade.common.distributed import VARIABLES
 from colonnade.common.errors import UserError
 
-from ..runner.hooks import averages_weights, hooks_of
+from ..runner.hooks import is_ema_hook, iter_hook_configs
 
 #: settings of schedulers that count iterations unless ``by_epoch``
-COUNTS_OF_SCHEDULERS = ('begin', 'end', 'T_max', 'step_size', 'total_iters', 'total_steps',
-                        'milestones', 'periods')
+SCHEDULER_COUNTS = ('begin', 'end', 'T_max', 'step_size', 'total_iters', 'total_steps',
+                    'milestones', 'periods')
 
 #: key of what options have changed in a config, which a run writes to its work dir
 APPLIED = 'colonnade_applied'
 
 
-def num_processes(cfg: Config) -> int:
-    """How many processes the launcher has started."""
+def count_processes(cfg: Config) -> int:
+    """Return the number of processes that the launcher has started."""
     variables = VARIABLES.get(cfg.launcher)
     return int(os.environ.get(variables[1], 1)) if variables else 1
 
 
-def batch_size(cfg: Config) -> int:
-    """Images of all processes in one iteration."""
-    return num_processes(cfg) * cfg.train_dataloader.batch_size
+def get_batch_size(cfg: Config) -> int:
+    """Return the images of all processes in one iteration."""
+    return count_processes(cfg) * cfg.train_dataloader.batch_size
 
 
 def set_total_batch_size(cfg: Config, total: int) -> None:
-    """Let an iteration have so many images, of which each process takes an equal share.
-
-    Runs then go on with another number of processes.
-
-    Args:
-        cfg: Changed in place.
-        total: Images of all processes together.
-
-    Raises:
-        ValueError: If they cannot be shared out, or the config has no batch size.
-    """
-    processes = num_processes(cfg)
-    share, rest = divmod(total, processes)
+    """Split the images of an iteration between the processes, whatever their number."""
+    num_processes = count_processes(cfg)
+    share, rest = divmod(total, num_processes)
     if rest or share < 1:
-        raise UserError(f'--total-batch {total} cannot be shared out evenly over {processes} '
-                        'processes: take a multiple of their number')
+        raise UserError(f'--total-batch-size must be a multiple of the {num_processes} processes, '
+                        f'got {total}')
     if 'batch_size' not in cfg.train_dataloader:
-        raise UserError('--total-batch needs train_dataloader.batch_size in the config')
+        raise UserError('--total-batch-size needs train_dataloader.batch_size in the config')
     cfg.train_dataloader.batch_size = share
 
 
-def base_batch_size(cfg: Config) -> int:
-    """Images of one step of the optimizer for which the config's learning rate is.
-
-    Raises:
-        ValueError: If the config does not say.
-    """
+def get_base_batch_size(cfg: Config) -> int:
+    """Return the images of one optimizer step that the learning rate of a config is for."""
     base = (cfg.get('auto_scale_lr') or {}).get('base_batch_size')
     if not base:
-        raise UserError('the config has no auto_scale_lr.base_batch_size: the batch size that its '
-                        'learning rate is for')
+        raise UserError('the config has no auto_scale_lr.base_batch_size, the batch size of its '
+                        'learning rate: set it')
     return base
 
 
 def enable_auto_scale_lr(cfg: Config) -> None:
-    """Let the runner multiply all learning rates by the batch size over the config's.
-
-    Raises:
-        ValueError: If the config does not say which batch size its rate is for.
-    """
+    """Make the runner scale all learning rates by the batch size relative to the config's."""
     applied = cfg.get(APPLIED, {})
-    factor = batch_size(cfg) / base_batch_size(cfg)
-    scale_final_rates(schedulers_of(cfg), factor / applied.get('final_rates', 1))
+    factor = get_batch_size(cfg) / get_base_batch_size(cfg)
+    scale_final_rates(get_schedulers(cfg), factor / applied.get('final_rates', 1))
     cfg[APPLIED] = dict(applied, final_rates=factor)
     cfg.auto_scale_lr.enable = True
 
 
 def scale_final_rates(schedulers: list[dict[str, Any]], factor: float) -> bool:
-    """Multiply rates that schedulers name themselves, as their optimizer's is; whether any does."""
-    changed = False
+    """Multiply absolute learning rates of schedulers; return True if there are any."""
+    has_changed = False
     for scheduler in schedulers:
         for key in ('eta_min', 'eta_max'):
             if scheduler.get(key) and 'Momentum' not in scheduler['type']:
                 scheduler[key] = float(f'{scheduler[key] * factor:.3g}')
-                changed = True
-    return changed
+                has_changed = True
+    return has_changed
 
 
-def accumulate(cfg: Config, count: int | None = None) -> int:
-    """Step once in ``count`` iterations, on the sum of their gradients.
+def set_grad_accumulation(cfg: Config, count: int | None = None) -> int:
+    """Make the optimizer step once in ``count`` iterations, on the sum of their gradients.
 
-    Whatever the config counts in iterations (schedules, evaluation, checkpoints) becomes ``count``
-    times as long, so that the optimizer takes the same steps. A config that a run with this option
-    has written stays as it is.
+    Everything that the config counts in iterations (schedules, evaluations, checkpoints) becomes
+    ``count`` times as long, so that the optimizer takes the same steps. A config that a run with
+    this option has written is not stretched again.
 
     Args:
-        cfg: Changed in place.
-        count: ``None`` takes as many as make up the batch size that the learning rate is for.
+        cfg: Config, changed in place.
+        count: Number of iterations. Defaults to as many as make up the reference batch size.
 
     Returns:
         The count.
-
-    Raises:
-        UserError: If no integer number of iterations makes up that batch size, or if the config was
-            written by a run with another count.
     """
     if not cfg.get('train_cfg') or not cfg.get('optim_wrapper'):
-        raise UserError('--accumulate needs a config that trains, with train_cfg, optim_wrapper')
+        raise UserError('--grad-accum needs a config that trains, with train_cfg and optim_wrapper')
     applied = cfg.get(APPLIED, {})
     before = applied.get('accumulate', 1)
     if count is None:
-        base, now = round(base_batch_size(cfg) * before), batch_size(cfg)
-        count, rest = divmod(base, now)
+        base, current = round(get_base_batch_size(cfg) * before), get_batch_size(cfg)
+        count, rest = divmod(base, current)
         if rest or not count:
             raise UserError(
-                f'{num_processes(cfg)} processes x {cfg.train_dataloader.batch_size} images do not '
-                f'divide the batch size {base} of the config: say --accumulate N, or set '
+                f'{count_processes(cfg)} processes x {cfg.train_dataloader.batch_size} images do '
+                f'not divide the batch size {base} of the config: pass --grad-accum N, or set '
                 'train_dataloader.batch_size')
     if count < 1:
-        raise UserError(f'--accumulate must be at least 1, got {count}')
+        raise UserError(f'--grad-accum must be at least 1, got {count}')
     if before not in (1, count):
         raise UserError(
-            f'--accumulate {count} does not fit the config: it was written by a run with '
-            f'--accumulate {before}, which is in its iterations. Pass --accumulate '
-            f'{before}, or use the config that this run was started with')
+            f'--grad-accum {count} does not fit the config, which was written by a run with '
+            f'--grad-accum {before} and counts its iterations: pass --grad-accum {before}, or use '
+            'the config that this run was started with')
     if before > 1:
         return count
     cfg[APPLIED] = dict(applied, accumulate=count)
@@ -138,33 +116,33 @@ def accumulate(cfg: Config, count: int | None = None) -> int:
 
 
 def _stretch_iterations(cfg: Config, factor: int) -> None:
-    """Multiply by ``factor`` what is counted in iterations."""
+    """Multiply everything that is counted in iterations."""
     if cfg.train_cfg.get('max_iters'):
         cfg.train_cfg.setdefault('val_interval', 1000)  # mmengine's default
         _multiply(cfg.train_cfg, ('max_iters', 'val_begin', 'val_interval'), factor)
         if intervals := cfg.train_cfg.get('dynamic_intervals'):
             cfg.train_cfg.dynamic_intervals = [(begin * factor, interval * factor)
                                                for begin, interval in intervals]
-    for scheduler in schedulers_of(cfg):
+    for scheduler in get_schedulers(cfg):
         if not scheduler.get('by_epoch', True):
-            _multiply(scheduler, COUNTS_OF_SCHEDULERS, factor)
-            if scheduler['type'].startswith('Exponential'):  # by a factor in each iteration
+            _multiply(scheduler, SCHEDULER_COUNTS, factor)
+            if scheduler['type'].startswith('Exponential'):  # gamma is a factor per iteration
                 scheduler['gamma'] **= 1 / factor
-    for hook in hooks_of(cfg):
+    for hook in iter_hook_configs(cfg):
         counts_iterations = hook['type'] == 'CheckpointHook' and not hook.get('by_epoch', True)
-        if averages_weights(hook):
+        if is_ema_hook(hook):
             hook.setdefault('interval', 1)
-        if counts_iterations or averages_weights(hook):
+        if counts_iterations or is_ema_hook(hook):
             _multiply(hook, ('interval', 'begin_iter', 'save_begin'), factor)
 
 
-def schedulers_of(cfg: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The schedulers of rates and momentums, also where each optimizer has its own."""
-    found = cfg.get('param_scheduler') or []
-    if isinstance(found, dict) and 'type' not in found:
-        return [item for group in found.values()
+def get_schedulers(cfg: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the schedulers of a config, also if each optimizer has its own."""
+    schedulers = cfg.get('param_scheduler') or []
+    if isinstance(schedulers, dict) and 'type' not in schedulers:
+        return [item for group in schedulers.values()
                 for item in (group if isinstance(group, list) else [group])]  # yapf: disable
-    return found if isinstance(found, list) else [found]
+    return schedulers if isinstance(schedulers, list) else [schedulers]
 
 
 def _multiply(settings: dict[str, Any], keys: tuple[str, ...], factor: int) -> None:
@@ -172,5 +150,5 @@ def _multiply(settings: dict[str, Any], keys: tuple[str, ...], factor: int) -> N
         value = settings.get(key)
         if isinstance(value, (list, tuple)):
             settings[key] = [item * factor for item in value]
-        elif value is not None and value > 0:  # -1 is never
+        elif value is not None and value > 0:  # -1 means never
             settings[key] = value * factor

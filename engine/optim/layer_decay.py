@@ -1,4 +1,4 @@
-"""Layer-wise decay of the learning rate for columnar backbones, under mmdet and mmseg alike."""
+"""Layer-wise learning rate decay for columnar backbones, under mmdet and mmseg."""
 from __future__ import annotations
 
 from typing import Protocol, runtime_checkable
@@ -9,7 +9,7 @@ from torch import nn
 
 from colonnade.common.errors import UserError
 
-#: positions, tokens and frequencies, which are vectors at heart
+#: position embeddings, tokens and rotary frequencies, which are vectors of other shapes
 FLAT_NAMES = ('.pos_embed', '.reg_token', '.rope.freqs')
 
 
@@ -18,28 +18,28 @@ class KnowsLayers(Protocol):
     """A backbone that numbers the layers of its parameters, as mmpretrain's do."""
 
     def get_layer_depth(self, param_name: str, prefix: str = '') -> tuple[int, int]:
-        """The number of a parameter's layer, and that of all layers."""
+        """Return the index of a parameter's layer, and the number of layers."""
 
 
 @OPTIM_WRAPPER_CONSTRUCTORS.register_module()
 class LayerDecayConstructor(DefaultOptimWrapperConstructor):
-    """mmengine's constructor, with a learning rate that falls from the last block to the stem.
+    """mmengine's constructor with layer-wise learning rate decay.
 
-    The rate of block i of a backbone of depth d is multiplied by ``layer_decay_rate ** (d - i)``, that
-    of the stem by ``layer_decay_rate ** (d + 1)``. Necks and heads keep it. BEiT (arXiv 2106.08254)
-    and ViTDet (arXiv 2203.16527) fine-tune so. Parameters of equal settings share a group.
+    The rate of block i of a backbone of depth d is multiplied by ``layer_decay_rate ** (d - i)``,
+    that of the stem by ``layer_decay_rate ** (d + 1)``. Necks and heads keep it, as in BEiT (arXiv
+    2106.08254) and ViTDet (arXiv 2203.16527). Parameters of equal settings share a group.
 
     Args:
-        optim_wrapper_cfg: As for mmengine's.
-        paramwise_cfg: As for mmengine's, and
+        optim_wrapper_cfg: Settings of mmengine's constructor.
+        paramwise_cfg: Settings of mmengine's constructor, with two more keys:
 
-            - ``layer_decay_rate``: in (0, 1].
-            - ``flat_decay_mult``: multiplies the weight decay of vectors of any shape (biases,
-              norms, LayerScale, ResMLP's Affine, XCA's temperature), learned positions, tokens and
-              rotary frequencies. A ``decay_mult`` of a matching custom key goes before.
+            - ``layer_decay_rate``: Decay in (0, 1].
+            - ``flat_decay_mult``: Factor of the weight decay of vectors of any shape (biases,
+              norms, LayerScale, ResMLP's Affine, XCA's temperature), position embeddings, tokens
+              and rotary frequencies. ``decay_mult`` of a matching custom key goes before.
 
     Raises:
-        ValueError: If the rate is out of range, or the model's backbone knows no layers.
+        UserError: If the rate is out of range, or the backbone does not number its layers.
     """
 
     def __init__(self, optim_wrapper_cfg: dict, paramwise_cfg: dict | None = None) -> None:
@@ -56,14 +56,14 @@ class LayerDecayConstructor(DefaultOptimWrapperConstructor):
                    module: nn.Module,
                    prefix: str = '',
                    is_dcn_module: int | float | None = None) -> None:
-        """Add the groups of a model to ``params``; with ``prefix``, those of a part as mmengine."""
+        """Append the groups of a model to ``params``; mmengine calls it with a ``prefix``."""
         if prefix:
             super().add_params(params, module, prefix, is_dcn_module)
             return
         backbone = getattr(module, 'backbone', None)
         if not isinstance(backbone, KnowsLayers):
             raise UserError(f'layer_decay_rate needs a backbone with get_layer_depth, and '
-                            f'{type(backbone).__name__} has none: take one of colonnade.backbones')
+                            f'{type(backbone).__name__} has none: use one of colonnade.backbones')
         single: list[dict] = []  # mmengine makes a group of every parameter
         super().add_params(single, module, prefix, is_dcn_module)
         names = {id(parameter): name for name, parameter in module.named_parameters()}
@@ -71,7 +71,7 @@ class LayerDecayConstructor(DefaultOptimWrapperConstructor):
         for group in single:
             parameter, = group.pop('params')
             name = names.pop(id(parameter), None)
-            if name is None:  # of layers that are shared, and seen before
+            if name is None:  # shared with a layer that is in a group already
                 continue
             group.setdefault('lr', self.base_lr)
             group.setdefault('weight_decay', self.base_wd or 0.)
@@ -87,9 +87,4 @@ class LayerDecayConstructor(DefaultOptimWrapperConstructor):
         custom_keys = self.paramwise_cfg.get('custom_keys', {})
         if any(key in name and 'decay_mult' in value for key, value in custom_keys.items()):
             return False
-        return name.endswith(FLAT_NAMES) or is_vector(parameter)
-
-
-def is_vector(parameter: nn.Parameter) -> bool:
-    """Whether all its elements lie along one dimension."""
-    return sum(size > 1 for size in parameter.shape) <= 1
+        return name.endswith(FLAT_NAMES) or sum(size > 1 for size in parameter.shape) <= 1

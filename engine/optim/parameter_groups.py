@@ -1,4 +1,4 @@
-"""Learning rate and weight decay of every parameter, as a config sets them."""
+"""Learning rate and weight decay of every parameter of a config."""
 from __future__ import annotations
 
 from pathlib import Path
@@ -7,26 +7,17 @@ from typing import Any
 from mmengine.logging import MMLogger
 from mmengine.optim import build_optim_wrapper
 
-from colonnade.models.meta_device import build_on_meta
+from colonnade.models.building import build_on_meta
 from colonnade.settings.overrides import merge_options
 from colonnade.settings.reading import read_config
 
-from ..runner.hooks import QuietFilter
+from ..runner.log_filters import QuietFilter
 
-Groups = dict[tuple[float, float], list[str]]  # rate and decay -> names of parameters
+Groups = dict[tuple[float, float], list[str]]  # learning rate and weight decay -> parameter names
 
 
-def parameter_groups(config: Path, options: dict[str, Any]) -> tuple[Groups, list[str]]:
-    """Parameters by their rate and decay, and those that are not trained.
-
-    Args:
-        config: Of a detector or segmenter.
-        options: Settings that override it.
-
-    Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If it is no config of a detector or segmenter, or nothing reads an option.
-    """
+def find_parameter_groups(config: Path, options: dict[str, Any]) -> tuple[Groups, list[str]]:
+    """Return parameters by learning rate and weight decay, and those that are not trained."""
     MMLogger.get_current_instance().addFilter(QuietFilter())
     cfg = read_config(config)
     merge_options(cfg, options)
@@ -37,11 +28,11 @@ def parameter_groups(config: Path, options: dict[str, Any]) -> tuple[Groups, lis
             cfg.optim_wrapper.pop(option, None)
     optimizer = build_optim_wrapper(model, cfg.optim_wrapper).optimizer
     names = {id(parameter): name for name, parameter in model.named_parameters()}
-    found: Groups = {}
+    groups: Groups = {}
     for group in optimizer.param_groups:
         key = (group['lr'], group['weight_decay'])
         members = [names[id(p)] for p in group['params'] if p.requires_grad]
         if members:
-            found.setdefault(key, []).extend(members)
-    trained = {name for members in found.values() for name in members}
-    return found, [name for name in names.values() if name not in trained]
+            groups.setdefault(key, []).extend(members)
+    trained = {name for members in groups.values() for name in members}
+    return groups, [name for name in names.values() if name not in trained]

@@ -1,1 +1,1 @@
-"""What a training needs before it is started: memory, steps, disk, time (``train.py --plan``)."""
+"""Memory, time, steps and disk space of a training before it starts (``train --estimate``)."""

@@ -1,4 +1,4 @@
-"""Images to train on: how many there are, with how many objects, and their sizes in a batch."""
+"""Number of training images and objects, and sizes of the images in a batch."""
 from __future__ import annotations
 
 import mmap
@@ -20,7 +20,7 @@ from PIL import Image
 
 from colonnade.common.errors import UserCodeError, UserError
 from colonnade.runtime.images import SUFFIXES
-from colonnade.settings.dataset_paths import find_datasets, paths_of
+from colonnade.settings.dataset_paths import find_datasets, get_dataset_paths
 from colonnade.settings.registries import find_class
 
 Size = tuple[int, int]  # height, width
@@ -28,20 +28,20 @@ Size = tuple[int, int]  # height, width
 NUM_READ = 24  # images whose size is read
 NUM_DRAWS = 300  # runs of the pipeline: the largest of a dozen scales meets each shape of images
 NUM_BATCHES = 200
-STRIPE = 16  # pixels of one label: crops that want two find them
-#: sizes of photographs, where no images are found: mostly 3:4, some upright, some wide
+STRIPE = 16  # height of the stripes of a label, so that crops with two labels can be found
+#: sizes of photographs, if no images are found: mostly 3:4, some upright, some wide
 PHOTOGRAPHS = ((480, 640), ) * 5 + ((640, 480), ) * 3 + ((480, 800), ) * 2
-#: beginnings of the names of transforms that need files or keep sizes
+#: prefixes of transforms that need files or keep sizes
 WITHOUT_SIZE = ('Load', 'Pack', 'PhotoMetric', 'YOLOXHSV')
 
 
 @dataclass(frozen=True)
 class DataCounts:
-    """What is known of the images to train on without parsing annotations.
+    """Training data, as far as known without parsing annotations.
 
     Attributes:
-        images: Their number; None if they are not found. It includes images without objects.
-        objects: Mean number of objects of an image; None where annotations do not tell.
+        images: Number of images, also those without objects. None if they are not found.
+        objects: Mean number of objects per image. None if annotations do not have them.
         sizes: Height and width of some images.
     """
     images: int | None
@@ -50,40 +50,41 @@ class DataCounts:
 
 
 def count_data(cfg: Config) -> DataCounts:
-    """Count the images and objects that a config trains on, as far as they are found."""
+    """Return what is found of the training data of a config."""
     datasets = [dataset for _, dataset in find_datasets(cfg, ('train_dataloader', ))]
-    files = [path for each in datasets for path in paths_of(each) if path.endswith('.json')]
-    files = list(filter(os.path.isfile, files))
-    objects, images = (sum(count_key(path, key) for path in files) for key in ('bbox', 'file_name'))
+    files = [path for each in datasets for path in get_dataset_paths(each)
+             if path.endswith('.json') and os.path.isfile(path)]  # yapf: disable
+    objects, images = (sum(_count_key(path, key) for path in files)
+                       for key in ('bbox', 'file_name'))  # yapf: disable
     return DataCounts(
         count_images(cfg.train_dataloader.dataset),
         objects / images if objects and images else None,
-        tuple(size for each in datasets for size in read_sizes(each)))
+        tuple(size for each in datasets for size in _read_sizes(each)))
 
 
 def count_images(dataset: ConfigDict) -> int | None:
-    """Return the length of a dataset or one that wraps others; None if it is not known."""
+    """Return the length of a dataset or of one that wraps others; None if it is not known."""
     if 'datasets' in dataset:
         counts = [count_images(part) for part in dataset.datasets]
         return None if None in counts else sum(filter(None, counts))
     if 'dataset' in dataset:
         inner = count_images(dataset.dataset)
         return None if inner is None else inner * dataset.get('times', 1)
-    paths = paths_of(dataset)
+    paths = get_dataset_paths(dataset)
     if not paths or not all(map(os.path.exists, paths)):
         return None
     if files := [path for path in paths if path.endswith('.json')]:
-        return sum(count_key(path, 'file_name') for path in files) or None
+        return sum(_count_key(path, 'file_name') for path in files) or None
     if find_class(dataset.type, DATASETS) is None:
         return None
-    try:  # it lists files
+    try:  # a dataset that lists files
         settings: dict[str, Any] = dict(dataset, lazy_init=True, pipeline=[])
         return len(DATASETS.build(settings).load_data_list())
-    except Exception:  # of third-party classes, which the training will report
+    except Exception:  # third-party classes may raise anything, and training will report it
         return None
 
 
-def count_key(path: str, key: str) -> int:
+def _count_key(path: str, key: str) -> int:
     """Return how often a key occurs in a JSON file."""
     with open(path, 'rb') as file:
         if not os.fstat(file.fileno()).st_size:
@@ -92,14 +93,14 @@ def count_key(path: str, key: str) -> int:
             return sum(1 for _ in re.finditer(rb'"%s"\s*:' % key.encode(), content))
 
 
-def read_sizes(dataset: ConfigDict) -> Iterator[Size]:
+def _read_sizes(dataset: ConfigDict) -> Iterator[Size]:
     """Yield height and width of the first images of a dataset."""
     prefixes = dataset.get('data_prefix') or {}
     prefix = prefixes.get('img', prefixes.get('img_path', ''))
     folder = Path(dataset.get('data_root') or '', prefix)
     files = (path for path in folder.rglob('*') if path.suffix.lower() in SUFFIXES)
     for path in islice(files, NUM_READ) if prefix and folder.is_dir() else ():
-        with Image.open(path) as image:  # reads the header
+        with Image.open(path) as image:  # only reads the header
             yield image.height, image.width
 
 
@@ -107,81 +108,71 @@ def read_sizes(dataset: ConfigDict) -> Iterator[Size]:
 class BatchSizes:
     """Sizes of the images of a batch, which are padded to their common size."""
     largest: Size
-    mean_pixels: float  # of an image
+    mean_pixels: float  # per image
 
 
-def batch_sizes(cfg: Config, sources: Sequence[Size]) -> BatchSizes:
-    """Return the sizes that the train pipeline makes, run on blank images.
+def compute_batch_sizes(cfg: Config, sources: Sequence[Size]) -> BatchSizes:
+    """Return the sizes that the training pipeline makes, by running it on blank images.
 
-    A batch sampler by aspect ratio keeps wide images from upright ones.
+    A batch sampler by aspect ratio separates wide images from upright ones.
 
     Args:
-        cfg: Of a detector or segmenter.
         sources: Sizes of images of the dataset; those of photographs if empty.
-
-    Raises:
-        ValueError: If the sizes do not follow from the config, with what to pass instead.
     """
-    advice = 'say --plan-size HEIGHT WIDTH'
+    advice = 'pass --image-size HEIGHT WIDTH'
     random.seed(0)
     np.random.seed(0)
     try:
-        transforms = list(map(TRANSFORMS.build, transforms_of(cfg.train_dataloader.dataset)))
+        transforms = list(map(TRANSFORMS.build, _iter_transforms(cfg.train_dataloader.dataset)))
         images = list(islice(cycle(sources or PHOTOGRAPHS), NUM_DRAWS))
-        sizes = [output_size(transforms, size, cfg.default_scope) for size in images]
-    except Exception as error:  # of third-party classes, which may read files
-        raise UserCodeError('the train pipeline cannot be run on a blank image '
+        sizes = [_compute_output_size(transforms, size, cfg.default_scope) for size in images]
+    except Exception as error:  # third-party transforms may raise anything
+        raise UserCodeError('the training pipeline cannot be run on a blank image '
                             f'({type(error).__name__}: {error}): {advice}') from error
     if not sources and list(map(sorted, sizes)) == list(map(sorted, images)):
-        raise UserError('the train pipeline keeps images at their own size, and none is found to '
-                        f'look at: {advice}')
-    return draw_batches(cfg, sizes)
-
-
-def draw_batches(cfg: Config, sizes: list[Size]) -> BatchSizes:
-    """Return the sizes of batches of images of these sizes."""
+        raise UserError('the training pipeline keeps images at their own size, and no image was '
+                        f'found: {advice}')
     data = cfg.train_dataloader
     groups = [sizes]
     if 'AspectRatio' in str((data.get('batch_sampler') or {}).get('type')):
         groups = [[s for s in sizes if s[0] < s[1]], [s for s in sizes if s[0] >= s[1]]]
     batches = [
-        common_size(random.choices(group, k=data.batch_size)) for group in groups if group
+        _compute_common_size(random.choices(group, k=data.batch_size)) for group in groups if group
         for _ in range(NUM_BATCHES * len(group) // len(sizes) + 1)
     ]
-    largest = [common_size(group) if data.batch_size > 1 else max(group, key=prod)
+    largest = [_compute_common_size(group) if data.batch_size > 1 else max(group, key=prod)
                for group in groups if group]  # yapf: disable
     return BatchSizes(max(largest, key=prod), mean(map(prod, batches)))
 
 
-def common_size(sizes: Sequence[Size]) -> Size:
-    """Return what images are padded to, to be in one batch."""
+def _compute_common_size(sizes: Sequence[Size]) -> Size:
     return max(height for height, _ in sizes), max(width for _, width in sizes)
 
 
-def transforms_of(dataset: ConfigDict) -> Iterator[dict[str, Any]]:
+def _iter_transforms(dataset: ConfigDict) -> Iterator[dict[str, Any]]:
     """Yield the transforms of a dataset that may change sizes, innermost first."""
     inner = dataset.get('dataset') or (dataset.get('datasets') or [None])[0]
     if inner is not None:
-        yield from transforms_of(inner)
+        yield from _iter_transforms(inner)
     for settings in dataset.get('pipeline') or ():
         if not str(settings['type']).rpartition('.')[2].startswith(WITHOUT_SIZE):
             yield settings
 
 
-def output_size(transforms: Sequence[Any], source: Size, library: str) -> Size:
+def _compute_output_size(transforms: Sequence[Any], source: Size, library: str) -> Size:
     """Return the size that a blank image gets in a pipeline of mmdet or mmseg."""
-    image = blank_image(*source, library)
+    image = _build_blank_image(*source, library)
     for transform in transforms:
         if hasattr(transform, 'get_indices'):  # mixes images
-            image['mix_results'] = [blank_image(*source, library) for _ in range(3)]
+            image['mix_results'] = [_build_blank_image(*source, library) for _ in range(3)]
         changed = transform(image)
         image = image if changed is None else changed  # None drops images without objects
     height, width = image['img'].shape[:2]
     return height, width
 
 
-def blank_image(height: int, width: int, library: str) -> dict[str, Any]:
-    """Return what pipelines know of an image with label map and, in mmdet, one object."""
+def _build_blank_image(height: int, width: int, library: str) -> dict[str, Any]:
+    """Return an image of a pipeline, with a label map and, in mmdet, one object."""
     labels = np.zeros((height, width), np.uint8)
     labels[np.arange(height) // STRIPE % 2 == 1] = 1
     image = dict(
@@ -195,7 +186,7 @@ def blank_image(height: int, width: int, library: str) -> dict[str, Any]:
         gt_seg_map=labels,
         seg_fields=['gt_seg_map'])
     if library == 'mmdet':
-        from mmdet.structures.bbox import HorizontalBoxes  # imports much
+        from mmdet.structures.bbox import HorizontalBoxes  # slow to import
         from mmdet.structures.mask import BitmapMasks
         image |= dict(
             gt_bboxes=HorizontalBoxes([[width / 4, height / 4, width * 3 / 4, height * 3 / 4]]),

@@ -1,1 +1,1 @@
-"""The runner: launched, seeded, stopped by signals; its loops and hooks."""
+"""The runner: launch, seeding, signals, loops and hooks."""

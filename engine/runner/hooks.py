@@ -1,4 +1,4 @@
-"""Hooks of a runner: those that a config names, and ours."""
+"""Hooks of a runner: those in configs, and those that every training of Colonnade has."""
 from __future__ import annotations
 
 import logging
@@ -20,77 +20,63 @@ from colonnade.weights.state_dicts import WeightsError
 
 from ..upstream import is_resuming
 
-BATCH = 'colonnade_batch'  # in the meta of checkpoints
-#: default hooks that are there unless a config sets them to None
+BATCH = 'colonnade_batch'  # key in the meta of checkpoints
+#: hooks that mmengine adds by default, and for which None in a config means none
 MMENGINE_HOOKS = ('runtime_info', 'timer', 'sampler_seed', 'logger', 'param_scheduler',
                   'checkpoint')
 
 
-def hooks_of(cfg: Config) -> Iterator[dict[str, Any]]:
-    """The hooks that a config describes, but for those that it sets to None.
-
-    Raises:
-        ValueError: If one is no dict with a type.
-    """
+def iter_hook_configs(cfg: Config) -> Iterator[dict[str, Any]]:
+    """Yield the hooks that a config describes, without those that are None or already built."""
     default, custom = cfg.get('default_hooks') or {}, cfg.get('custom_hooks') or []
     for hook in filter(None, [*default.values(), *custom]):
-        if isinstance(hook, Hook):  # built already, by a config in Python
+        if isinstance(hook, Hook):
             continue
         if not isinstance(hook, dict) or 'type' not in hook:
             raise UserError(f'a hook of a config must be a dict with a type, got {hook!r}')
         yield hook
 
 
-def drop_absent_hooks(cfg: Config) -> None:
-    """Take hooks that are set to None for what they are: mmengine knows that of its own alone.
-
-    Args:
-        cfg: Changed in place.
-    """
+def remove_null_hooks(cfg: Config) -> None:
+    """Remove default hooks that a config sets to None and that mmengine would try to build."""
     for name, hook in list((cfg.get('default_hooks') or {}).items()):
         if hook is None and name not in MMENGINE_HOOKS:
             del cfg.default_hooks[name]
 
 
-def averages_weights(hook: Hook | dict[str, Any]) -> bool:
-    """Whether a hook of a config is mmengine's EMAHook or one that is made from it."""
-    kind = type(hook) if isinstance(hook, Hook) else find_class(hook['type'], HOOKS)
-    return isinstance(kind, type) and issubclass(kind, EMAHook)
+def is_ema_hook(hook: Hook | dict[str, Any]) -> bool:
+    """Return True for mmengine's EMAHook and its subclasses, built or in a config."""
+    hook_class = type(hook) if isinstance(hook, Hook) else find_class(hook['type'], HOOKS)
+    return isinstance(hook_class, type) and issubclass(hook_class, EMAHook)
 
 
-def wrappers_of(optim_wrapper: Any) -> list[OptimWrapper]:
-    """The wrappers of optimizers that take steps; none of kinds that are not mmengine's."""
-    if isinstance(optim_wrapper, OptimWrapperDict):
-        return [each for each in optim_wrapper.values() if isinstance(each, OptimWrapper)]
-    return [optim_wrapper] if isinstance(optim_wrapper, OptimWrapper) else []
+def remove_ema_hooks(cfg: Config) -> None:
+    """Remove EMA hooks for an evaluation, because checkpoints already hold the EMA weights."""
+    for name, hook in (cfg.get('default_hooks') or {}).items():
+        if hook and is_ema_hook(hook):
+            cfg.default_hooks[name] = None
+    if cfg.get('custom_hooks'):
+        cfg.custom_hooks = [hook for hook in cfg.custom_hooks if not (hook and is_ema_hook(hook))]
+
+
+def get_optim_wrappers(optim_wrapper: Any) -> list[OptimWrapper]:
+    """Return mmengine's optimizer wrappers in a wrapper of one or several optimizers."""
+    wrappers = optim_wrapper.values() if isinstance(optim_wrapper, OptimWrapperDict) else \
+        [optim_wrapper]
+    return [each for each in wrappers if isinstance(each, OptimWrapper)]
 
 
 def is_between_steps(runner: Runner) -> bool:
-    """Whether the optimizers of a training have stepped on all gradients that there are."""
-    return all(each.should_update() for each in wrappers_of(runner.optim_wrapper))
-
-
-def drop_averaging(cfg: Config) -> None:
-    """Leave averaging of weights out of an evaluation: checkpoints hold averaged weights already.
-
-    Args:
-        cfg: Changed in place.
-    """
-    for name, hook in (cfg.get('default_hooks') or {}).items():
-        if hook and averages_weights(hook):
-            cfg.default_hooks[name] = None
-    if cfg.get('custom_hooks'):
-        cfg.custom_hooks = [
-            hook for hook in cfg.custom_hooks if not (hook and averages_weights(hook))
-        ]
+    """Return True if no accumulated gradients wait for a step of the optimizer."""
+    return all(each.should_update() for each in get_optim_wrappers(runner.optim_wrapper))
 
 
 class BatchSizeHook(Hook):
-    """Notes in checkpoints how many images made up a step, and compares when training goes on.
+    """A hook that records the batch size in checkpoints, and checks it on resuming.
 
-    Iterations are what checkpoints and schedules count. With another number of processes, images or
-    accumulated gradients they would mean something else, and training would end too early or late.
-    What else is noted beside the weights becomes plain dicts, which load without mmengine.
+    Checkpoints and schedules count iterations. With a different number of processes, images or
+    accumulated gradients, training would end too early or too late. The other metadata become plain
+    dicts, which load without mmengine.
     """
 
     priority = 'VERY_HIGH'
@@ -101,44 +87,37 @@ class BatchSizeHook(Hook):
 
     @property
     def batch(self) -> dict[str, int]:
-        """What one iteration and one step of this run are."""
+        """The batch size of this run."""
         images = self.images_per_process * get_world_size()
         return dict(images_per_iteration=images, iterations_per_step=self.accumulate)
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
-        """Note this run's numbers."""
         checkpoint['meta'] = {**plain(checkpoint['meta']), BATCH: self.batch}
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
-        """Compare a checkpoint that training goes on from.
-
-        Raises:
-            WeightsError: If its iterations were others.
-        """
         if is_resuming(runner):
             self.compare(checkpoint)
 
     def compare(self, checkpoint: dict) -> None:
-        """Raise a WeightsError if a checkpoint's batch was another; older ones do not say."""
-        then, now = checkpoint.get('meta', {}).get(BATCH), self.batch
-        if then is None or then == now:
+        """Check the batch size of a checkpoint, if it records one."""
+        saved, current = checkpoint.get('meta', {}).get(BATCH), self.batch
+        if saved is None or saved == current:
             return
-        images, count = then['images_per_iteration'], then['iterations_per_step']
-        advice = [f'--accumulate {count}'] if count > 1 else []
-        if count == 1 < now['iterations_per_step']:
-            advice = ['no --accumulate']
-        share, rest = divmod(images, get_world_size())
-        if rest or not share:
-            advice = [f'a number of processes that divides {images}', *advice]
-        elif images != now['images_per_iteration']:
-            advice.append(f'--cfg-options train_dataloader.batch_size={share}')
+        images, count = saved['images_per_iteration'], saved['iterations_per_step']
+        options = [f'--grad-accum {count}'] if count > 1 else []
+        if count == 1 < current['iterations_per_step']:
+            options = ['no --grad-accum']
+        images_per_process, rest = divmod(images, get_world_size())
+        if rest or not images_per_process:
+            options = [f'a number of processes that divides {images}', *options]
+        elif images != current['images_per_iteration']:
+            options.append(f'--cfg-options train_dataloader.batch_size={images_per_process}')
         raise WeightsError(
-            f'the checkpoint was trained with {described(then)}, this run has {described(now)}: '
-            f'its iterations would be counted wrongly. Go on with {" and ".join(advice)}, or '
-            'start a new schedule from its weights with --load-from')
+            f'the checkpoint was trained with {_format_batch(saved)}, this run has '
+            f'{_format_batch(current)}, so its iterations would be counted wrongly: resume with '
+            f'{" and ".join(options)}, or start a new schedule from its weights with --load-from')
 
     def before_train(self, runner: Runner) -> None:
-        """Warn if nothing is left to train."""
         if runner.iter >= runner.max_iters:
             print_log(
                 f'nothing is left to train: the checkpoint is at iteration {runner.iter} of '
@@ -147,29 +126,33 @@ class BatchSizeHook(Hook):
                 level=logging.WARNING)
 
 
-class SameBuffers(Hook):
-    """Give all processes the first one's buffers when training starts, and before evaluations.
+def _format_batch(batch: dict[str, int]) -> str:
+    count = batch['iterations_per_step']
+    return (f'{batch["images_per_iteration"]} images per iteration and {count} '
+            f'iteration{"s" * (count > 1)} per step')
 
-    mmengine does so at the start for what checkpoints hold, and not for other buffers. Batch norms
-    that are not synchronized gather statistics in each process; checkpoints hold the first one's.
+
+class BroadcastBuffers(Hook):
+    """A hook that sends the buffers of the first process to all, initially and for evaluations.
+
+    mmengine only does so initially, and only for what checkpoints hold. Batch norms that are not
+    synchronized collect statistics in each process; checkpoints hold those of the first one.
     """
 
-    priority = 'VERY_HIGH'  # before averaged weights take their place
+    priority = 'VERY_HIGH'  # before EMA weights are swapped in
 
     def before_train(self, runner: Runner) -> None:
-        """Take the first process' buffers."""
         self.before_val_epoch(runner)
 
     def before_val_epoch(self, runner: Runner) -> None:
-        """Take the first process' buffers."""
-        averages = [hook.ema_model for hook in runner.hooks if averages_weights(hook)]
-        for model in (runner.model, *averages):
+        ema_models = [hook.ema_model for hook in runner.hooks if is_ema_hook(hook)]
+        for model in (runner.model, *ema_models):
             for buffer in model.buffers():
                 broadcast(buffer)
 
 
 class HistoryLimit(Hook):
-    """Hook that keeps only as many logged numbers as the log is smoothed over.
+    """A hook that keeps only as many logged numbers as the log is smoothed over.
 
     mmengine keeps the numbers of up to a million iterations, copies them all in each iteration and
     saves them in each checkpoint.
@@ -178,8 +161,7 @@ class HistoryLimit(Hook):
     priority = 'LOWEST'  # after the hooks that log
 
     def before_train(self, runner: Runner) -> None:
-        """Find out how many numbers are needed, and bound what a checkpoint has brought."""
-        self.windows = {mode: find_log_window(runner, mode) for mode in ('train', 'val')}
+        self.windows = {mode: _find_log_window(runner, mode) for mode in ('train', 'val')}
         self.unbounded = {
             each['data_src']
             for each in runner.log_processor.custom_cfg
@@ -188,28 +170,21 @@ class HistoryLimit(Hook):
         self.limit(runner)
 
     def after_train_iter(self, runner: Runner, *_: Any, **__: Any) -> None:
-        """Bound the numbers that were logged for the first time."""
         self.limit(runner)
 
     def after_val_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
-        """Bound the numbers that were logged for the first time."""
         self.limit(runner)
 
     def limit(self, runner: Runner) -> None:
-        """Set the lengths of all histories; the next update of each cuts it off."""
+        """Set the maximum lengths of all histories; their next update cuts them off."""
         for key, history in runner.message_hub.log_scalars.items():
             mode, _, name = key.partition('/')
             if mode in self.windows and name not in self.unbounded:
                 history.max_length = self.windows[mode]
 
 
-def find_log_window(runner: Runner, mode: str) -> int:
-    """Return over how many iterations of training or validation the log is smoothed at most.
-
-    Args:
-        runner: Runner of a training.
-        mode: ``'train'`` or ``'val'``.
-    """
+def _find_log_window(runner: Runner, mode: str) -> int:
+    """Return the maximum number of iterations over which the log is smoothed."""
     processor = runner.log_processor
     windows = [processor.window_size, *(each.get('window_size') for each in processor.custom_cfg)]
     if mode == 'val' and runner.val_loop is not None:  # times are means over an evaluation
@@ -217,39 +192,3 @@ def find_log_window(runner: Runner, mode: str) -> int:
     elif mode == 'train' and 'epoch' in windows:
         windows.append(len(runner.train_dataloader))
     return max(1, *(window for window in windows if isinstance(window, int)))
-
-
-def described(batch: dict[str, int]) -> str:
-    """A batch in words."""
-    count = batch['iterations_per_step']
-    return (f'{batch["images_per_iteration"]} images an iteration, {count} '
-            f'iteration{"s" * (count > 1)} a step')
-
-
-#: warnings of mmengine of what its own hooks use
-MMENGINE_OF_ITSELF = ('"FileClient" will be deprecated', '"HardDiskBackend" is the alias')
-FROZEN = ' is skipped since its requires_grad=False'  # what the maker of optimizers says of each
-
-
-class QuietFilter(logging.Filter):
-    """Leaves out of the log what is of no use to users, and calls no error what is none."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.has_frozen = False
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Whether a record is logged."""
-        text = record.getMessage()
-        if text.startswith(('paramwise_options -- ', *MMENGINE_OF_ITSELF)):
-            return False
-        if text.endswith(FROZEN):
-            if self.has_frozen:
-                return False
-            self.has_frozen = True
-            name = text.removesuffix(FROZEN)
-            record.msg, record.args = f'frozen parameters are not trained, the first is {name}', ()
-        if 'testing results of the whole dataset is empty' in text:
-            record.levelno, record.levelname = logging.WARNING, 'WARNING'
-            record.msg, record.args = 'nothing was detected in any image: no mAP', ()
-        return True

@@ -1,4 +1,4 @@
-"""From a config to a runner, for one process or several, with a GPU or without."""
+"""Building a runner from a config, for one or several processes, on GPUs or CPUs."""
 from __future__ import annotations
 
 import logging
@@ -14,83 +14,55 @@ from mmengine.registry import METRICS, RUNNERS
 from mmengine.runner import Runner
 from mmengine.visualization import Visualizer
 
-from colonnade.common.distributed import (VARIABLES, check_launcher, join_on_cpus,
-                                          on_several_machines)
+from colonnade.common.distributed import VARIABLES, check_launcher, has_several_hosts, init_gloo
 from colonnade.common.errors import file_errors
-from colonnade.common.locking import locked
-from colonnade.settings.backbone_config import settle_backbone
-from colonnade.settings.dataset_paths import evaluators
-from colonnade.settings.known_settings import names_of_type
-from colonnade.settings.reading import build_error
+from colonnade.common.locking import lock_folder
+from colonnade.settings.backbone_config import fill_backbone_settings
+from colonnade.settings.dataset_paths import iter_evaluators
+from colonnade.settings.known_settings import get_argument_names
+from colonnade.settings.reading import report_build_errors
 
 from ..components import StrictRunner
-from .hooks import drop_absent_hooks
+from .hooks import remove_null_hooks
 
-PATIENCE = 1800  # seconds that processes wait for each other
+TIMEOUT = 1800  # seconds that processes wait for each other
 
 
 def build_runner(cfg: Config) -> Runner:
-    """The runner that the config asks for, also for several processes without a GPU.
-
-    Raises:
-        ValueError: If several processes are to be started in a way that needs GPUs, or if a part of
-            the config cannot be built.
-    """
+    """Return the runner of a config, also for several processes without GPUs."""
     check_launcher(cfg.launcher)
     set_timeout(cfg)
     if cfg.launcher != 'none' and get_device() == 'cpu':
         _use_gloo(cfg)
-    if on_several_machines(cfg.launcher):
+    if has_several_hosts(cfg.launcher):
         gather_by_messages(cfg)
-    drop_absent_hooks(cfg)
-    settle_backbone(cfg.model)
-    free_visualizer_name(cfg)
-    with build_error():
+    remove_null_hooks(cfg)
+    fill_backbone_settings(cfg.model)
+    visualizer = cfg.get('visualizer')
+    if isinstance(visualizer, dict) and \
+            Visualizer.check_instance_created(visualizer.get('name', '')):
+        del visualizer['name']  # mmengine would reuse that of an earlier run in this process
+    with report_build_errors():
         runner = RUNNERS.build(cfg) if 'runner_type' in cfg else StrictRunner.from_cfg(cfg)
     return runner
 
 
 def set_timeout(cfg: Config) -> None:
-    """Let processes wait for each other as long with GPUs as without, unless the config says else.
+    """Set the timeout of collective operations to half an hour, unless the config sets it.
 
-    torch's limit for NCCL is 10 minutes, which slow storage takes, and in which nobody could say
-    which process hangs.
-
-    Args:
-        cfg: Changed in place.
+    torch's default for NCCL is 10 minutes. Slow storage takes that long, and the watchdog needs
+    time to find out which process hangs.
     """
     if cfg.get('env_cfg') is None:
         cfg.env_cfg = ConfigDict()
     if cfg.env_cfg.get('dist_cfg') is None:
         cfg.env_cfg.dist_cfg = ConfigDict()
-    cfg.env_cfg.dist_cfg.setdefault('timeout', PATIENCE)
-
-
-def free_visualizer_name(cfg: Config) -> None:
-    """Let mmengine name a run's visualizer, if the config's name is that of an earlier run.
-
-    mmengine would hand out the visualizer of that run of this process, which writes to its folder.
-
-    Args:
-        cfg: Changed in place.
-    """
-    visualizer = cfg.get('visualizer')
-    if isinstance(visualizer, dict) and \
-            Visualizer.check_instance_created(visualizer.get('name', '')):
-        del visualizer['name']
+    cfg.env_cfg.dist_cfg.setdefault('timeout', TIMEOUT)
 
 
 @contextmanager
 def lock_work_dir(cfg: Config, *others: Path) -> Iterator[None]:
-    """While open, no other run trains in this work dir; no file is left behind.
-
-    Args:
-        cfg: Of the run.
-        *others: Folders that it also writes to.
-
-    Raises:
-        UserError: If another run does.
-    """
+    """Context manager that locks the work dir of a run, and other folders that it writes to."""
     rank = VARIABLES.get(cfg.launcher, ('', ))[0]
     if int(os.environ.get(rank, 0)):  # the first process locks for all
         yield
@@ -99,18 +71,18 @@ def lock_work_dir(cfg: Config, *others: Path) -> Iterator[None]:
         for folder in dict.fromkeys([Path(cfg.work_dir), *others]):
             with file_errors():
                 folder.mkdir(parents=True, exist_ok=True)
-            complaint = (f'another run is training in {folder}: wait for its end, or name another '
-                         '--work-dir')
-            if not stack.enter_context(locked(folder, complaint)):
+            message = (f'another run is training in {folder}: wait until it ends, or choose '
+                       'another --work-dir')
+            if not stack.enter_context(lock_folder(folder, message)):
                 print_log(
-                    f'the file system of {folder} has no locks: let no other run train there',
+                    f'the file system of {folder} has no locks: start no other run there',
                     level=logging.WARNING)
         yield
 
 
 def _use_gloo(cfg: Config) -> None:
-    """Where mmengine takes a GPU for granted, say what holds for a CPU."""
-    join_on_cpus(cfg.launcher, cfg.get('env_cfg', {}).get('dist_cfg', {}).get('timeout'))
+    """Initialize processes on CPUs, where mmengine's defaults require GPUs."""
+    init_gloo(cfg.launcher, cfg.get('env_cfg', {}).get('dist_cfg', {}).get('timeout'))
     cfg.merge_from_dict({
         'env_cfg.dist_cfg.backend': 'gloo',
         'model_wrapper_cfg': {
@@ -124,16 +96,12 @@ def _use_gloo(cfg: Config) -> None:
 
 
 def gather_by_messages(cfg: Config) -> None:
-    """Let processes of several machines send each other what they evaluated.
+    """Make metrics collect results by messages, unless the config sets how.
 
-    mmengine's metrics would write it to files in the working folder, which machines may not share.
-    What a config says of its metrics stays.
-
-    Args:
-        cfg: Changed in place.
+    mmengine's default is by files in the working directory, which hosts may not share.
     """
-    for metric in evaluators(cfg):
+    for metric in iter_evaluators(cfg):
         with METRICS.switch_scope_and_registry(metric.get('_scope_')) as known:
-            names = names_of_type(known.get(metric.get('type', ''))) or ()
+            names = get_argument_names(known.get(metric.get('type', ''))) or ()
         if 'collect_device' in names and not {'collect_device', 'collect_dir'} & metric.keys():
-            metric.collect_device = 'gpu'  # mmengine's name for it, also without one
+            metric.collect_device = 'gpu'  # mmengine's name for it, also without GPUs

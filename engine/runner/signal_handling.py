@@ -1,9 +1,10 @@
-"""Signals that end a training: it saves its state, and goes on later from the same iteration."""
+"""Signals that stop a training: it saves its state and can resume from the same iteration."""
 from __future__ import annotations
 
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -21,29 +22,24 @@ from torch.utils.data import DataLoader
 
 from colonnade.common.distributed import raise_on_all_ranks
 
-from ..distributed.sharded_tensors import keep_shards
-from ..work_dir.last_checkpoint import saving_hook
+from ..distributed.sharded_tensors import reshard_model
+from ..work_dir.last_checkpoint import find_checkpoint_hook
 from ..work_dir.run import Run
-from .hooks import averages_weights, is_between_steps
+from .hooks import is_between_steps, is_ema_hook
 from .loops import SeededEpochLoop, SeededIterationLoop
 
-#: of a terminal, of Slurm and torchrun, of ``--signal=USR1@120``, and of a connection that is lost
+#: Ctrl-C; Slurm and torchrun; ``sbatch --signal=USR1@120``; a closed connection
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
-LOOK = 1.  # seconds
+CHECK_INTERVAL = 1.  # seconds
 
 
 class Interrupted(Exception):
-    """A signal has stopped a training.
-
-    Attributes:
-        text: What happened.
-        signal: Its number.
-        saved: The checkpoint to go on from; None if there is none of this iteration.
-    """
+    """A training that was stopped by a signal."""
 
     def __init__(self, text: str, number: int, saved: str | None) -> None:
         super().__init__(text, number, saved)
-        self.text, self.signal, self.saved = text, number, saved
+        self.text, self.signal = text, number
+        self.saved = saved  # checkpoint to resume from, if one of this iteration was saved
 
     def __str__(self) -> str:
         return self.text
@@ -51,40 +47,35 @@ class Interrupted(Exception):
 
 @contextmanager
 def handle_signals(runner: Runner) -> Iterator[StopOnSignal]:
-    """While open, signals let a runner finish its iteration, save its state and stop.
+    """Context manager in which a signal makes a runner finish its iteration, save and stop.
 
-    They raise :class:`Interrupted` in it. A second SIGINT is a KeyboardInterrupt. Before training
-    begins, and in threads, signals do what they did.
+    The runner raises :class:`Interrupted`. A second SIGINT is a KeyboardInterrupt. Before training
+    starts, and in threads, signals keep their previous effect.
     """
     hook = StopOnSignal()
     runner.register_hook(hook)
     try:
         yield hook
     finally:
-        hook.give_back()
+        hook.restore_handlers()
 
 
 class StopOnSignal(Hook):
-    """Stops training in all processes behind the same iteration, if one of them gets a signal.
-
-    Attributes:
-        has_ended: Whether training has, and what is left to be written comes by itself.
-        saves: Whether checkpoints are saved.
-    """
+    """A hook that stops all processes after the same iteration if one of them gets a signal."""
 
     priority = 'HIGHEST'
 
     def __init__(self) -> None:
         self.signal = 0  # none
         self.process = os.getpid()
-        self.before: dict[int, Any] = {}  # handlers
-        self.has_ended = False
-        self.saves = False
+        self.handlers: dict[int, Any] = {}  # previous handlers
+        self.has_ended = False  # training is over, and only last files are being written
+        self.saves = False  # whether checkpoints are saved
         self.have_batches = False  # whether all processes have some to validate
-        self.looked = -LOOK  # when this process last looked whether another one got a signal
+        self.last_check = -CHECK_INTERVAL  # time of the latest check for signals of others
 
     def receive(self, number: int, frame: FrameType | None) -> None:
-        """Note a signal."""
+        """Handle a signal."""
         if os.getpid() != self.process:  # a worker that has just been forked
             return
         if self.signal and number == signal.SIGINT:
@@ -93,65 +84,64 @@ class StopOnSignal(Hook):
         if is_main_process():
             name = signal.Signals(number).name
             again = ' again' * (number == signal.SIGINT)
-            what, lacking = ('training stops once its state is saved', ', without saving')
+            effect, loss = ('training stops once its state is saved', ', without saving')
             if not self.saves:
-                what, lacking = ('training stops, and its config saves no state', '')
+                effect, loss = ('training stops, and its config saves no state', '')
             if self.has_ended:
-                what, lacking = ('training has ended, and its last files are written', '')
-            os.write(2, f'\n{name}: {what}; press Ctrl-C{again} to end at once{lacking}\n'.encode())
+                effect, loss = ('training has ended, and its last files are being written', '')
+            os.write(2, f'\n{name}: {effect}; press Ctrl-C{again} to end at once{loss}\n'.encode())
 
-    def give_back(self) -> None:
-        """Let signals do what they did before."""
-        for number, handler in self.before.items():
+    def restore_handlers(self) -> None:
+        """Restore the previous handlers of signals."""
+        for number, handler in self.handlers.items():
             signal.signal(number, handler)
-        self.before.clear()
+        self.handlers.clear()
 
     def before_train(self, runner: Runner) -> None:
-        """Take over the signals, unless they are ignored, as SIGHUP is under nohup."""
         if threading.current_thread() is not threading.main_thread():
             return
-        for loader in loaders_of(runner):
+        loops = [loop for loop in (runner.train_loop, runner.val_loop) if loop is not None]
+        loaders = {loop.dataloader for loop in loops}
+        loaders |= {loop.endless for loop in loops if isinstance(loop, SeededIterationLoop)}
+        for loader in loaders:
             ignore_signals_in_workers(loader)
-        self.saves = saving_hook(runner) is not None
+        self.saves = find_checkpoint_hook(runner) is not None
         for number in SIGNALS:
             if signal.getsignal(number) not in (signal.SIG_IGN, None):
-                self.before[number] = signal.signal(number, self.receive)
+                self.handlers[number] = signal.signal(number, self.receive)
 
     def after_train(self, runner: Runner) -> None:
-        """Note that no iteration is left to stop before."""
         self.has_ended = True
 
     def before_train_iter(self, runner: Runner, *_: Any, **__: Any) -> None:
-        """Stop if a signal came, and no gradients wait for a step."""
-        if is_between_steps(runner) and self.is_asked():
+        if is_between_steps(runner) and self.should_stop():
             self.stop(runner)
 
     def before_val_epoch(self, runner: Runner) -> None:
-        """Find out whether all processes have a batch to stop after."""
-        fewest = torch.tensor([len(runner.val_loop.dataloader)])
-        all_reduce(fewest, 'min')
-        self.have_batches = bool(fewest > 0)
+        num_batches = torch.tensor([len(runner.val_loop.dataloader)])
+        all_reduce(num_batches, 'min')
+        self.have_batches = bool(num_batches > 0)
 
     def after_val_iter(self, runner: Runner, batch_idx: int, *_: Any, **__: Any) -> None:
-        """Stop if a signal came, and no gradients wait for a step.
+        """Stop after a signal, if no accumulated gradients wait for a step.
 
-        Processes wait for each other once, when each is at its last batch or knows of a signal.
-        This validation is run again when training goes on.
+        Processes wait for each other once, when each is at its last batch or knows of a signal. The
+        resumed training runs this validation again.
         """
         if not self.have_batches or not is_between_steps(runner):
             return
         is_last = batch_idx + 1 == len(runner.val_loop.dataloader)
-        if (self.knows_of_signal(runner) or is_last) and self.is_asked():
-            keep_shards(runner.model)
+        if (self.knows_of_signal(runner) or is_last) and self.should_stop():
+            reshard_model(runner.model)
             for hook in runner.hooks:
-                if averages_weights(hook):
-                    hook.after_val_epoch(runner)  # puts trained weights back
+                if is_ema_hook(hook):
+                    hook.after_val_epoch(runner)  # restores the trained weights
             self.stop(runner)
 
     def knows_of_signal(self, runner: Runner) -> bool:
-        """Return True if this process got a signal, or sees now that another one did.
+        """Return True if this process got a signal, or finds that another one did.
 
-        It looks at most once in :data:`LOOK` seconds, and waits for nobody.
+        It checks at most once per :data:`CHECK_INTERVAL`, and does not wait.
         """
         if get_world_size() == 1:
             return self.signal > 0
@@ -159,13 +149,13 @@ class StopOnSignal(Hook):
         if self.signal:
             _get_default_store().set(key, str(self.signal))
             return True
-        if time.monotonic() - self.looked < LOOK:
+        if time.monotonic() - self.last_check < CHECK_INTERVAL:
             return False
-        self.looked = time.monotonic()
+        self.last_check = time.monotonic()
         return _get_default_store().check([key])
 
-    def is_asked(self) -> bool:
-        """Whether any process got a signal."""
+    def should_stop(self) -> bool:
+        """Return True if any process got a signal; all processes must call it."""
         if get_world_size() > 1:
             number = torch.tensor([self.signal])
             all_reduce(number, 'max')
@@ -173,21 +163,18 @@ class StopOnSignal(Hook):
         return self.signal > 0
 
     def stop(self, runner: Runner) -> None:
-        """Save, and raise :class:`Interrupted`."""
+        """Save a checkpoint, and raise :class:`Interrupted`."""
         saved = self.save(runner)
-        barrier()  # none may leave while the first still writes
+        barrier()  # launchers end all processes when one exits, and the first may still write
         state = f'saved {saved}' if saved else 'nothing was saved'
         raise Interrupted(
             f'stopped by {signal.Signals(self.signal).name} at iteration {runner.iter} of '
             f'{runner.max_iters}, {state}', self.signal, saved)
 
     def save(self, runner: Runner) -> str | None:
-        """Save what training goes on from; None if the config saves nothing, or it would not.
-
-        Raises:
-            OSError: If it cannot be written, in all processes.
+        """Save a checkpoint, and return its path; None if the config saves none, or it is useless.
         """
-        hook = saving_hook(runner)
+        hook = find_checkpoint_hook(runner)
         if hook is None or not can_resume_mid_epoch(runner):
             return None
         if runner.iter == hook.saved_at and hook.save_optimizer:
@@ -207,43 +194,32 @@ class StopOnSignal(Hook):
 
 
 def can_resume_mid_epoch(runner: Runner) -> bool:
-    """Whether the loop of a runner goes on from this iteration; mmengine's repeats whole epochs."""
+    """Return True if the loop can resume from this iteration; mmengine's repeats whole epochs."""
     loop = runner.train_loop
     return isinstance(loop, SeededEpochLoop) or not isinstance(loop, EpochBasedTrainLoop) or \
         runner.iter == runner.epoch * len(loop.dataloader)
 
 
-def loaders_of(runner: Runner) -> set[DataLoader]:
-    """The loaders that training and validation read, which hooks may read too."""
-    loops = [loop for loop in (runner.train_loop, runner.val_loop) if loop is not None]
-    loaders = {loop.dataloader for loop in loops}
-    return loaders | {loop.endless for loop in loops if isinstance(loop, SeededIterationLoop)}
-
-
 def ignore_signals_in_workers(loader: DataLoader) -> None:
-    """Keep a loader's workers when a signal reaches all processes of a terminal or a job.
-
-    Args:
-        loader: Changed in place, before it starts workers.
-    """
+    """Make a loader's workers ignore signals that reach all processes of a terminal or a job."""
     loader.worker_init_fn = partial(start_worker, loader.worker_init_fn)
 
 
-def start_worker(before: Callable[[int], None] | None, number: int) -> None:
-    """Let a worker end by its parent alone, and then do what it did ``before``."""
+def start_worker(init: Callable[[int], None] | None, number: int) -> None:
+    """Make this worker end by its parent only, then call its own ``worker_init_fn``."""
     for each in set(SIGNALS) - {signal.SIGTERM}:
         signal.signal(each, signal.SIG_IGN)
-    if hasattr(signal, 'sigwaitinfo'):  # not on macOS
+    if sys.platform != 'darwin':  # which lacks sigwaitinfo
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-        parent = multiprocessing.parent_process()  # not the server that forks it, if there is one
-        number_of_parent = os.getppid() if parent is None else parent.pid
-        threading.Thread(target=end_with, args=(number_of_parent, ), daemon=True).start()
-    if before is not None:
-        before(number)
+        parent = multiprocessing.parent_process()  # os.getppid() may be that of the fork server
+        pid = os.getppid() if parent is None else parent.pid
+        threading.Thread(target=_exit_on_sigterm, args=(pid, ), daemon=True).start()
+    if init is not None:
+        init(number)
 
 
-def end_with(parent: int) -> None:
-    """End this process when its parent sends SIGTERM; from others it is ignored."""
+def _exit_on_sigterm(parent: int) -> None:
+    """End this process when its parent sends SIGTERM; that of others is ignored."""
     while signal.sigwaitinfo({signal.SIGTERM}).si_pid != parent:
         pass
     os._exit(0)

@@ -1,4 +1,4 @@
-"""Processes that watch each other: one that fails or hangs ends the job, and says why."""
-from .monitor import ProcessLost, watched
+"""Detection of processes that crash or hang."""
+from .monitor import ProcessLost, watch_processes
 
-__all__ = ['ProcessLost', 'watched']
+__all__ = ['ProcessLost', 'watch_processes']

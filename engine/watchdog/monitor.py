@@ -1,4 +1,8 @@
-"""Heartbeats in torch's store, by which processes learn that another one failed or hangs."""
+"""Monitor of processes that crash or hang: the whole job ends, and the log says why.
+
+Processes report to each other in torch's store. The first process reads the reports of all and
+decides; the others end the job if the first one stops reporting.
+"""
 from __future__ import annotations
 
 import faulthandler
@@ -12,7 +16,7 @@ import socket
 import time
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from datetime import timedelta
 from pathlib import Path
@@ -27,33 +31,26 @@ from colonnade.common.distributed import ProcessError
 from colonnade.common.errors import UserCodeError, UserError
 
 from ..runner.signal_handling import Interrupted
-from .phases import LEFT, Phases, Report, find_silent, find_slow_data, find_stuck
+from .hang_detection import LEFT, Phases, Report, find_silent, find_slow_data, find_stuck
 
-REMINDER = 60.  # seconds between two warnings of slow data
-LONGEST = 10_000  # characters of a traceback
+REMINDER = 60.  # seconds between two warnings about slow data
 BEAT = 1.  # seconds between two reports
-LATE = 5.  # seconds without a turn of the thread, after which this process was suspended itself
-GRACE = 6.  # seconds that the main thread has to end by itself
+MAX_DELAY = 5.  # seconds without a turn of the thread, after which this process was suspended
+GRACE = 6.  # seconds that the main thread has to exit by itself
+MAX_TRACEBACK = 10_000  # characters
 ENDED = 'ended'  # key of the reason why the job ends
-#: what torch's backends say if the other end of a connection has gone
+#: what torch's backends say if the other end of a connection is gone
 LOST = re.compile(r'gloo|nccl|c10d|connection (closed|reset)|broken pipe', re.IGNORECASE)
 
 
 class ProcessLost(ConnectionError, UserError):
-    """Another process of the job died or hangs."""
+    """An error that follows from the crash or hang of another process."""
 
 
 class Watch:
-    """Reports where this process stands, and ends it when another one has failed or hangs.
+    """Threads that report the state of this process, and end it when another failed or hangs.
 
-    The first process reads the reports of all, and judges. The others end if it falls silent. No
-    disk can hold up these threads: others write for them.
-
-    Args:
-        store: Of all processes, on a connection of its own.
-        limit: Seconds that an iteration, or the silence of a process, may take; 0 for any number.
-        log_file: Log of the first process.
-        stacks: File to which this process writes what its threads were doing.
+    No disk can block these threads: others write for them.
     """
 
     def __init__(self, store: Store, limit: float, log_file: Path, stacks: Path) -> None:
@@ -61,211 +58,179 @@ class Watch:
         self.own = Report(get_rank(), socket.gethostname(), os.getpid(), since=time.monotonic())
         ranks = range(1, get_world_size()) if self.own.rank == 0 else [0]
         self.others = {rank: Report(rank, '?', 0) for rank in ranks}
-        self.heard = dict.fromkeys(ranks, time.monotonic())
-        self.warned = -REMINDER  # when slow data was last named
+        self.last_beats = dict.fromkeys(ranks, time.monotonic())
+        self.last_reminder = -REMINDER
         self.reason, self.details = '', ''  # why the job ends
         self.known, self.closed = Event(), Event()
         self.threads = [Thread(target=work, name=f'colonnade-{work.__name__}', daemon=True)
                         for work in (self.exchange, self.watch)]  # yapf: disable
 
     def start(self) -> None:
-        """Start to report and to judge."""
+        """Start the threads."""
         self.send_report()
         self.read_reports()
         for thread in self.threads:
             thread.start()
 
     def exchange(self) -> None:
-        """Exchange reports each second, until the store is gone with the process that has it."""
+        """Exchange reports each second, until the process that hosts the store is gone."""
         try:
             while not self.closed.wait(BEAT):
                 self.send_report()
                 self.read_reports()
         except RuntimeError:
             if self.own.rank and self.others[0].phase != LEFT and not self.closed.wait(GRACE):
-                self.reason = self.reason or describe_death(self.others[0])
+                self.reason = self.reason or _describe_crash(self.others[0])
 
     def read_reports(self) -> None:
-        """Read the reports of other processes, and why the job ends if one says so."""
+        """Read the reports of other processes, and why the job ends if one knows."""
         ended, *texts = self.store.multi_get([ENDED, *map(str, self.others)])
         for rank, text in zip(self.others, texts, strict=True):
             report = Report(**json.loads(text))
             if report.beat != self.others[rank].beat:
-                self.others[rank], self.heard[rank] = report, time.monotonic()
+                self.others[rank], self.last_beats[rank] = report, time.monotonic()
         if ended and not self.reason:
             self.reason, self.details = json.loads(ended)
 
     def send_report(self) -> None:
-        """Report where this process stands."""
+        """Send the state of this process."""
         self.own.beat += 1
-        self.store.set(str(self.own.rank), json.dumps(asdict(self.measured())))
+        self.store.set(str(self.own.rank), json.dumps(asdict(self._update_own())))
 
-    def measured(self) -> Report:
-        """Return the report of this process with the time that it has spent in its phase."""
+    def _update_own(self) -> Report:
         return replace(self.own, seconds=time.monotonic() - self.own.since)
 
+    def _update_others(self, now: float) -> list[Report]:
+        return [replace(report, silence=now - self.last_beats[rank])
+                for rank, report in self.others.items()]  # yapf: disable
+
     def watch(self) -> None:
-        """Judge each second, and end this process when the job ends."""
+        """Check the reports each second, and end this process when the job ends."""
         last = time.monotonic()
         while not self.closed.wait(BEAT):
-            moment = time.monotonic()
-            if moment - last > LATE:  # start to measure again, perhaps as the whole job does
-                self.own.since, self.heard = moment, dict.fromkeys(self.heard, moment)
-            elif reason := self.reason or self.judge(moment):
+            now = time.monotonic()
+            if now - last > MAX_DELAY:  # perhaps the whole job was suspended: restart all timers
+                self.own.since, self.last_beats = now, dict.fromkeys(self.last_beats, now)
+            elif reason := self.reason or self.find_hang(now):
                 self.end(reason)
                 return
-            last = moment
+            last = now
 
-    def judge(self, moment: float) -> str:
-        """Return why the job does not go on; empty if it does, or if another process finds out."""
-        others = self.silences(moment)
-        reports = [self.measured(), *others]
-        if self.own.rank == 0 and moment - self.warned >= REMINDER and \
+    def find_hang(self, now: float) -> str:
+        """Return why the job is stuck; empty if it is not, or another process finds out."""
+        others = self._update_others(now)
+        reports = [self._update_own(), *others]
+        if self.own.rank == 0 and now - self.last_reminder >= REMINDER and \
                 (slow := find_slow_data(reports, REMINDER)):
-            self.warned = moment
-            Thread(target=log, args=(slow, logging.WARNING), daemon=True).start()
+            self.last_reminder = now
+            Thread(target=_log, args=(slow, logging.WARNING), daemon=True).start()
         if not self.limit:
             return ''
         reason = find_silent(others, self.limit)
         if not reason and self.own.rank == 0:
             reason = find_stuck(reports, self.limit)
         return reason and (f'the run hangs: {reason}. {self.stacks.parent} has the stacks of the '
-                           f'processes; --hang-limit is {self.limit:g} s')
-
-    def silences(self, moment: float) -> list[Report]:
-        """Return the reports of other processes, with the time since they were made."""
-        return [replace(report, silence=moment - self.heard[rank])
-                for rank, report in self.others.items()]  # yapf: disable
+                           f'processes; --hang-timeout is {self.limit:g} s')
 
     def end(self, reason: str) -> None:
-        """End this process, unless it ends by itself soon, and let the others know."""
+        """End this process unless it exits soon, and send the reason to the others."""
         self.reason = reason
         self.known.set()
-        writing = [Thread(target=work, daemon=True) for work in (self.tell, self.write_down)]
-        for thread in writing:
+        writers = [Thread(target=work, daemon=True) for work in (self.send_reason, self.record)]
+        for thread in writers:
             thread.start()
         if not self.closed.wait(GRACE):
             for child in multiprocessing.active_children():
                 child.kill()
             os._exit(1)
-        for thread in writing:
+        for thread in writers:
             thread.join(1)
 
-    def write_down(self) -> None:
-        """Log why the job ends, and keep what this process was doing unless it ends by itself."""
-        try:
-            with self.stacks.open('w', encoding='utf-8') as stacks:
-                faulthandler.dump_traceback(file=stacks)
-        except OSError:  # the folder of another machine, or a disk that fails
-            pass
+    def record(self) -> None:
+        """Log why the job ends, and keep the stacks of this process unless it exits soon."""
+        with suppress(OSError), self.stacks.open('w', encoding='utf-8') as stacks:
+            faulthandler.dump_traceback(file=stacks)
         if self.own.rank == 0:
-            log(self.reason + self.details, logging.ERROR)
-        elif self.blames_first():
-            append_once(self.log_file, self.reason)
+            _log(self.reason + self.details, logging.ERROR)
+        elif f'{self.others[0]} was' in self.reason or f'{self.others[0]} has not' in self.reason:
+            with suppress(OSError):  # the log of the first process, which cannot write it any more
+                log = self.log_file.read_text(encoding='utf-8', errors='replace')
+                if self.reason not in log[-10_000:]:
+                    with self.log_file.open('a', encoding='utf-8') as file:
+                        file.write(f'{time.strftime("%Y/%m/%d %H:%M:%S")} - colonnade - ERROR - '
+                                   f'{self.reason}\n')
         if self.closed.wait(GRACE - 1):
             self.stacks.unlink(missing_ok=True)
 
-    def blames_first(self) -> bool:
-        """Return True if the first process cannot log why the job ends, because it is the cause."""
-        return f'{self.others[0]} was' in self.reason
-
-    def tell(self) -> None:
-        """Let all processes know why the job ends, unless one did before."""
-        try:
+    def send_reason(self) -> None:
+        """Send why the job ends to all processes, unless one did before."""
+        with suppress(RuntimeError):  # the process that hosts the store is gone
             self.store.compare_set(ENDED, '', json.dumps([self.reason, self.details]))
-        except RuntimeError:  # the process that has the store is gone
-            pass
-
-    def find_cause(self) -> None:
-        """Wait until it is known which process failed, if an error follows from that."""
-        end = time.monotonic() + GRACE
-        while time.monotonic() < end and not self.known.wait(BEAT):
-            silent = [report for report in self.silences(time.monotonic())
-                      if report.phase != LEFT and report.silence > 3 * BEAT]  # yapf: disable
-            if silent and not self.reason:
-                self.reason = describe_death(silent[0])
 
     def leave(self, error: BaseException | None) -> None:
-        """End watching.
-
-        Args:
-            error: The one that ends this process.
-
-        Raises:
-            ProcessLost: If the error follows from the end of another process.
-        """
-        failed = (isinstance(error, Exception) and not isinstance(error, Interrupted)) or \
+        """Stop watching."""
+        has_failed = (isinstance(error, Exception) and not isinstance(error, Interrupted)) or \
             (isinstance(error, SystemExit) and isinstance(error.code, str))
         follows = isinstance(error, ProcessError) or \
             (isinstance(error, RuntimeError) and bool(LOST.search(str(error))))
         if follows:
-            self.find_cause()
+            self._wait_for_cause()
         is_lost = follows and self.known.is_set()
-        if failed and not self.known.is_set():
-            self.details, self.reason = traceback_of(error), f'{self.own} ended: {named(error)}'
+        if has_failed and not self.known.is_set():
+            text = ' '.join(str(error).split())[:500]
+            text = text if isinstance(error, SystemExit) else f'{type(error).__name__}: {text}'
+            self.details, self.reason = format_details(error), f'{self.own} ended: {text}'
             self.known.wait(GRACE)
         if self.reason and self.own.rank == 0:
-            time.sleep(2 * BEAT)  # the store may end with this process: let the others read
+            time.sleep(2 * BEAT)  # the store ends with this process: the others read it first
         self.own.phase = LEFT
         self.closed.set()
-        try:
+        with suppress(RuntimeError):  # the process that hosts the store is gone
             self.send_report()
-        except RuntimeError:  # the process that has the store is gone
-            pass
         for thread in self.threads:
             thread.join(GRACE)
         if is_lost:
             raise ProcessLost(self.reason) from None
 
+    def _wait_for_cause(self) -> None:
+        """Wait until it is known which process failed."""
+        end = time.monotonic() + GRACE
+        while time.monotonic() < end and not self.known.wait(BEAT):
+            silent = [report for report in self._update_others(time.monotonic())
+                      if report.phase != LEFT and report.silence > 3 * BEAT]  # yapf: disable
+            if silent and not self.reason:
+                self.reason = _describe_crash(silent[0])
 
-def describe_death(report: Report) -> str:
-    """Return what is known of a process that does not report any more."""
-    return f'{report} was killed or crashed, without a word: perhaps for lack of memory'
+
+def _describe_crash(report: Report) -> str:
+    return f'{report} was killed or crashed without an error message, perhaps for lack of memory'
 
 
-def log(text: str, level: int) -> None:
-    """Write to the log, whose disk may be what hangs."""
+def _log(text: str, level: int) -> None:
     print_log(text, logger='current', level=level)
 
 
-def traceback_of(error: BaseException | None) -> str:
-    """Return the lines of a traceback; empty for errors whose message is all that a user needs."""
+def format_details(error: BaseException | None) -> str:
+    """Return the lines of a traceback, or an empty string if the message of the error is enough."""
     if isinstance(error, UserCodeError):
-        return ('\n' + error.format_traceback().rstrip()[-LONGEST:]).rstrip()
-    if error is None or isinstance(error, (UserError, SystemExit)):
-        return ''
-    return '\n' + ''.join(traceback.format_exception(error)).rstrip()[-LONGEST:]
+        text = error.format_traceback()
+    elif error is None or isinstance(error, (UserError, SystemExit)):
+        text = ''
+    else:
+        text = ''.join(traceback.format_exception(error))
+    return ('\n' + text.rstrip()[-MAX_TRACEBACK:]).rstrip()
 
 
-def named(error: BaseException | None) -> str:
-    """Return an error in one line."""
-    text = ' '.join(str(error).split())[:500]
-    return text if isinstance(error, SystemExit) else f'{type(error).__name__}: {text}'
-
-
-def append_once(path: Path, line: str) -> None:
-    """Add a line to the log of a process that cannot do so any more, unless another one did."""
-    try:
-        if line not in path.read_text(encoding='utf-8', errors='replace')[-10_000:]:
-            with path.open('a', encoding='utf-8') as file:
-                file.write(f'{time.strftime("%Y/%m/%d %H:%M:%S")} - colonnade - ERROR - {line}\n')
-    except OSError:  # of another machine
-        pass
-
-
-def connect() -> Store | None:
-    """Return torch's store on a connection of its own, or None if some process gets none.
-
-    The store that torch uses waits for keys, and would hold up reports meanwhile.
-    """
+def _connect() -> Store | None:
+    """Return torch's store on a connection of its own, or None if some process gets none."""
     name = [secrets.token_hex(4)]
     broadcast_object_list(name)
     own = Report(get_rank(), socket.gethostname(), os.getpid(), beat=1)
     store: Store | None = None
     try:
-        place = os.environ['MASTER_ADDR'], int(os.environ['MASTER_PORT'])
+        address = os.environ['MASTER_ADDR'], int(os.environ['MASTER_PORT'])
         store = PrefixStore(f'colonnade/watch_{name[0]}', TCPStore(
-            *place, is_master=False, timeout=timedelta(seconds=30)))  # yapf: disable
+            *address, is_master=False, timeout=timedelta(seconds=30)))  # yapf: disable
         if get_rank() == 0:
             store.set(ENDED, '')
         store.set(str(get_rank()), json.dumps(asdict(own)))
@@ -275,27 +240,20 @@ def connect() -> Store | None:
 
 
 @contextmanager
-def watched(runner: Runner, limit: float) -> Iterator[None]:
-    """Context manager that ends all processes, with the reason in the log, if one dies or hangs.
+def watch_processes(runner: Runner, limit: float) -> Iterator[None]:
+    """Context manager that ends all processes, with the reason in the log, if one fails or hangs.
 
     Args:
-        runner: Of this process.
-        limit: Seconds that an iteration, or the silence of a process, may take; 0 for any number.
-
-    Raises:
-        ProcessLost: If another process did, and this one fails for want of it.
-        ValueError: If the limit is no number from 0 on.
+        runner: Runner of this process.
+        limit: Seconds that an iteration, or the silence of a process, may take. 0 means no limit.
     """
     if not limit >= 0:
-        raise UserError(f'--hang-limit must be 0 or more, got {limit:g}')
-    store = connect() if get_world_size() > 1 else None
+        raise UserError(f'--hang-timeout must be 0 or more, got {limit:g}')
+    store = _connect() if get_world_size() > 1 else None
     if store is None:
         if get_world_size() > 1:
-            print_log(
-                "processes cannot see if one of them hangs: torch's store is not at MASTER_ADDR "
-                'and MASTER_PORT',
-                logger='current',
-                level=logging.WARNING)
+            _log("hangs cannot be detected: torch's store is not at MASTER_ADDR and MASTER_PORT",
+                 logging.WARNING)  # yapf: disable
         yield
         return
     folder = Path(runner.log_dir)

@@ -1,5 +1,5 @@
-"""What a training leaves in its work dir: checkpoints, metrics.csv, trackers, its line."""
-from .configuration import recorded, settle
-from .run import Run, go_on
+"""The work dir of a training: checkpoints, metrics.csv, trackers and the progress line."""
+from .configuration import configure_run, record_run
+from .run import Run, select_resume_checkpoint
 
-__all__ = ['Run', 'go_on', 'recorded', 'settle']
+__all__ = ['Run', 'configure_run', 'record_run', 'select_resume_checkpoint']

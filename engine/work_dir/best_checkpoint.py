@@ -1,4 +1,4 @@
-"""The best checkpoint of a run: where it is, and how it is tested."""
+"""The best checkpoint of a run: saving it, recording its path, and how to test it."""
 from __future__ import annotations
 
 import operator
@@ -22,7 +22,7 @@ from .run import Run
 
 @contextmanager
 def rollback_on_error(runner: Runner) -> Iterator[None]:
-    """Context manager that undoes changes to what checkpoints note, if its block raises."""
+    """Context manager that undoes changes to the records in checkpoints if its block raises."""
     infos = runner.message_hub.runtime_info
     before = dict(infos)
     try:
@@ -34,11 +34,11 @@ def rollback_on_error(runner: Runner) -> Iterator[None]:
 
 
 class BestCheckpoint(CheckpointHook):
-    """Saves the best checkpoint as mmengine does, notes its path, and names it at the end.
+    """A hook that saves the best checkpoint as mmengine does, records its path, and logs it.
 
     Of several that are equally good, the last is the best, which was trained for the longest. A
-    metric at its lowest value, as an mAP of 0, makes no checkpoint the best. If that is all there
-    is, the file names the last checkpoint.
+    metric at its lowest value, as an mAP of 0, makes no checkpoint the best. If there is none, the
+    last checkpoint is recorded.
     """
 
     last_ckpt: str | None
@@ -51,7 +51,7 @@ class BestCheckpoint(CheckpointHook):
 
     @property
     def paths(self) -> list[str | None]:
-        """Where the best checkpoints of these metrics are."""
+        """The best checkpoints of these metrics."""
         if len(self.names) == 1:
             return [self.best_ckpt_path]
         return [self.best_ckpt_path_dict[name] for name in self.names]
@@ -64,30 +64,29 @@ class BestCheckpoint(CheckpointHook):
             self.best_ckpt_path_dict = dict(zip(self.names, paths, strict=True))
 
     def before_train(self, runner: Runner) -> None:
-        """As mmengine's; of a run that was moved or copied, the best ones are in its own folder."""
         super().before_train(runner)
-        own = [path and os.path.join(self.out_dir, os.path.basename(path)) for path in self.paths]
-        paths = [there if there and is_checkpoint(there) else path
-                 for there, path in zip(own, self.paths, strict=True)]  # yapf: disable
+        moved = [path and os.path.join(self.out_dir, os.path.basename(path)) for path in self.paths]
+        paths = [new if new and is_checkpoint(new) else path
+                 for new, path in zip(moved, self.paths, strict=True)]  # yapf: disable
         if paths == self.paths:
             return
         self.paths = paths
         for name, path in zip(self.names, paths, strict=True):
             if path:
-                runner.message_hub.update_info(self.key_of(name), path)
+                runner.message_hub.update_info(self.get_key(name), path)
         if (best := next(filter(None, paths), None)) and is_main_process():
-            self.note_best(runner, best)
+            record_path(runner, Run.BEST, best)
 
-    def key_of(self, name: str, of: str = 'ckpt') -> str:
-        """Return under which key mmengine's message hub has the best checkpoint of a metric."""
-        return f'best_{of}' if len(self.names) == 1 else f'best_{of}_{name}'
+    def reset_rules(self) -> None:
+        """Use the current ``rule_map``."""
+        self._init_rule(self.rules, self.key_indicators)
+
+    def get_key(self, name: str, item: str = 'ckpt') -> str:
+        """Return the key of the best checkpoint of a metric in mmengine's message hub."""
+        return f'best_{item}' if len(self.names) == 1 else f'best_{item}_{name}'
 
     def _save_best_checkpoint(self, runner: Runner, metrics: dict[str, float]) -> None:
-        """Save a checkpoint that is the best; if it cannot be written, it counts for nothing.
-
-        Then the last checkpoint is saved again, with what is noted of the best, and the ones before
-        are deleted, in this folder alone.
-        """
+        """Save the best checkpoint; one that cannot be written does not count."""
         if not self.save_best:
             return
         compared = {
@@ -95,15 +94,15 @@ class BestCheckpoint(CheckpointHook):
             for name, value in metrics.items()
         }
         before, nothing = self.paths, [None] * len(self.paths)
-        self.paths = [*nothing]  # which mmengine would delete before better ones are saved
-        last, self.last_ckpt = self.last_ckpt, None  # mmengine's hook saves the best alone then
+        self.paths = [*nothing]  # mmengine would delete them before better ones are saved
+        last, self.last_ckpt = self.last_ckpt, None  # keeps mmengine from saving the last again
         try:
             with rollback_on_error(runner), raise_on_all_ranks():
                 super()._save_best_checkpoint(runner, compared)
         except FileError as error:
             self.paths = [*nothing]
-            runner.logger.error(f'{error}. Training goes on, and the best checkpoint stays the one '
-                                'before. The next evaluation that exceeds it is saved')
+            runner.logger.error(f'{error}. Training continues with the previous best checkpoint; '
+                                'the next evaluation that exceeds it is saved')
         finally:
             self.last_ckpt = last
         has_better = any(self.paths)
@@ -114,55 +113,43 @@ class BestCheckpoint(CheckpointHook):
             self._save_checkpoint_with_step(runner, step, meta)
         if is_main_process():
             if best := next(filter(None, self.paths), None):
-                self.note_best(runner, best)
+                record_path(runner, Run.BEST, best)
             for path in {*filter(None, before)} - {*self.paths}:
                 if os.path.dirname(path) == str(self.out_dir) and self.file_backend.isfile(path):
                     self.file_backend.remove(path)
 
-    def note_best(self, runner: Runner, path: str) -> None:
-        """Write down which checkpoint is the best."""
-        note(runner, Run.BEST, path)
-
     def after_train(self, runner: Runner) -> None:
-        """As mmengine's; then say which is the best, and how it is tested."""
         super().after_train(runner)
         if not is_main_process():
             return
-        found, last = self.find_best(runner), self.last_ckpt
-        for name, (path, score) in found.items():
-            runner.logger.info(f'the best {name} is {score:.4g}: {relative(path)}\n'
-                               f'to test it: {test_command(runner, path)}')
-        if self.names and not found and last:
-            self.note_best(runner, last)
+        infos, has_best = runner.message_hub.runtime_info, False
+        for name in self.names:
+            if path := infos.get(self.get_key(name)):
+                has_best, score = True, infos[self.get_key(name, 'score')]
+                runner.logger.info(f'the best {name} is {score:.4g}: {_shorten(path)}\n'
+                                   f'to test it: {_format_test_command(runner, path)}')
+        if self.names and not has_best and self.last_ckpt:
+            record_path(runner, Run.BEST, self.last_ckpt)
             runner.logger.warning(
                 f'no evaluation gave a {" or ".join(self.names)} above its lowest value, so there '
-                f'is no best checkpoint: {Run.BEST} names the last one, {relative(last)}\n'
-                f'to test it: {test_command(runner, last)}')
-
-    def find_best(self, runner: Runner) -> dict[str, tuple[str, float]]:
-        """The path and score of the best checkpoint of each metric that has one."""
-        infos, found = runner.message_hub.runtime_info, {}
-        for name in self.names:
-            if path := infos.get(self.key_of(name)):
-                found[name] = (path, infos[self.key_of(name, 'score')])
-        return found
+                f'is no best checkpoint: {Run.BEST} names the last one, {_shorten(self.last_ckpt)}'
+                f'\nto test it: {_format_test_command(runner, self.last_ckpt)}')
 
 
-def note(runner: Runner, name: str, path: str) -> None:
-    """Write down which checkpoint is the last or the best; going on finds it without that too."""
+def record_path(runner: Runner, name: str, path: str) -> None:
+    """Record the path of the last or best checkpoint; resuming also works without it."""
     try:
         Run(runner.work_dir).write(name, path)
     except OSError as error:
         runner.logger.warning(f'{runner.work_dir}/{name} cannot be written: {error}')
 
 
-def test_command(runner: Runner, checkpoint: str) -> str:
-    """Return the command that tests a checkpoint of a run."""
+def _format_test_command(runner: Runner, checkpoint: str) -> str:
     config = Path(runner.work_dir, Path(runner.cfg.filename or 'config.py').name)
-    return shlex.join(['colonnade', 'test', relative(config), relative(checkpoint)])
+    return shlex.join(['colonnade', 'test', _shorten(config), _shorten(checkpoint)])
 
 
-def relative(path: str | Path) -> str:
-    """A path from the current directory on, if it lies below."""
+def _shorten(path: str | Path) -> str:
+    """Return a path relative to the working directory, if it is below."""
     short = os.path.relpath(path)
     return str(path) if short.startswith('..') else short

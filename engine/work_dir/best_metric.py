@@ -1,4 +1,4 @@
-"""Which of a run's metrics tells its best checkpoint."""
+"""The metric that the best checkpoint of a run is chosen by."""
 from __future__ import annotations
 
 import logging
@@ -11,64 +11,65 @@ from mmengine.registry import HOOKS, LOOPS, METRICS
 from mmengine.runner import ValLoop
 
 from colonnade.common.errors import UserError
-from colonnade.settings.dataset_paths import evaluators
+from colonnade.settings.dataset_paths import iter_evaluators
 from colonnade.settings.registries import find_class
 
 COCO_METRICS = ('CocoMetric', 'FasterCocoMetric')
-#: metrics of mmdet and mmseg of which one number says how good a model is, greater being better
-SINGLE_NUMBERS = dict(
+#: metrics of mmdet and mmseg with one main number, for which greater is better
+MAIN_NUMBERS = dict(
     VOCMetric='mAP',
     OpenImagesMetric='mAP',
     CityScapesMetric='mAP',
     CrowdHumanMetric='mAP',
     CocoPanopticMetric='PQ')
-OF_PIXELS = ('mIoU', 'mDice', 'mFscore')  # of mmseg's IoUMetric
+IOU_NUMBERS = ('mIoU', 'mDice', 'mFscore')  # mmseg's IoUMetric
 
 
 def is_validated(cfg: Config) -> bool:
-    """Whether a config evaluates while it trains."""
+    """Return True if a config evaluates during training."""
     return all(cfg.get(key) is not None for key in ('val_dataloader', 'val_evaluator', 'val_cfg'))
 
 
-def best_metric(cfg: Config) -> str | None:
-    """The metric that matters most in validation, with its evaluator's prefix.
+def find_best_metric(cfg: Config) -> str | None:
+    """Return the main metric of a validation with its prefix, or None if it is not known.
 
-    Panoptic quality counts before masks, and masks before boxes. None if no evaluator is known to
-    have one, or if a loop or an evaluator of its own kind may give metrics other names.
+    Panoptic quality goes before masks, and masks before boxes. Third-party loops and evaluators may
+    give metrics other names.
     """
     loop, evaluator = cfg.get('val_cfg') or {}, cfg.get('val_evaluator')
     if find_class(loop.get('type', 'ValLoop'), LOOPS) is not ValLoop or \
             (isinstance(evaluator, dict) and 'metrics' in evaluator):
         return None
-    found = [name for name in map(metric_of, evaluators(cfg, ('val_evaluator', ))) if name]
-    ordered = [name for part in ('PQ', 'segm_', '') for name in found if part in name]
+    names = list(filter(None, map(_find_main_metric, iter_evaluators(cfg, ('val_evaluator', )))))
+    ordered = [name for part in ('PQ', 'segm_', '') for name in names if part in name]
     return ordered[0] if ordered else None
 
 
-def metric_of(evaluator: ConfigDict) -> str | None:
-    """The metric of one evaluator that matters most."""
-    cls = find_class(evaluator.get('type'), METRICS)
-    kind = getattr(cls, '__name__', '')
+def _find_main_metric(evaluator: ConfigDict) -> str | None:
+    metric_class = find_class(evaluator.get('type'), METRICS)
+    class_name = metric_class.__name__ if metric_class is not None else ''
     if evaluator.get('format_only'):
         return None
-    wanted = evaluator.get('metric')
-    wanted = [wanted] if isinstance(wanted, str) else list(wanted or ['bbox'])
+    tasks = evaluator.get('metric')
+    tasks = [tasks] if isinstance(tasks, str) else list(tasks or ['bbox'])
     name = None
-    if kind in COCO_METRICS and 'mAP' in (evaluator.get('metric_items') or ['mAP']):
-        name = next((f'{each}_mAP' for each in ('segm', 'bbox') if each in wanted), None)
-    elif kind == 'LVISMetric':
-        name = next((f'{each}_AP' for each in ('segm', 'bbox') if each in wanted), None)
-    elif kind == 'IoUMetric':
-        given = evaluator.get('iou_metrics') or ['mIoU']
-        name = next((each for each in OF_PIXELS if each in given), None)
-    elif kind in SINGLE_NUMBERS and 'recall' not in wanted:
-        name = SINGLE_NUMBERS[kind]
-    prefix = evaluator.get('prefix') or getattr(cls, 'default_prefix', None)
-    return f'{prefix}/{name}' if name and prefix else name
+    if class_name in COCO_METRICS and 'mAP' in (evaluator.get('metric_items') or ['mAP']):
+        name = next((f'{each}_mAP' for each in ('segm', 'bbox') if each in tasks), None)
+    elif class_name == 'LVISMetric':
+        name = next((f'{each}_AP' for each in ('segm', 'bbox') if each in tasks), None)
+    elif class_name == 'IoUMetric':
+        numbers = evaluator.get('iou_metrics') or ['mIoU']
+        name = next((each for each in IOU_NUMBERS if each in numbers), None)
+    elif class_name in MAIN_NUMBERS and 'recall' not in tasks:
+        name = MAIN_NUMBERS[class_name]
+    if name is None:
+        return None
+    prefix = evaluator.get('prefix') or metric_class.default_prefix
+    return f'{prefix}/{name}' if prefix else name
 
 
-def checkpoint_hook(cfg: Config) -> dict[str, Any] | None:
-    """The settings of a config's hook that saves checkpoints, added if mmengine would add it.
+def get_checkpoint_settings(cfg: Config) -> dict[str, Any] | None:
+    """Return the settings of a config's checkpoint hook, added if mmengine would add it.
 
     None if a config has none, or one that is built already.
     """
@@ -77,67 +78,42 @@ def checkpoint_hook(cfg: Config) -> dict[str, Any] | None:
     hook = cfg.default_hooks.setdefault('checkpoint', ConfigDict(type='CheckpointHook', interval=1))
     if not isinstance(hook, dict):
         return None
-    cls = find_class(hook.get('type'), HOOKS)
-    return hook if isinstance(cls, type) and issubclass(cls, CheckpointHook) else None
+    hook_class = find_class(hook.get('type'), HOOKS)
+    is_checkpoint_hook = isinstance(hook_class, type) and issubclass(hook_class, CheckpointHook)
+    return hook if is_checkpoint_hook else None
 
 
-def keep_best(cfg: Config) -> None:
-    """Let a config save its best checkpoint, unless it says itself what is saved.
-
-    A warning says that the metric that matters is not known.
-
-    Args:
-        cfg: Changed in place, where it evaluates and that metric is known.
-    """
-    hook = checkpoint_hook(cfg)
+def save_best_checkpoint(cfg: Config) -> None:
+    """Make a config save its best checkpoint, unless it has ``save_best``."""
+    hook = get_checkpoint_settings(cfg)
     if not is_validated(cfg) or hook is None or 'save_best' in hook:
         return
-    name = best_metric(cfg)
+    name = find_best_metric(cfg)
     if name is not None:
         hook.update(save_best=name, rule='greater')
     else:
         print_log(
-            'no best checkpoint will be saved: it is not known which metric of val_evaluator '
-            'matters, name it with --cfg-options default_hooks.checkpoint.save_best=NAME '
+            'no best checkpoint will be saved, because the main metric of val_evaluator is not '
+            'known: pass --cfg-options default_hooks.checkpoint.save_best=NAME '
             'default_hooks.checkpoint.rule=greater',
             level=logging.WARNING)
 
 
-def watched_metric(cfg: Config) -> tuple[str, str | None]:
-    """The metric that tells when to stop, and whether ``'greater'`` or ``'less'`` is better.
+def get_stopping_metric(cfg: Config) -> tuple[str, str | None]:
+    """Return the metric for early stopping, and whether ``'greater'`` or ``'less'`` is better.
 
-    It is the one that the best checkpoint is chosen by.
-
-    Raises:
-        ValueError: If there is none.
+    It is the metric of the best checkpoint.
     """
     if not is_validated(cfg):
         raise UserError('--patience needs an evaluation during training, and the config has no '
                         'val_dataloader, val_evaluator or val_cfg')
-    hook = checkpoint_hook(cfg) or {}
+    hook = get_checkpoint_settings(cfg) or {}
     names, rules = hook.get('save_best'), hook.get('rule')
     name = names[0] if isinstance(names, (list, tuple)) else names
     rule = rules[0] if isinstance(rules, (list, tuple)) else rules
     if not name or name == 'auto':
-        name, rule = best_metric(cfg), 'greater'
+        name, rule = find_best_metric(cfg), 'greater'
     if name is None:
-        raise UserError('--patience: it is not known which metric of val_evaluator matters, say '
+        raise UserError('--patience: the main metric of val_evaluator is not known: pass '
                         '--cfg-options default_hooks.checkpoint.save_best=NAME')
     return name, rule
-
-
-def settle_auto(cfg: Config) -> None:
-    """Let the best checkpoint be chosen by the metric that tells when to stop, if by ``'auto'``.
-
-    mmengine would take the first metric that an evaluation gives.
-
-    Args:
-        cfg: Changed in place.
-
-    Raises:
-        ValueError: As :func:`watched_metric`.
-    """
-    name, rule = watched_metric(cfg)
-    hook = checkpoint_hook(cfg)
-    if hook is not None and hook.get('save_best') in ('auto', ['auto']):
-        hook.update(save_best=name, rule=rule)

@@ -1,4 +1,4 @@
-"""The checkpoints of a run: whole, on the disk, and there until newer ones are."""
+"""Saving the checkpoints of a run, so that training can resume at any time."""
 from __future__ import annotations
 
 from collections import deque
@@ -15,55 +15,53 @@ from colonnade.weights.checkpoint_files import NAME, CheckpointError, is_local
 
 from ..runner.hooks import is_between_steps
 from ..upstream import get_start
-from .best_checkpoint import BestCheckpoint, note, rollback_on_error
+from .best_checkpoint import BestCheckpoint, record_path, rollback_on_error
 from .run import Run
 
 
 class RunCheckpoints(BestCheckpoint):
-    """mmengine's hook that saves checkpoints, so that training can go on from one at any time.
+    """mmengine's checkpoint hook with guarantees.
 
-    - Files appear whole or not at all, and have their SHA-256 beside them.
-    - The oldest is deleted when a new one is on the disk, not before.
-    - If one cannot be written, as on a full disk, training goes on. It is tried again when the next
-      is due, and at the end of training.
-    - With accumulation, gradients may be summed that the optimizer has not stepped on, and that no
-      checkpoint holds. It waits for the step. It also waits while steps are skipped, so that it
-      takes the place of no good one, but at the end of training.
+    - Files appear complete or not at all, and have their SHA-256 next to them.
+    - The oldest is deleted once a new one is on the disk.
+    - If one cannot be written, as on a full disk, training continues. Saving is tried again when
+      the next checkpoint is due, and at the end of training.
+    - With accumulated gradients, a checkpoint waits for the optimizer's step, because it cannot
+      hold gradients. It also waits while steps are skipped, so that it does not replace a good one,
+      but not at the end of training.
 
     Attributes:
-        is_suspect: Whether the latest step was skipped, in which processes agree.
-        waiting: The number of the epoch or iteration of a checkpoint that waits.
-        is_missing: Whether the state that should have been saved last is not.
-        saved_at: The iteration of the latest checkpoint that was saved; -1 if there is none.
-        is_plain: Whether mmengine's own hook would write, and no subclass of another library.
+        is_suspect: Whether the latest step was skipped, equal in all processes.
+        waiting: Epoch or iteration of a checkpoint that waits.
+        is_missing: Whether the latest checkpoint that was due is not saved.
+        saved_at: Iteration of the latest saved checkpoint, or -1.
+        is_stock: Whether the hook saves as mmengine's own, and not as a third-party subclass.
     """
 
     backend_args: dict[str, Any] | None
-    is_plain = True
+    is_stock = True
     is_suspect = False
     waiting: int | None = None
     is_missing = False
     saved_at = -1
 
     def before_run(self, runner: Runner) -> None:
-        """Write whole files, also with runners that are not ours."""
         super().before_run(runner)
         if is_local(self.out_dir or runner.work_dir, self.file_client_args, self.backend_args):
             self.backend_args = dict(backend=NAME)
 
     def before_train(self, runner: Runner) -> None:
-        """As mmengine's; the checkpoint that training goes on from is the last one."""
         super().before_train(runner)
         if runner.iter:
             self.last_ckpt = get_start(runner)
 
     def may_save(self, runner: Runner, iteration: int) -> bool:
-        """Return True if a checkpoint may be saved behind so many iterations."""
+        """Return True if a checkpoint may be saved after this many iterations."""
         ends = iteration >= runner.max_iters or getattr(runner.train_loop, 'stop_training', False)
         return is_between_steps(runner) and (ends or not self.is_suspect)
 
     def _save_checkpoint_with_step(self, runner: Runner, step: int, meta: dict[str, Any]) -> None:
-        """Save a checkpoint, or do so behind the optimizer's next step."""
+        """Save a checkpoint, or defer it to the optimizer's next step."""
         if self.may_save(runner, meta['iter']):
             self.waiting = None
             self.save(runner, step, meta)
@@ -74,45 +72,42 @@ class RunCheckpoints(BestCheckpoint):
         self.waiting = step
 
     def save(self, runner: Runner, step: int, meta: dict[str, Any]) -> None:
-        """Save a checkpoint, or log why there is none."""
+        """Save a checkpoint, or log why that failed."""
         try:
             self.write(runner, step, meta)
         except FileError as error:
             if self.saved_at == meta['iter']:
-                runner.logger.warning(f'{error}. {self.last_ckpt} is on the disk, without what is '
-                                      'noted of the best checkpoint since')
+                runner.logger.warning(f'{error}. {self.last_ckpt} is on the disk, but does not '
+                                      'record the best checkpoint since')
                 return
             self.is_missing = True
-            runner.logger.error(f'{error}. Training goes on, and saves again when the next '
-                                f'checkpoint is due, and at its end. {self.newest(runner)}')
+            runner.logger.error(f'{error}. Training continues, and saves again when the next '
+                                f'checkpoint is due, and at its end. {_describe_latest(runner)}')
         else:
             self.is_missing = False
 
     def write(self, runner: Runner, step: int, meta: dict[str, Any]) -> None:
-        """Save a checkpoint, then delete those that are too many; all processes call it.
-
-        Raises:
-            FileError: If it cannot be written, in all processes. Nothing has changed then.
-        """
-        if self.is_plain:
-            self.write_plain(runner, step, meta)
+        """Save a checkpoint, then delete those that are too many; all processes call it."""
+        if self.is_stock:
+            self._write_stock(runner, step, meta)
         else:
             with raise_on_all_ranks():
                 super()._save_checkpoint_with_step(runner, step, meta)
         self.saved_at = meta['iter']
         if is_main_process():
-            self.delete(runner, Run.INTERRUPTED)
+            self._delete(runner, Run.INTERRUPTED)
 
-    def write_plain(self, runner: Runner, step: int, meta: dict[str, Any]) -> None:
-        """As :meth:`write`, in the place of mmengine's own method."""
+    def _write_stock(self, runner: Runner, step: int, meta: dict[str, Any]) -> None:
+        """Save in place of mmengine's method, which deletes the oldest one first."""
         limit = self.max_keep_ckpts
         name = self.filename_tmpl.format(step)
         path = str(self.file_backend.join_path(self.out_dir, name))
-        kept = [other for other in getattr(self, 'keep_ckpt_ids', ()) if other != step] + [step]
+        kept = self.keep_ckpt_ids if limit > 0 else ()
+        steps = [other for other in kept if other != step] + [step]
         with rollback_on_error(runner), raise_on_all_ranks():
             runner.message_hub.update_info('last_ckpt', path)
             if limit > 0:
-                runner.message_hub.update_info('keep_ckpt_ids', kept[-limit:])
+                runner.message_hub.update_info('keep_ckpt_ids', steps[-limit:])
             runner.save_checkpoint(
                 self.out_dir,
                 name,
@@ -125,14 +120,13 @@ class RunCheckpoints(BestCheckpoint):
                 **self.args)
         self.last_ckpt = path
         if limit > 0:
-            self.keep_ckpt_ids = deque(kept[-limit:], limit)
+            self.keep_ckpt_ids = deque(steps[-limit:], limit)
         if is_main_process():
-            note(runner, Run.LAST, path)
-            for other in kept[:-limit] if limit > 0 else ():
-                self.delete(runner, self.filename_tmpl.format(other))
+            record_path(runner, Run.LAST, path)
+            for other in steps[:-limit] if limit > 0 else ():
+                self._delete(runner, self.filename_tmpl.format(other))
 
-    def delete(self, runner: Runner, name: str) -> None:
-        """Delete a checkpoint of which there are newer ones."""
+    def _delete(self, runner: Runner, name: str) -> None:
         files = self.file_backend
         path = files.join_path(self.out_dir, name)
         try:
@@ -143,29 +137,15 @@ class RunCheckpoints(BestCheckpoint):
         except OSError as error:
             runner.logger.warning(f'{path} cannot be deleted: {error}')
 
-    def newest(self, runner: Runner) -> str:
-        """A sentence on what training would go on from."""
-        path = runner.message_hub.runtime_info.get('last_ckpt')
-        return f'The newest checkpoint is {path}' if path else 'There is no checkpoint yet'
-
-    def after_train_iter(self,
-                         runner: Runner,
-                         batch_idx: int,
-                         data_batch: Any = None,
-                         outputs: dict | None = None) -> None:
-        """As mmengine's; then save what waits."""
-        super().after_train_iter(runner, batch_idx, data_batch, outputs)
+    def after_train_iter(self, runner: Runner, batch_idx: int, *args: Any, **kwargs: Any) -> None:
+        super().after_train_iter(runner, batch_idx, *args, **kwargs)
         done = runner.iter + 1
         if self.waiting is not None and self.may_save(runner, done):
             step = self.waiting if self.by_epoch else done
             self._save_checkpoint_with_step(runner, step, dict(epoch=runner.epoch, iter=done))
 
     def after_train(self, runner: Runner) -> None:
-        """Save what waits still where a hook has ended training, and what is missing.
-
-        Raises:
-            CheckpointError: If it cannot be written.
-        """
+        """Save a checkpoint that still waits because a hook ended training, or that is missing."""
         step = runner.epoch if self.by_epoch else runner.iter
         meta = dict(epoch=runner.epoch, iter=runner.iter)
         if self.waiting is not None:
@@ -176,21 +156,18 @@ class RunCheckpoints(BestCheckpoint):
                 self.write(runner, step, meta)
             except FileError as error:
                 has_one = runner.message_hub.runtime_info.get('last_ckpt')
-                what = 'go on with --resume' if has_one else 'train again'
+                advice = 'resume with --resume' if has_one else 'train again'
                 raise CheckpointError(
-                    error.errno, f'{error}. Training has ended, and its last state is lost: make '
-                    f'room and {what}. {self.newest(runner)}') from error
+                    error.errno, f'{error}. Training has ended, and its last state is lost: free '
+                    f'disk space and {advice}. {_describe_latest(runner)}') from error
             self.is_missing = False
             runner.logger.info(f'the last state is saved: {self.last_ckpt}')
         super().after_train(runner)
 
     def save_final(self, runner: Runner, epoch: int, iteration: int) -> None:
-        """Save the state of training, unless that was done or the config saves none at the end.
+        """Save the training state after this many epochs and iterations, unless already saved.
 
-        Args:
-            runner: Between two iterations.
-            epoch: How many are done.
-            iteration: How many are done.
+        Nothing is saved if the config saves no checkpoints.
         """
         step = epoch if self.by_epoch else iteration
         is_saved = self.last_ckpt and \
@@ -199,45 +176,50 @@ class RunCheckpoints(BestCheckpoint):
             self._save_checkpoint_with_step(runner, step, dict(epoch=epoch, iter=iteration))
 
 
-def saving_hook(runner: Runner) -> RunCheckpoints | None:
-    """Return the hook of a training that saves checkpoints."""
+def _describe_latest(runner: Runner) -> str:
+    path = runner.message_hub.runtime_info.get('last_ckpt')
+    return f'The latest checkpoint is {path}' if path else 'There is no checkpoint yet'
+
+
+def find_checkpoint_hook(runner: Runner) -> RunCheckpoints | None:
+    """Return the hook of a training that saves checkpoints, or None."""
     return next((hook for hook in runner.hooks if isinstance(hook, RunCheckpoints)), None)
 
 
-def take_over_saving(runner: Runner) -> RunCheckpoints | None:
-    """Put a hook of ours in the place of mmengine's that saves checkpoints, with its settings.
+def replace_checkpoint_hook(runner: Runner) -> RunCheckpoints | None:
+    """Replace mmengine's checkpoint hook by :class:`RunCheckpoints` with its settings.
 
-    A subclass of another library keeps its methods behind ours. One that has other attributes of
-    the same names saves in its own way, without what ours adds.
+    A third-party subclass keeps its methods, after those of RunCheckpoints. One with attributes of
+    the same names saves in its own way, without the guarantees.
     """
-    for place, hook in enumerate(runner.hooks):
+    for index, hook in enumerate(runner.hooks):
         if isinstance(hook, CheckpointHook):
-            kind = type(hook)
-            if shared := find_shared_names(hook):
+            base = type(hook)
+            if shared := _find_shared_names(hook):
                 runner.logger.warning(
-                    f'{kind.__name__} saves checkpoints in its own way, because it has attributes '
+                    f'{base.__name__} saves checkpoints in its own way, because it has attributes '
                     f'named {", ".join(shared)}: signals save no state, and a full disk ends '
                     'training')
                 return None
-            ours: Any = RunCheckpoints if kind is CheckpointHook else \
-                type(kind.__name__, (RunCheckpoints, kind), {})
-            own: RunCheckpoints = ours.__new__(ours)
-            own.__dict__.update(vars(hook))
-            own.is_plain = kind._save_checkpoint_with_step is \
+            combined: Any = RunCheckpoints if base is CheckpointHook else \
+                type(base.__name__, (RunCheckpoints, base), {})
+            new: RunCheckpoints = combined.__new__(combined)
+            new.__dict__.update(vars(hook))
+            new.is_stock = base._save_checkpoint_with_step is \
                 CheckpointHook._save_checkpoint_with_step
-            own.rule_map = {**kind.rule_map, **BestCheckpoint.rule_map}
-            if own.save_best:
-                own._init_rule(own.rules, own.key_indicators)  # with our rule_map
-            runner.hooks[place] = own
-            return own
+            new.rule_map = {**base.rule_map, **BestCheckpoint.rule_map}
+            if new.save_best:
+                new.reset_rules()
+            runner.hooks[index] = new
+            return new
     return None
 
 
-def find_shared_names(hook: CheckpointHook) -> list[str]:
-    """Return the names that a subclass of another library and :class:`RunCheckpoints` both add."""
-    kinds = type(hook).__mro__
-    theirs = {*vars(hook)}.union(*map(vars, kinds[:kinds.index(CheckpointHook)]))
-    ours = {*vars(RunCheckpoints), *vars(BestCheckpoint)} - {*dir(CheckpointHook)}
-    known = vars(CheckpointHook())  # which every hook has
-    return sorted(name for name in theirs & ours
+def _find_shared_names(hook: CheckpointHook) -> list[str]:
+    """Return the names that a third-party subclass and :class:`RunCheckpoints` both add."""
+    classes = type(hook).__mro__
+    theirs = {*vars(hook)}.union(*map(vars, classes[:classes.index(CheckpointHook)]))
+    added = {*vars(RunCheckpoints), *vars(BestCheckpoint)} - {*dir(CheckpointHook)}
+    known = vars(CheckpointHook())  # attributes of every hook
+    return sorted(name for name in theirs & added
                   if name not in known and not name.startswith('__'))  # yapf: disable

@@ -9,10 +9,10 @@ from pathlib import Path
 import torch
 from matplotlib.figure import Figure
 
-from colonnade.backbones.kernels.without_memory import without_memory
+from colonnade.backbones.kernels.devices import on_meta_device
 from colonnade.common.errors import UserError, file_errors
 from colonnade.models.fusion import fuse
-from colonnade.models.half_precision import half_type, name_of_type
+from colonnade.models.half_precision import get_half_type, get_type_name
 
 from ..options import BenchmarkOptions
 from .candidates import DETECTORS, NAMES, build_backbone
@@ -111,13 +111,13 @@ def check_options(args: BenchmarkOptions) -> None:
         raise UserError('fused models need --amp instead of --dtype for half precision')
     args.threads = args.threads or torch.get_num_threads()
     args.device = 'cuda' if torch.cuda.is_available() else 'cpu'
-    args.amp = half_type(args.amp, args.device)
+    args.amp = get_half_type(args.amp, args.device)
     if args.amp and args.dtype != 'float32':
         raise UserError(f'--amp needs float32 weights: remove --dtype {args.dtype}')
     if args.device == 'cpu' and not Path('/proc/self/clear_refs').exists():
         raise UserError('measuring memory without a GPU needs /proc, which only Linux has')
     for spec in args.backbones:
-        with without_memory():
+        with on_meta_device():
             built = build_backbone(spec).eval()
         if fused:
             fuse(built)  # raises an error if it cannot be fused
@@ -140,7 +140,7 @@ def parse_sizes(args: BenchmarkOptions) -> list[tuple[int, int]]:
 def run_benchmark(args: BenchmarkOptions) -> Iterator[str]:
     """Measure all candidates, and yield the lines of the table. Call check_options() first."""
     limit = measure_matmul_speed(args.device, args.amp or DTYPES[args.dtype], args.threads)
-    precision = f'autocast in {name_of_type(args.amp)}' if args.amp else args.dtype
+    precision = f'autocast in {get_type_name(args.amp)}' if args.amp else args.dtype
     yield from describe_machine(args.device)
     yield f'{args.threads} threads, {precision}, median of {args.rounds} rounds ± half their range'
     yield f'share is of the {limit:.0f} GFLOP/s of the fastest matmul'

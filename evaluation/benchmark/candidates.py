@@ -22,7 +22,7 @@ from colonnade.common.errors import UserError
 from colonnade.models.fusion import fuse
 from colonnade.models.half_precision import compute_in
 from colonnade.necks import ColumnarPyramid
-from colonnade.necks.pyramid import strides_around
+from colonnade.necks.pyramid import scale_stride
 
 DETECTORS = {  # configs of mmdet, in its package
     'resnet50': 'mask_rcnn/mask-rcnn_r50_fpn_1x_coco.py',
@@ -69,7 +69,7 @@ class Detect(nn.Module):
 def configure_pyramid(backbone: ColumnarBackbone, **options: Any) -> dict[str, Any]:
     """Return the config of a pyramid of strides 4 to 32, or around an unusual patch size."""
     stride = backbone.patch_size
-    strides = (4, 8, 16, 32) if stride in (8, 16) else strides_around(stride, 1 / 4, 1 / 2, 1, 2)
+    strides = (4, 8, 16, 32) if stride in (8, 16) else scale_stride(stride, 1 / 4, 1 / 2, 1, 2)
     return dict(in_channels=backbone.embed_dim, stride=stride, out_strides=strides, **options)
 
 

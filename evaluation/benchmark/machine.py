@@ -12,7 +12,7 @@ import torch
 from torch.nn import functional as F
 
 from colonnade.backbones.kernels import private_torch
-from colonnade.models.half_precision import lacks_bfloat16
+from colonnade.models.half_precision import explain_missing_bfloat16
 
 INSTRUCTION_SETS = ('avx2', 'avx512', 'vnni', 'avx512_bf16', 'amx_tile', 'amx_fp16')
 #: environment variables that affect speed; the first four imitate other processors
@@ -80,5 +80,5 @@ def uses_onednn(dtype: torch.dtype) -> bool:
     if not torch.backends.mkldnn.is_available():
         return False
     if dtype == torch.bfloat16:
-        return not lacks_bfloat16()
-    return dtype == torch.float32 or private_torch.multiplies_by_onednn(dtype)
+        return not explain_missing_bfloat16()
+    return dtype == torch.float32 or private_torch.has_fast_matmuls(dtype)

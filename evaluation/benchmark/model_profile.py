@@ -16,9 +16,10 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from colonnade.common.errors import UserError
-from colonnade.models.complexity import blank_sample, build, default_size, multiply_adds
+from colonnade.models.building import build_random_model
+from colonnade.models.complexity import (blank_sample, build_from_file, count_multiply_adds,
+                                         get_default_size)
 from colonnade.models.fusion import maybe_fuse
-from colonnade.models.random_weights import random_model
 from colonnade.settings.reading import read_config
 
 from .machine import measure_matmul_speed
@@ -73,7 +74,7 @@ def measure_cost(config: Path,
     """
     if rounds < 1:
         raise UserError(f'rounds must be at least 1, got {rounds}')
-    size = size or default_size(read_config(config))
+    size = size or get_default_size(read_config(config))
     return run_in_new_process(_measure_cost, config, size, rounds, threads)
 
 
@@ -99,7 +100,7 @@ def _measure_cost(config: Path, size: tuple[int, int], rounds: int, threads: int
 def build_random(config: Path) -> nn.Module:
     """Return the model of a config with the same random weights each time, for evaluation."""
     torch.manual_seed(0)
-    return random_model(read_config(config).model).eval()
+    return build_random_model(read_config(config).model).eval()
 
 
 class Stopwatch:
@@ -170,8 +171,8 @@ def count_part_operations(config: Path, model: nn.Module, image: torch.Tensor) -
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         operations = Stopwatch(model, counter.get_total_flops).measure(
             partial(model, image, [sample], mode='predict'))
-    backbone = build(config)[0].backbone
-    operations['backbone'] = 2 * multiply_adds(backbone, image.to('meta'))[0]
+    backbone = build_from_file(config)[0].backbone
+    operations['backbone'] = 2 * count_multiply_adds(backbone, image.to('meta'))[0]
     return operations
 
 
@@ -187,7 +188,7 @@ def format_parts(config: Path, size: tuple[int, int] | None, *, rounds: int = 5)
         rounds: Timed runs, after one that warms up.
     """
     cfg = read_config(config)
-    model, image = build_random(config), torch.randn(1, 3, *size or default_size(cfg))
+    model, image = build_random(config), torch.randn(1, 3, *size or get_default_size(cfg))
     raise_class_logits(model)
     operations = count_part_operations(config, model, image)
     models = {'as built': model}

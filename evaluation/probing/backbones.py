@@ -12,12 +12,12 @@ import timm
 import torch
 
 from colonnade.backbones import BACKBONES, ColumnarBackbone
-from colonnade.backbones.kernels.without_memory import without_memory
+from colonnade.backbones.kernels.devices import on_meta_device
 from colonnade.backbones.registry import infer_backbone
 from colonnade.common.errors import UserError
 from colonnade.weights import load_weights
-from colonnade.weights.layouts import remap
-from colonnade.weights.pretrained import IMAGENET, Normalisation, normalisation_of
+from colonnade.weights.formats import convert_keys
+from colonnade.weights.pretrained import IMAGENET, Normalization, get_normalization
 
 RANDOM = 'random'
 
@@ -56,9 +56,9 @@ class NamedBackbone:
         return self.text.partition('=')[2] or f'timm://{self.name}'
 
     @property
-    def normalisation(self) -> Normalisation:
+    def normalisation(self) -> Normalization:
         """Mean and standard deviation that timm lists for the weights, or else ImageNet's."""
-        return normalisation_of(self._timm_name or self.name) or IMAGENET
+        return get_normalization(self._timm_name or self.name) or IMAGENET
 
     @cached_property
     def _timm_name(self) -> str | None:
@@ -98,12 +98,12 @@ class NamedBackbone:
             raise UserError(f'{self.name!r} is neither a timm model nor CLASS:ARCH, such as '
                             'XCiT:small_12_p16')
         model = self._timm_name.partition('.')[0]
-        with without_memory():
+        with on_meta_device():
             state = timm.create_model(model).state_dict()
-        backbone_class, sizes = infer_backbone(remap(state, self.name)[1])
+        backbone_class, sizes = infer_backbone(convert_keys(state, self.name)[1])
         try:
             backbone_class.variants.complete(model)
         except ValueError:  # The table of this class has other names than timm.
-            arch = backbone_class.variants.name_in_table(sizes) or sizes
+            arch = backbone_class.variants.find_name(sizes) or sizes
             return backbone_class, dict(arch=arch)
         return backbone_class, dict(arch=self._timm_name)

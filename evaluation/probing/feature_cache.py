@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from colonnade.common.atomic_files import replacing, write_json
+from colonnade.common.atomic_files import atomic_write, write_json
 from colonnade.common.errors import FileError
 
 DIGEST_BYTES = hashlib.sha256().digest_size
@@ -74,7 +74,7 @@ class FeatureCache:
         try:
             if not (self.folder / 'settings.json').exists():
                 write_json(self.folder / 'settings.json', self.settings)
-            with replacing(self.get_path(image)) as scratch:
+            with atomic_write(self.get_path(image)) as scratch:
                 scratch.write_bytes(payload + self._compute_digest(image, payload))
         except OSError as error:
             raise CacheError(f'cannot write features to {self.folder}: {error}. Choose another '

@@ -19,7 +19,7 @@ from mmseg.datasets.transforms import LoadAnnotations
 from torch import Tensor
 
 from colonnade.common.errors import UserError
-from colonnade.datasets.custom.instance_datasets import OwnData
+from colonnade.datasets.custom.instance_datasets import CustomDataset
 from colonnade.datasets.custom.label_maps import IGNORED
 from colonnade.datasets.rle import decode_rle, encode_segmentation
 
@@ -35,7 +35,7 @@ class Sample:
     label_map: Callable[[], np.ndarray]  # returns (H, W), uint8; 255 is ignored
 
 
-def build_samples(data: OwnData) -> tuple[tuple[str, ...], list[Sample], list[Sample]]:
+def build_samples(data: CustomDataset) -> tuple[tuple[str, ...], list[Sample], list[Sample]]:
     """Return classes, training samples and validation samples of a dataset.
 
     Instances are painted into label maps, small ones over large ones. The background is the first
@@ -48,7 +48,7 @@ def build_samples(data: OwnData) -> tuple[tuple[str, ...], list[Sample], list[Sa
     return ((BACKGROUND, *data.classes) if data.ann_file else data.classes), train, val
 
 
-def _build_split(settings: dict[str, Any], data: OwnData) -> list[Sample]:
+def _build_split(settings: dict[str, Any], data: CustomDataset) -> list[Sample]:
     is_coco = settings['type'] == 'CocoDataset'
     dataset_class = CocoDataset if is_coco else BaseSegDataset
     options = {key: value for key, value in settings.items() if key != 'type'}

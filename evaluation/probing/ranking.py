@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from colonnade.common.progress import Progress
-from colonnade.models.complexity import count_parameters, multiply_adds
+from colonnade.models.complexity import count_multiply_adds, count_parameters
 
 from .backbones import NamedBackbone
 from .feature_cache import FeatureCache, compute_cache_size
@@ -69,7 +69,7 @@ class Probes:
         nearest = self._probe_neighbors(train, targets, val)
         side = extractor.compute_input_size(self.size, self.size)[0]
         image = torch.empty(1, 3, side, side, device='meta')
-        work, _ = multiply_adds(copy.deepcopy(backbone).to('meta'), image)
+        work, _ = count_multiply_adds(copy.deepcopy(backbone).to('meta'), image)
         channels, grid = train[0].shape[2], side // backbone.patch_size
         return RankingRow(candidate.label, compute_miou(linear), compute_miou(nearest),
                           count_parameters(backbone), work, time_image(extractor, side),

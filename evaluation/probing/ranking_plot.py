@@ -11,8 +11,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.ticker import ScalarFormatter
 from matplotlib.transforms import Bbox
 
-from colonnade.common.atomic_files import replacing
-from colonnade.common.plots import BLUE, GRAY, ORANGE, new_figure, render_figure
+from colonnade.common.atomic_files import atomic_write
+from colonnade.evaluation.plots import BLUE, GRAY, ORANGE, new_figure, render_figure
 
 from .ranking import RankingRow
 
@@ -72,7 +72,7 @@ def draw_ranking(rows: Sequence[RankingRow], path: Path, title: str, cost: str =
              *itertools.chain(*(_find_lines(axes, line) for line in lines))]  # yapf: disable
     for point, row in zip(points, rows, strict=True):
         taken.append(_place_label(axes, row.backbone, point, taken))
-    with replacing(path) as scratch:
+    with atomic_write(path) as scratch:
         scratch.write_bytes(render_figure(figure, path.suffix[1:], dpi=PNG_DPI, text_as_paths=True))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from colonnade.common.text_tables import format_markdown
+from colonnade.evaluation.text_tables import format_markdown
 
 from .ranking import RankingRow
 

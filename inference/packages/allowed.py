@@ -1,89 +1,77 @@
-"""What the config of an untrusted package may build: types, texts and the largest numbers.
+"""Types, strings and largest numbers that the config of an untrusted package can use.
 
-Each type was read: its constructor builds layers, and opens no file, URL or program. The lists name
-what may be built, not what may not, so that a new type of a library is refused until it was read.
+The constructors of all types were reviewed: they build layers, and open no file, URL or process. A
+type that is not listed is rejected until it is reviewed.
 """
 from __future__ import annotations
 
-#: detectors, segmenters and their parts, of mmdet, mmseg, mmcv, torch and Colonnade
+#: models and their parts, from mmdet, mmseg, mmcv, torch and Colonnade
 MODEL_TYPES = frozenset("""
-XCiT CaiT ResMLP PlainViT SimplifiedViT ColumnarPyramid SimplePyramid LinearHead
-
-ATSS AutoAssign CascadeRCNN CenterNet CondInst ConditionalDETR CornerNet CrowdDet DABDETR DDOD
-DDQDETR DETR DINO DeformableDETR FCOS FOVEA FSAF FastRCNN FasterRCNN GFL GridRCNN HybridTaskCascade
-Mask2Former MaskFormer MaskRCNN MaskScoringRCNN NASFCOS PAA PanopticFPN PointRend QueryInst RPN
-RTMDet RepPointsDetector RetinaNet SCNet SOLO SOLOv2 SingleStageDetector
-SingleStageInstanceSegmentor SparseRCNN TOOD TridentFasterRCNN TwoStageDetector VFNet YOLACT YOLOF
-YOLOV3 YOLOX EncoderDecoder CascadeEncoderDecoder DetDataPreprocessor SegDataPreProcessor
-BatchFixedSizePad BatchResize BatchSyncRandomResize
-
-CSPDarknet CSPNeXt Darknet DetectoRS_ResNeXt DetectoRS_ResNet EfficientNet HRNet HourglassNet
-MobileNetV2 PyramidVisionTransformer PyramidVisionTransformerV2 RegNet Res2Net ResNeSt ResNeXt
-ResNet ResNetV1c ResNetV1d SSDVGG SwinTransformer TridentResNet BEiT BiSeNetV1 BiSeNetV2 CGNet
-DDRNet DeconvModule ERFNet FastSCNN ICNet InterpConv MAE MSCAN MixVisionTransformer MobileNetV3
-PCPVT PIDNet STDCContextPathNet STDCNet SVT UNet VisionTransformer
-
-BFP CSPNeXtPAFPN CTResNetNeck ChannelMapper DilatedEncoder DyHead FPG FPN FPN_CARAFE FPN_DropBlock
-HRFPN NASFCOS_FPN NASFPN PAFPN RFP SSDNeck SSH YOLOV3Neck YOLOXPAFPN Feature2Pyramid ICNeck JPU
-MLANeck MultiLevelNeck
-
-ATSSHead AnchorFreeHead AnchorHead AutoAssignHead CascadeRPNHead CenterNetHead CenterNetUpdateHead
-CentripetalHead CondInstBboxHead CondInstMaskHead ConditionalDETRHead CornerHead DABDETRHead
-DDODHead DDQDETRHead DETRHead DINOHead DecoupledSOLOHead DecoupledSOLOLightHead DeformableDETRHead
-EmbeddingRPNHead FCOSHead FSAFHead FoveaHead FreeAnchorRetinaHead GARPNHead GARetinaHead GFLHead
-Mask2FormerHead MaskFormerHead NASFCOSHead PAAHead PISARetinaHead PISASSDHead RPNHead RTMDetHead
-RTMDetInsHead RTMDetInsSepBNHead RTMDetSepBNHead RepPointsHead RetinaHead RetinaSepBNHead
-SABLRetinaHead SOLOHead SOLOV2Head SSDHead StageCascadeRPNHead TOODHead VFNetHead YOLACTHead
-YOLACTProtonet YOLOFHead YOLOV3Head YOLOXHead PanopticFPNHead HeuristicFusionHead
-MaskFormerFusionHead
-
-CascadeRoIHead DoubleHeadRoIHead DynamicRoIHead GridRoIHead HybridTaskCascadeRoIHead
-MaskScoringRoIHead MultiInstanceRoIHead PISARoIHead PointRendRoIHead SCNetRoIHead SparseRoIHead
-StandardRoIHead TridentRoIHead BBoxHead ConvFCBBoxHead DIIHead DoubleConvFCBBoxHead
-MultiInstanceBBoxHead SABLHead SCNetBBoxHead Shared2FCBBoxHead Shared4Conv1FCBBoxHead CoarseMaskHead
-DynamicMaskHead FCNMaskHead FeatureRelayHead FusedSemanticHead GlobalContextHead GridHead
-HTCMaskHead MaskIoUHead MaskPointHead SCNetMaskHead SCNetSemanticHead GenericRoIExtractor
-SingleRoIExtractor ResLayer DeformRoIPoolPack ModulatedDeformRoIPoolPack
-
-ANNHead APCHead ASPPHead CCHead DAHead DDRHead DMHead DNLHead DPTHead DepthwiseSeparableASPPHead
-DepthwiseSeparableFCNHead EMAHead EncHead FCNHead FPNHead GCHead ISAHead IterativeDecodeHead
-KernelUpdateHead KernelUpdator LRASPPHead LightHamHead NLHead OCRHead PIDHead PSAHead PSPHead
-PointHead SETRMLAHead SETRUPHead STDCHead SegformerHead SegmenterMaskTransformerHead UPerHead
-
-AssociativeEmbeddingLoss BalancedL1Loss BoundaryLoss BoundedIoULoss CIoULoss CrossEntropyCustomLoss
-CrossEntropyLoss DIoULoss DiceLoss DistributionFocalLoss EIoULoss EQLV2Loss FocalCustomLoss
-FocalLoss GHMC GHMR GIoULoss GaussianFocalLoss HuasdorffDisstanceLoss IoULoss
-KnowledgeDistillationKLDivLoss L1Loss L2Loss LovaszLoss MSELoss OhemCrossEntropy QualityFocalLoss
-SIoULoss SeesawLoss SmoothL1Loss TverskyLoss VarifocalLoss
-
-ATSSAssigner ApproxMaxIoUAssigner CenterRegionAssigner DynamicSoftLabelAssigner GridAssigner
-HungarianAssigner MaxIoUAssigner MultiInstanceAssigner PointAssigner RegionAssigner SimOTAAssigner
-TaskAlignedAssigner TopkHungarianAssigner UniformAssigner BBoxL1Cost BinaryFocalLossCost
-ClassificationCost CrossEntropyLossCost DiceCost FocalLossCost IoUCost BboxOverlaps2D
-BucketingBBoxCoder DeltaXYWHBBoxCoder DistancePointBBoxCoder LegacyDeltaXYWHBBoxCoder
-PseudoBBoxCoder TBLRBBoxCoder YOLOBBoxCoder AnchorGenerator LegacyAnchorGenerator
-LegacySSDAnchorGenerator MlvlPointGenerator PointGenerator SSDAnchorGenerator YOLOAnchorGenerator
-CombinedSampler InstanceBalancedPosSampler IoUBalancedNegSampler MaskPseudoSampler
-MultiInsRandomSampler OHEMPixelSampler OHEMSampler PseudoSampler RandomSampler ScoreHLRSampler
-
-BN BN1d BN2d BN3d SyncBN MMSyncBN FrozenBN GN IN IN1d IN2d IN3d LN LN2d Clamp Clip ELU GELU HSigmoid
-HSwish LeakyReLU PReLU RReLU ReLU ReLU6 SiLU Sigmoid Swish Tanh QuickGELU Conv Conv1d Conv2d Conv3d
-ConvAWS ConvWS ConvModule Conv2dAdaptivePadding ConvTranspose2d ConvTranspose3d DCN DCNv2 SAC Linear
-NormedConv2d NormedLinear DynamicConv DropBlock DropPath Dropout FFN MultiheadAttention
-BaseTransformerLayer TransformerLayerSequence MultiScaleDeformableAttention ContextBlock
-CrissCrossAttention GeneralizedAttention NonLocal2d LearnedPositionalEncoding SinePositionalEncoding
-MSDeformAttnPixelDecoder PixelDecoder TransformerEncoderPixelDecoder bilinear carafe deconv deconv3d
-nearest pixel_shuffle reflect replicate zero RoIAlign RoIPool SimpleRoIAlign nms soft_nms conv
-dilation offset
+ANNHead APCHead ASPPHead ATSS ATSSAssigner ATSSHead AnchorFreeHead AnchorGenerator AnchorHead
+ApproxMaxIoUAssigner AssociativeEmbeddingLoss AutoAssign AutoAssignHead BBoxHead BBoxL1Cost BEiT BFP
+BN BN1d BN2d BN3d BalancedL1Loss BaseTransformerLayer BatchFixedSizePad BatchResize
+BatchSyncRandomResize BboxOverlaps2D BiSeNetV1 BiSeNetV2 BinaryFocalLossCost BoundaryLoss
+BoundedIoULoss BucketingBBoxCoder CCHead CGNet CIoULoss CSPDarknet CSPNeXt CSPNeXtPAFPN CTResNetNeck
+CaiT CascadeEncoderDecoder CascadeRCNN CascadeRPNHead CascadeRoIHead CenterNet CenterNetHead
+CenterNetUpdateHead CenterRegionAssigner CentripetalHead ChannelMapper Clamp ClassificationCost Clip
+CoarseMaskHead ColumnarPyramid CombinedSampler CondInst CondInstBboxHead CondInstMaskHead
+ConditionalDETR ConditionalDETRHead ContextBlock Conv Conv1d Conv2d Conv2dAdaptivePadding Conv3d
+ConvAWS ConvFCBBoxHead ConvModule ConvTranspose2d ConvTranspose3d ConvWS CornerHead CornerNet
+CrissCrossAttention CrossEntropyCustomLoss CrossEntropyLoss CrossEntropyLossCost CrowdDet DABDETR
+DABDETRHead DAHead DCN DCNv2 DDOD DDODHead DDQDETR DDQDETRHead DDRHead DDRNet DETR DETRHead DIIHead
+DINO DINOHead DIoULoss DMHead DNLHead DPTHead Darknet DeconvModule DecoupledSOLOHead
+DecoupledSOLOLightHead DeformRoIPoolPack DeformableDETR DeformableDETRHead DeltaXYWHBBoxCoder
+DepthwiseSeparableASPPHead DepthwiseSeparableFCNHead DetDataPreprocessor DetectoRS_ResNeXt
+DetectoRS_ResNet DiceCost DiceLoss DilatedEncoder DistancePointBBoxCoder DistributionFocalLoss
+DoubleConvFCBBoxHead DoubleHeadRoIHead DropBlock DropPath Dropout DyHead DynamicConv DynamicMaskHead
+DynamicRoIHead DynamicSoftLabelAssigner EIoULoss ELU EMAHead EQLV2Loss ERFNet EfficientNet
+EmbeddingRPNHead EncHead EncoderDecoder FCNHead FCNMaskHead FCOS FCOSHead FFN FOVEA FPG FPN FPNHead
+FPN_CARAFE FPN_DropBlock FSAF FSAFHead FastRCNN FastSCNN FasterRCNN Feature2Pyramid FeatureRelayHead
+FocalCustomLoss FocalLoss FocalLossCost FoveaHead FreeAnchorRetinaHead FrozenBN FusedSemanticHead
+GARPNHead GARetinaHead GCHead GELU GFL GFLHead GHMC GHMR GIoULoss GN GaussianFocalLoss
+GeneralizedAttention GenericRoIExtractor GlobalContextHead GridAssigner GridHead GridRCNN
+GridRoIHead HRFPN HRNet HSigmoid HSwish HTCMaskHead HeuristicFusionHead HourglassNet
+HuasdorffDisstanceLoss HungarianAssigner HybridTaskCascade HybridTaskCascadeRoIHead ICNeck ICNet IN
+IN1d IN2d IN3d ISAHead InstanceBalancedPosSampler InterpConv IoUBalancedNegSampler IoUCost IoULoss
+IterativeDecodeHead JPU KernelUpdateHead KernelUpdator KnowledgeDistillationKLDivLoss L1Loss L2Loss
+LN LN2d LRASPPHead LeakyReLU LearnedPositionalEncoding LegacyAnchorGenerator
+LegacyDeltaXYWHBBoxCoder LegacySSDAnchorGenerator LightHamHead Linear LinearHead LovaszLoss MAE
+MLANeck MMSyncBN MSCAN MSDeformAttnPixelDecoder MSELoss Mask2Former Mask2FormerHead MaskFormer
+MaskFormerFusionHead MaskFormerHead MaskIoUHead MaskPointHead MaskPseudoSampler MaskRCNN
+MaskScoringRCNN MaskScoringRoIHead MaxIoUAssigner MixVisionTransformer MlvlPointGenerator
+MobileNetV2 MobileNetV3 ModulatedDeformRoIPoolPack MultiInsRandomSampler MultiInstanceAssigner
+MultiInstanceBBoxHead MultiInstanceRoIHead MultiLevelNeck MultiScaleDeformableAttention
+MultiheadAttention NASFCOS NASFCOSHead NASFCOS_FPN NASFPN NLHead NonLocal2d NormedConv2d
+NormedLinear OCRHead OHEMPixelSampler OHEMSampler OhemCrossEntropy PAA PAAHead PAFPN PCPVT PIDHead
+PIDNet PISARetinaHead PISARoIHead PISASSDHead PReLU PSAHead PSPHead PanopticFPN PanopticFPNHead
+PixelDecoder PlainViT PointAssigner PointGenerator PointHead PointRend PointRendRoIHead
+PseudoBBoxCoder PseudoSampler PyramidVisionTransformer PyramidVisionTransformerV2 QualityFocalLoss
+QueryInst QuickGELU RFP RPN RPNHead RReLU RTMDet RTMDetHead RTMDetInsHead RTMDetInsSepBNHead
+RTMDetSepBNHead RandomSampler ReLU ReLU6 RegNet RegionAssigner RepPointsDetector RepPointsHead
+Res2Net ResLayer ResMLP ResNeSt ResNeXt ResNet ResNetV1c ResNetV1d RetinaHead RetinaNet
+RetinaSepBNHead RoIAlign RoIPool SABLHead SABLRetinaHead SAC SCNet SCNetBBoxHead SCNetMaskHead
+SCNetRoIHead SCNetSemanticHead SETRMLAHead SETRUPHead SIoULoss SOLO SOLOHead SOLOV2Head SOLOv2
+SSDAnchorGenerator SSDHead SSDNeck SSDVGG SSH STDCContextPathNet STDCHead STDCNet SVT
+ScoreHLRSampler SeesawLoss SegDataPreProcessor SegformerHead SegmenterMaskTransformerHead
+Shared2FCBBoxHead Shared4Conv1FCBBoxHead SiLU Sigmoid SimOTAAssigner SimplePyramid SimpleRoIAlign
+SimplifiedViT SinePositionalEncoding SingleRoIExtractor SingleStageDetector
+SingleStageInstanceSegmentor SmoothL1Loss SparseRCNN SparseRoIHead StageCascadeRPNHead
+StandardRoIHead SwinTransformer Swish SyncBN TBLRBBoxCoder TOOD TOODHead Tanh TaskAlignedAssigner
+TopkHungarianAssigner TransformerEncoderPixelDecoder TransformerLayerSequence TridentFasterRCNN
+TridentResNet TridentRoIHead TverskyLoss TwoStageDetector UNet UPerHead UniformAssigner VFNet
+VFNetHead VarifocalLoss VisionTransformer XCiT YOLACT YOLACTHead YOLACTProtonet YOLOAnchorGenerator
+YOLOBBoxCoder YOLOF YOLOFHead YOLOV3 YOLOV3Head YOLOV3Neck YOLOX YOLOXHead YOLOXPAFPN bilinear
+carafe conv deconv deconv3d dilation nearest nms offset pixel_shuffle reflect replicate soft_nms
+zero
 """.split())
 
-#: what ``init_cfg`` may name
+#: types of ``init_cfg``
 INITIALIZERS = frozenset("""
-Caffe2Xavier Constant Kaiming Normal TruncNormal Uniform Xavier
-Caffe2XavierInit ConstantInit KaimingInit NormalInit TruncNormalInit UniformInit XavierInit
+Caffe2Xavier Caffe2XavierInit Constant ConstantInit Kaiming KaimingInit Normal NormalInit
+TruncNormal TruncNormalInit Uniform UniformInit Xavier XavierInit
 """.split())
 
-#: steps of test pipelines -> what they may be told, beside their type
+#: step of a test pipeline -> its settings, except ``type``
 STEPS = dict(
     LoadImageFromFile={'to_float32', 'color_type', 'imdecode_backend', 'backend_args'},
     LoadAnnotations={
@@ -105,33 +93,31 @@ STEPS = dict(
     PackSegInputs={'meta_keys'},
 )  # yapf: disable
 
-#: texts in models and pipelines, beside types and the names of backbones' architectures
+#: strings in models and pipelines, except types and names of architectures
 WORDS = frozenset("""
 0010 0100 1111 BASIC BOTTLENECK P5 P6 STDCNet1 STDCNet2 act add after_conv2 after_conv3 after_dwconv
-anchor_based anchor_free area att auto b0 b1 b2 b3 b4 b5 b6 b7 basic bbox bi-direction bicubic
-bilinear bottleneck bu caffe cat center channel_add channel_mul circular cls_token collect collect-q
-color cond_elewise concat constant conv cv2 dot_product embedded_gaussian gaussian giou huge iou
-iof diou ciou lanczos large linear log logical_or mask max mean medium minmax moment multiple_select
-naive ne nearest nearest-exact non_local none norm normal on_input on_lateral on_output one-sided
-partial_minmax pillow pos_embed project pytorch random reflect replicate resize_concat score
-siou slide small smooth_l1 square sum tiny trilinear unchanged whole xywh xyxy x-large x-small zeros
-img instances gt_bboxes gt_masks gt_seg_map gt_semantic_seg
-
-base_channels depth embed_dims expand_ratio num_channels num_blocks num_branches num_heads num_ffs
-num_modules block stage1 stage2 stage3 stage4 feedforward_channels
-norm_first attn cross_attn ffn self_attn top_down_key upsample
-embed_dim attn_drop drop_rate layernorm
-category_id flip flip_direction img_id img_path img_shape ori_shape pad_shape scale_factor
+anchor_based anchor_free area att attn attn_drop auto b0 b1 b2 b3 b4 b5 b6 b7 base_channels basic
+bbox bi-direction bicubic bilinear block bottleneck bu caffe cat category_id center channel_add
+channel_mul ciou circular cls_token collect collect-q color concat cond_elewise constant conv
+cross_attn cv2 depth diou dot_product drop_rate embed_dim embed_dims embedded_gaussian expand_ratio
+feedforward_channels ffn flip flip_direction gaussian giou gt_bboxes gt_masks gt_seg_map
+gt_semantic_seg huge img img_id img_path img_shape instances iof iou lanczos large layernorm linear
+log logical_or mask max mean medium minmax moment multiple_select naive ne nearest nearest-exact
+non_local none norm norm_first normal num_blocks num_branches num_channels num_ffs num_heads
+num_modules on_input on_lateral on_output one-sided ori_shape pad_shape partial_minmax pillow
+pos_embed project pytorch random reflect replicate resize_concat scale_factor score self_attn siou
+slide small smooth_l1 square stage1 stage2 stage3 stage4 sum tiny top_down_key trilinear unchanged
+upsample whole x-large x-small xywh xyxy zeros
 """.split())
-#: also the beginnings of such
+#: prefixes of further strings
 WORD_STARTS = ('loss_', 'regnetx_')
 
-#: keys whose values must be among these, whatever their kind
+#: key -> its allowed values of any type
 VALUES = dict(pretrained=(None, False), backend_args=(None, ), file_client_args=(None, ))
 
-MAX_NUMBER = 2**17  # integers in models; of the libraries' configs, 131,072 is the largest
-MAX_SIDE = 4096  # pixels, of images that are resized or padded
-#: the largest number below a key, where it decides how much memory a prediction takes
+MAX_NUMBER = 2**17  # integers in models; the largest in configs of mmdet and mmseg is 131,072
+MAX_SIDE = 4096  # pixels, of resized or padded images
+#: key -> largest number, where it determines the memory of a prediction
 MAX_NUMBERS = dict(
     crop_size=MAX_SIDE,
     data_preprocessor=MAX_SIDE,
@@ -150,18 +136,17 @@ MAX_NUMBERS = dict(
     upsample_ratio=16,
 )
 
-#: what evaluates a model, and what it reads; built by tools/test.py alone
+#: datasets, metrics and loops, which only ``colonnade test`` builds
 OTHER_TYPES = frozenset("""
-CocoDataset CityscapesDataset LVISDataset LVISV05Dataset LVISV1Dataset VOCDataset XMLDataset
-ADE20KInstanceDataset CrowdHumanDataset DeepFashionDataset Objects365V1Dataset Objects365V2Dataset
-OpenImagesDataset V3DetDataset WIDERFaceDataset iSAIDDataset BaseDetDataset BaseSegDataset
-ADE20KDataset BDD100KDataset COCOStuffDataset ChaseDB1Dataset DRIVEDataset DarkZurichDataset
-HRFDataset ISPRSDataset LIPDataset LoveDADataset MapillaryDataset_v1 MapillaryDataset_v2
-NightDrivingDataset PascalContextDataset PascalContextDataset59 PascalVOCDataset PotsdamDataset
-REFUGEDataset STAREDataset SynapseDataset ADE20KSegDataset CocoSegDataset
-ClassBalancedDataset ConcatDataset RepeatDataset DefaultSampler AspectRatioBatchSampler
-pseudo_collate default_collate
-CocoMetric FasterCocoMetric LVISMetric VOCMetric OpenImagesMetric CrowdHumanMetric CityScapesMetric
-IoUMetric CityscapesMetric SemSegMetric Evaluator TestLoop ValLoop
-DetLocalVisualizer SegLocalVisualizer LocalVisBackend
+ADE20KDataset ADE20KInstanceDataset ADE20KSegDataset AspectRatioBatchSampler BDD100KDataset
+BaseDetDataset BaseSegDataset COCOStuffDataset ChaseDB1Dataset CityScapesMetric CityscapesDataset
+CityscapesMetric ClassBalancedDataset CocoDataset CocoMetric CocoSegDataset ConcatDataset
+CrowdHumanDataset CrowdHumanMetric DRIVEDataset DarkZurichDataset DeepFashionDataset DefaultSampler
+DetLocalVisualizer Evaluator FasterCocoMetric HRFDataset ISPRSDataset IoUMetric LIPDataset
+LVISDataset LVISMetric LVISV05Dataset LVISV1Dataset LocalVisBackend LoveDADataset
+MapillaryDataset_v1 MapillaryDataset_v2 NightDrivingDataset Objects365V1Dataset Objects365V2Dataset
+OpenImagesDataset OpenImagesMetric PascalContextDataset PascalContextDataset59 PascalVOCDataset
+PotsdamDataset REFUGEDataset RepeatDataset STAREDataset SegLocalVisualizer SemSegMetric
+SynapseDataset TestLoop V3DetDataset VOCDataset VOCMetric ValLoop WIDERFaceDataset XMLDataset
+default_collate iSAIDDataset pseudo_collate
 """.split())

@@ -1,4 +1,4 @@
-"""A package: the folder of a trained model, opened without running anything of it."""
+"""A package: the folder of a trained model, opened without running any of its code."""
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -11,118 +11,79 @@ from mmengine.utils import import_modules_from_strings
 from safetensors import SafetensorError, safe_open
 
 from colonnade.common.errors import file_errors
-from colonnade.common.hashing import sha256_of
-from colonnade.models.random_weights import without_pretrained
+from colonnade.common.hashing import compute_sha256
+from colonnade.models.building import drop_pretrained
 from colonnade.settings.config_values import plain
 from colonnade.settings.plain_config import (MissingPackageFileError, PackageError, package_errors,
                                              parse_config)
 from colonnade.settings.reading import LIBRARIES, prepare_library
 
-from .metadata import CARD, CONFIG, WEIGHTS, Card, StoredFile, read_card
+from .metadata import CONFIG, METADATA, WEIGHTS, PackageMetadata, read_metadata
 from .safety_checks import check_imports, check_names
 
 
 @dataclass(frozen=True)
 class Package:
-    """A model that somebody shares.
-
-    Attributes:
-        folder: Where it lies.
-        config: Its model, test pipeline and evaluators.
-        weights: Path of its safetensors file, whose hash is right.
-        card: What is said of it, classes among it.
-    """
-    folder: Path
+    """A trained model in a folder."""
     config: Config
     weights: Path
-    card: Card
+    metadata: PackageMetadata
 
 
 def open_package(folder: str | Path, *, trust: bool = False) -> Package:
-    """The package in a folder, whose files are whole and bring nothing in.
+    """Open a package after verifying its files.
 
-    The config is read as data. It may name the types and texts of :mod:`.allowed` alone. Weights
+    The config is parsed as data, and can use only the types and strings of :mod:`.allowed`. Weights
     are a safetensors file.
-
-    Args:
-        folder: That ``tools/package.py`` has made.
-        trust: Import what the config imports, and build what it names, whatever that is.
+    With ``trust``, its imports are run and all types are allowed.
 
     Raises:
-        PackageError: If a file is missing, damaged, not of its kind, or asks for trust that is not
-            given. Of a missing file it is also a FileNotFoundError.
+        PackageError: If a file does not exist, is damaged or invalid, or needs ``trust``. For a
+            missing file, it is also a FileNotFoundError.
     """
     folder = Path(folder)
     with package_errors(folder):
-        return _opened(folder, trust=trust)
-
-
-def _opened(folder: Path, *, trust: bool) -> Package:
-    """See :func:`open_package`."""
-    card = verified_card(folder)
-    path = folder / CONFIG
-    try:
-        values = parse_config(path.read_text(encoding='utf-8'), str(path))
-    except UnicodeDecodeError as error:
-        raise PackageError(f'{path} is no text: {error}') from error
-    config = as_config(values, str(path), trust=trust)
-    about = config.test_dataloader.dataset.get('metainfo') or {}
-    if not isinstance(about, Mapping):
-        raise PackageError(f'{path}: metainfo of the test data must be a dict, got {about!r}')
-    if (named := about.get('classes')) is not None:
-        if tuple(named) != card.classes:
-            raise PackageError(f'{path} and {folder / CARD} name other classes')
-    return Package(folder, config, folder / WEIGHTS, card)
+        metadata = verify_files(folder)
+        path = folder / CONFIG
+        try:
+            values = parse_config(path.read_text(encoding='utf-8'), str(path))
+        except UnicodeDecodeError as error:
+            raise PackageError(f'{path} is not a text file: {error}') from error
+        config = build_config(values, str(path), trust=trust)
+        metainfo = config.test_dataloader.dataset.get('metainfo') or {}
+        if not isinstance(metainfo, Mapping):
+            raise PackageError(f'{path}: metainfo of the test dataset must be a dict, got '
+                               f'{metainfo!r}')
+        classes = metainfo.get('classes')
+        if classes is not None and tuple(classes) != metadata.classes:
+            raise PackageError(f'{path} and {folder / METADATA} have different classes')
+        return Package(config, folder / WEIGHTS, metadata)
 
 
 @file_errors()
-def verified_card(folder: Path) -> Card:
-    """The card of a package whose files are whole.
-
-    Raises:
-        PackageError: If a file is missing, damaged or not of its kind.
-    """
-    card = read_card(folder / CARD)
-    for name, expected in card.files.items():
-        check_file(folder / name, expected)
-    check_tensors(folder / WEIGHTS)
-    return card
-
-
-def check_file(path: Path, expected: StoredFile) -> None:
-    """Raise an error if a file is missing, or is not the one that the card means.
-
-    Args:
-        path: Of the file.
-        expected: What the card says of it.
-    """
-    if not path.is_file():
-        raise MissingPackageFileError(f'no {path}: the package is not whole')
-    size = path.stat().st_size
-    if size != expected.bytes:
-        raise PackageError(f'{path} has {size} bytes, and {CARD} says {expected.bytes}: it is '
-                           'damaged or another file')
-    found = sha256_of(path)
-    if found != expected.sha256:
-        raise PackageError(f'{path} has the SHA-256 {found}, and {CARD} says '
-                           f'{expected.sha256}: it is damaged or another file')
-
-
-def check_tensors(path: Path) -> None:
-    """Raise a PackageError if a file is no safetensors file, whatever it is called."""
+def verify_files(folder: Path) -> PackageMetadata:
+    """Return the metadata of a package after verifying size and hash of its files."""
+    metadata = read_metadata(folder / METADATA)
+    for name, expected in metadata.files.items():
+        path = folder / name
+        if not path.is_file():
+            raise MissingPackageFileError(f'no {path}: the package is incomplete')
+        if (size := path.stat().st_size) != expected.bytes:
+            raise PackageError(f'{path} has {size} bytes, but {METADATA} says {expected.bytes}: '
+                               'the file is damaged or was replaced')
+        if (digest := compute_sha256(path)) != expected.sha256:
+            raise PackageError(f'{path} has the SHA-256 {digest}, but {METADATA} says '
+                               f'{expected.sha256}: the file is damaged or was replaced')
     try:
-        with safe_open(path, framework='pt'):
+        with safe_open(folder / WEIGHTS, framework='pt'):
             pass
     except SafetensorError as error:
-        raise PackageError(f'{path} is no safetensors file: {error}') from error
+        raise PackageError(f'{folder / WEIGHTS} is not a safetensors file: {error}') from error
+    return metadata
 
 
-def as_config(values: dict[str, Any], source: str, *, trust: bool) -> Config:
-    """A config of plain values, checked and with what it imports imported.
-
-    Raises:
-        PackageError: If it is no config of a detector or segmenter, or asks for trust.
-    """
+def build_config(values: dict[str, Any], source: str, *, trust: bool) -> Config:
+    """Build a config from plain values, run its imports, and check its types."""
     scope = values.get('default_scope')
     if scope not in LIBRARIES:
         raise PackageError(f'{source}: default_scope must be {" or ".join(LIBRARIES)}, got '
@@ -137,25 +98,17 @@ def as_config(values: dict[str, Any], source: str, *, trust: bool) -> Config:
     except (ImportError, AttributeError, TypeError, KeyError) as error:
         raise PackageError(f'{source}: {type(error).__name__}: {error}') from error
     if not isinstance(config.get('model'), dict) or not isinstance(pipeline, list):
-        raise PackageError(f'{source} must have a model and a pipeline of the test data')
+        raise PackageError(f'{source} must have a model and a test pipeline')
     prepare_library(config, source)
     if not trust:
         check_names(values, source)
     return config
 
 
-def check_parts(config: Config, source: str) -> None:
-    """Check what is built of a config that a checkpoint carries as that of a package is.
-
-    Args:
-        config: Of plain values; the rest of it may name what it likes.
-        source: Name of its file.
-
-    Raises:
-        PackageError: If its model or its pipelines name more than registered classes.
-    """
-    parts = dict(default_scope=config.default_scope, model=plain(config.model))
-    parts['model'] = without_pretrained(parts['model'], 'model', [])
+def check_embedded_config(config: Config, source: str) -> None:
+    """Check model and pipelines of the config in a checkpoint as if it were a package."""
+    parts = dict(
+        default_scope=config.default_scope, model=drop_pretrained(plain(config.model), 'model', []))
     for key in ('test_dataloader', 'val_dataloader', 'test_pipeline'):
         if config.get(key):
             parts[key] = plain(config[key])

@@ -1,35 +1,43 @@
-"""What ``tools/package.py`` does."""
+"""Commands of ``colonnade package``: make, check, push and pull."""
 from __future__ import annotations
 
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from colonnade.common.errors import FileError, UserError
+from huggingface_hub import CommitOperationAdd, HfApi, get_token
+from huggingface_hub.errors import (EntryNotFoundError, GatedRepoError, HfHubHTTPError,
+                                    HFValidationError, LocalEntryNotFoundError,
+                                    RepositoryNotFoundError, RevisionNotFoundError)
+from huggingface_hub.hf_api import RepoFile
+
+from colonnade.common.atomic_files import new_folder
+from colonnade.common.errors import FileError, MissingFileError, UserError, file_errors
+from colonnade.common.hashing import compute_sha256
+from colonnade.settings.plain_config import PackageError
+from colonnade.weights.downloads import require_hub
 
 from .. import load
 from ..options import CheckPackageOptions, MakeOptions, PullOptions, PushOptions
-from . import hub
-from .creation import Words, make_package, read_metrics
-from .metadata import CONFIG, WEIGHTS, Card
-from .package import verified_card
+from .creation import CardText, make_package, read_metrics
+from .metadata import CONFIG, METADATA, README, WEIGHTS, PackageMetadata
+from .package import verify_files
+
+FILES = (README, METADATA, CONFIG, WEIGHTS)
+TOKEN_HINT = 'pass --token-file FILE, set HF_TOKEN, or run hf auth login'
 
 
 def make(args: MakeOptions) -> None:
-    """Write a package and say what it holds.
-
-    Args:
-        args: Of ``tools/package.py make``.
-
-    Raises:
-        OSError: If a file is missing, the folder exists or cannot be written.
-        ValueError: If config, weights and metrics do not fit each other or cannot be shared.
-    """
+    """Create a package and print a summary."""
     args.out = args.out or Path('packages', args.config.stem)
     if args.out.exists():
-        raise UserError(f'{args.out} exists: name another folder')
+        raise UserError(f'{args.out} already exists: choose another folder')
     if args.config.is_dir():
-        raise UserError(f'{args.config} is a folder: name a config and a checkpoint, or a '
+        raise UserError(f'{args.config} is a folder: pass a config and a checkpoint, or a '
                         'checkpoint of a run')
-    words = Words(
+    text = CardText(
         name=args.name or args.out.resolve().name,
         license=args.license,
         data=args.data,
@@ -37,65 +45,104 @@ def make(args: MakeOptions) -> None:
     checkpoint = args.checkpoint or str(args.config)
     metrics = read_metrics(args.metrics, checkpoint) if args.metrics else None
     model = load(args.config, args.checkpoint, device='cpu', trust=args.trust)
-    changes = make_package(model, args.out, words, metrics=metrics, trust=args.trust)
-    for change in changes:
+    for change in make_package(model, args.out, text, metrics=metrics, trust=args.trust):
         print(f'config: {change}')
-    print(summary(verified_card(args.out), args.out))
+    print_summary(verify_files(args.out), args.out)
     print(f'check with: colonnade package check {args.out}')
 
 
 def check(args: CheckPackageOptions) -> None:
-    """Compare hashes, read the config and load the model.
-
-    Args:
-        args: Of ``tools/package.py check``.
-
-    Raises:
-        OSError: If a file is missing.
-        ValueError: If the package is damaged, asks for trust or does not load.
-    """
+    """Verify hashes, read the config and load the model."""
     if not args.folder.is_dir():
-        raise UserError(f'{args.folder} is no folder')
+        raise UserError(f'{args.folder} is not a folder')
     model = load(args.folder, device='cpu', trust=args.trust)
-    print(f'{args.folder}: whole, and loads\n{model}')
+    print(f'{args.folder}: complete, and the model can be loaded\n{model}')
 
 
+@file_errors()
 def push(args: PushOptions) -> None:
-    """Upload a package, and compare what arrived.
+    """Upload a package as one commit, then verify the uploaded files."""
+    token = read_token(args.token_file)
+    metadata = verify_files(args.folder)
+    if not (args.folder / README).is_file():
+        raise MissingFileError(f'no {args.folder / README}: the package is incomplete')
+    repository = args.repository
+    if not (token or get_token()):
+        raise UserError(f'{repository}: push needs a token with write access: {TOKEN_HINT}')
+    api = HfApi(token=token)
+    with explain_hub_errors(repository):
+        require_hub()
+        api.create_repo(repository, private=args.private, exist_ok=True)
+        commit = api.create_commit(
+            repository, [
+                CommitOperationAdd(path_in_repo=name, path_or_fileobj=args.folder / name)
+                for name in FILES
+            ],
+            commit_message=f'Add {metadata.name}')
+        verify_upload(api, args.folder, repository, commit.oid)
+    print(f'pushed and verified: {repository}@{commit.oid}')
 
-    Args:
-        args: Of ``tools/package.py push``.
 
-    Raises:
-        OSError: If a file is missing, or the hub cannot be reached or refuses.
-        ValueError: If the package is damaged, or what arrived differs.
+def verify_upload(api: HfApi, folder: Path, repository: str, revision: str) -> None:
+    """Raise a PackageError if a repository has other files than a folder.
+
+    Large files are compared by the SHA-256 that the hub reports, small ones are downloaded.
     """
-    pushed = hub.push(
-        args.folder, args.repository, private=args.private, token=read_token(args.token_file))
-    print(f'pushed and compared: {pushed}')
+    stored = api.get_paths_info(repository, list(FILES), revision=revision)
+    digests = {each.path: each.lfs.sha256 for each in stored
+               if isinstance(each, RepoFile) and each.lfs}  # yapf: disable
+    with tempfile.TemporaryDirectory() as scratch:
+        for name in FILES:
+            digest = digests.get(name) or compute_sha256(
+                Path(api.hf_hub_download(repository, name, revision=revision, local_dir=scratch)))
+            if digest != compute_sha256(folder / name):
+                raise PackageError(f'{repository}@{revision}: {name} arrived with the SHA-256 '
+                                   f'{digest}: push again')
 
 
+@file_errors()
 def pull(args: PullOptions) -> None:
-    """Download a package, and compare what arrived.
+    """Download a package to a new folder, verify it, and print a summary."""
+    name, _, revision = args.repository.partition('@')
+    api = HfApi(token=read_token(args.token_file))
+    with new_folder(args.out) as scratch:
+        with explain_hub_errors(args.repository):
+            require_hub()
+            for file in FILES:
+                api.hf_hub_download(name, file, revision=revision or None, local_dir=scratch)
+        shutil.rmtree(scratch / '.cache', ignore_errors=True)  # left by huggingface_hub
+        metadata = verify_files(scratch)
+    print_summary(metadata, args.out)
 
-    Args:
-        args: Of ``tools/package.py pull``.
 
-    Raises:
-        OSError: If the folder exists, or the hub cannot be reached or refuses.
-        ValueError: If there is no whole package.
-    """
-    card = hub.pull(args.repository, args.out, token=read_token(args.token_file))
-    print(summary(card, args.out))
+@contextmanager
+def explain_hub_errors(repository: str) -> Iterator[None]:
+    """Context manager that turns errors of ``huggingface_hub`` into one sentence."""
+    try:
+        yield
+    except HFValidationError as error:
+        raise UserError(f'{repository} is not a valid OWNER/NAME: {error}') from error
+    except GatedRepoError as error:
+        raise UserError(f'{repository} is gated: accept its terms on its web page') from error
+    except RepositoryNotFoundError as error:
+        raise MissingFileError(f'{repository}: no such repository, or it is private and the token '
+                               f'has no access: {TOKEN_HINT}') from error
+    except RevisionNotFoundError as error:
+        raise MissingFileError(f'{repository}: no such revision') from error
+    except LocalEntryNotFoundError as error:  # raised if a download fails and nothing is cached
+        raise UserError(f'{repository} cannot be reached: {error.__cause__}') from error
+    except EntryNotFoundError as error:
+        raise PackageError(f'{repository} is not a package: {error}') from error
+    except HfHubHTTPError as error:
+        raise FileError(f'{repository}: the hub rejected the request: {error}') from error
+    except (OSError, ValueError):
+        raise
+    except Exception as error:  # The HTTP library depends on the version of huggingface_hub.
+        raise UserError(f'{repository} cannot be reached: {error}') from error
 
 
 def read_token(path: Path | None) -> str | None:
-    """The access token in a file; None without one, which lets the hub's client look.
-
-    Raises:
-        OSError: If the file cannot be read.
-        ValueError: If it is empty or no text.
-    """
+    """Return the token in a file; None without a file, so that ``huggingface_hub`` finds one."""
     if path is None:
         return None
     token = read_option('--token-file', path).strip()
@@ -105,26 +152,20 @@ def read_token(path: Path | None) -> str | None:
 
 
 def read_option(option: str, path: Path) -> str:
-    """The text of a file that an option names.
-
-    Raises:
-        OSError: If it cannot be read.
-        ValueError: If it is no text.
-    """
+    """Return the text of a file that an option specifies."""
     try:
         return path.read_text(encoding='utf-8')
     except OSError as error:
         raise FileError(f'{option} {path} cannot be read: {error.strerror}') from error
     except UnicodeDecodeError as error:
-        raise UserError(f'{option} {path} is no text in UTF-8: {error.reason}') from error
+        raise UserError(f'{option} {path} is not a UTF-8 text file: {error.reason}') from error
 
 
-def summary(card: Card, folder: Path) -> str:
-    """A package in a few lines."""
-    return '\n'.join((
-        f'{folder}: {card.name}, {len(card.classes)} classes, {card.kind}, '
-        f'{card.parameters / 1e6:.1f} million parameters',
-        *(f'{name}: {card.files[name].bytes} bytes, SHA-256 {card.files[name].sha256}'
-          for name in (CONFIG, WEIGHTS)),
-        f'load with: colonnade.load({str(folder)!r})',
-    ))
+def print_summary(metadata: PackageMetadata, folder: Path) -> None:
+    """Print task, size and hashes of a package."""
+    print(f'{folder}: {metadata.name}, {len(metadata.classes)} classes, {metadata.kind}, '
+          f'{metadata.parameters / 1e6:.1f} million parameters')
+    for name in (CONFIG, WEIGHTS):
+        file = metadata.files[name]
+        print(f'{name}: {file.bytes} bytes, SHA-256 {file.sha256}')
+    print(f'load with: colonnade.load({str(folder)!r})')

@@ -1,4 +1,4 @@
-"""A model behind a web page and a JSON API, for one machine and its users."""
+"""HTTP server with a web page and a JSON API for one model."""
 from importlib.util import find_spec
 
 from colonnade.common.errors import UserError
@@ -7,8 +7,8 @@ from ..options import ServeOptions
 
 for _name in ('fastapi', 'uvicorn', 'python_multipart'):
     if find_spec(_name) is None:
-        raise UserError(
-            f"the server needs {_name}: run pip install '.[serve]' in Colonnade's source")
+        raise UserError(f"colonnade serve needs {_name}: run pip install '.[serve]' in Colonnade's "
+                        'source')
 
 from .server import serve  # noqa: E402
 

@@ -1,11 +1,11 @@
-"""The JSON API: what the model is, and what it finds in an image."""
+"""Routes of the server: a JSON API that describes the model and predicts images, and the page."""
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from importlib.resources import files
 from io import BytesIO
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Literal
 
 from fastapi import FastAPI, HTTPException, Query, Request
 from fastapi.exceptions import RequestValidationError
@@ -17,9 +17,9 @@ from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from .. import ImageError, Model
-from ..packages.package import WEIGHTS
+from ..packages.metadata import WEIGHTS
 from .middleware import RETRY
-from .service import ModelError, Prediction, RequestTimeoutError, ServerBusyError, Service
+from .service import RequestError, ServerBusyError, Service, TimedPrediction
 from .uploads import UploadError
 
 IMAGE_SCHEMA = {'type': 'string', 'format': 'binary'}
@@ -27,178 +27,152 @@ FORM_SCHEMA = {'type': 'object', 'properties': {'image': IMAGE_SCHEMA}}
 IMAGE_BODY: dict[str, Any] = {
     'requestBody': {
         'required': True,
-        'description': 'The image file itself, or a form with the file as `image`.',
+        'description': 'Image file, or a form with the file as `image`.',
         'content': {
             'application/octet-stream': {'schema': IMAGE_SCHEMA},
             'multipart/form-data': {'schema': FORM_SCHEMA},
         },
     }
 }  # yapf: disable
-Fraction = Annotated[float, Query(ge=0, le=1)]  # the only numbers: see format_value_error
+MEDIA_TYPES = {
+    'page.html': 'text/html',
+    'page.css': 'text/css',
+    'page.js': 'text/javascript',
+    'icon.svg': 'image/svg+xml',
+}
+Fraction = Annotated[float, Query(ge=0, le=1)]  # the only numeric type, see reject_values
 
 
-class Figures(Protocol):
-    """What draws figures of what a model looks at: :mod:`colonnade.visualization.figures`."""
-
-    def available_methods(self, model: Any) -> tuple[str, ...]:
-        """Return the names of the figures that a model has."""
-
-    def visualize(self, model: Any, image: Any, method: str) -> Any:
-        """Return a figure of an image."""
-
-    def figure_to_bytes(self, figure: Any, kind: str) -> bytes:
-        """Return the content of a file of a figure."""
-
-
-class Refusal(BaseModel):
-    """What is wrong with a request."""
+class ErrorDetail(BaseModel):
+    """Error message of a response."""
     detail: str
 
 
-REFUSALS: dict[int | str, dict[str, Any]] = {
-    '4XX': dict(model=Refusal, description='The request cannot be answered.'),
-    '5XX': dict(model=Refusal, description='The server or the model failed.'),
+ERRORS: dict[int | str, dict[str, Any]] = {
+    '4XX': dict(model=ErrorDetail, description='The request is invalid.'),
+    '5XX': dict(model=ErrorDetail, description='The server or the model failed.'),
 }
 
 
-def build_api(service: Service, figures: Figures) -> FastAPI:
-    """Return an application with the routes under ``/api``, and ``/health``.
+def build_api(service: Service, figures: Any) -> FastAPI:
+    """Return an application with the routes ``/api/…``, see ``/api/openapi.json``.
 
-    ``/api/openapi.json`` describes them.
-
-    Args:
-        service: Service that answers.
-        figures: Module that draws figures.
+    ``figures`` is the module :mod:`colonnade.visualization.figures`, which cannot be imported here.
     """
-    # FastAPI's pages of documentation load scripts from elsewhere
+    # FastAPI's documentation pages would load scripts from other servers.
     app = FastAPI(title='Colonnade', openapi_url='/api/openapi.json', docs_url=None, redoc_url=None)
-    app.add_exception_handler(RequestValidationError, refuse_values)
-    app.add_exception_handler(405, refuse_method)
+    app.add_exception_handler(RequestValidationError, reject_values)
+    app.add_exception_handler(405, reject_method)
     names = list(figures.available_methods(service.model))
-    about = dict(
+    description = dict(
         describe_model(service.model),
         max_bytes=service.limits.max_bytes,
         max_pixels=service.limits.max_pixels,
         figures=names)
-    parameters = get_parameters(service.model)
+    parameters = ('opacity', 'masks', 'format')
+    if service.model.kind != 'labels':
+        parameters = ('threshold', *parameters)
 
     @app.get('/health')
-    def health() -> dict[str, str]:
-        """Whether the server answers."""
+    def check_health() -> dict[str, str]:
+        """Return a fixed response while the server is running."""
         return dict(status='ok')
 
     @app.get('/api/model')
-    def about_the_model() -> dict[str, Any]:
-        """What the model is, and what it accepts."""
-        return about
+    def describe() -> dict[str, Any]:
+        """Describe the model and the limits of images."""
+        return description
 
-    @app.post('/api/predict', openapi_extra=IMAGE_BODY, responses=REFUSALS)
+    @app.post('/api/predict', openapi_extra=IMAGE_BODY, responses=ERRORS)
     async def predict(request: Request,
                       threshold: Fraction = 0.3,
                       opacity: Fraction = 0.5,
                       masks: Literal['none', 'rle'] = 'none',
                       format: Literal['json', 'png'] = 'json') -> Response:
-        """What the model finds in an image, as JSON or drawn over it."""
+        """Predict an image; return JSON or a drawing."""
         check_parameters(request, parameters)
 
         def respond(content: bytes) -> Response:
             prediction = service.predict(content)
             if format == 'png':
-                with service.images:
+                with service.decoding:
                     return build_png(prediction.draw(threshold=threshold, opacity=opacity))
             return JSONResponse(format_prediction(prediction, threshold, masks == 'rle'))
 
-        return await answer(respond, request)
+        return await respond_to_image(respond, request)
 
-    @app.post('/api/image', openapi_extra=IMAGE_BODY, responses=REFUSALS)
+    @app.post('/api/image', openapi_extra=IMAGE_BODY, responses=ERRORS)
     async def decode(request: Request) -> Response:
-        """The image as the model sees it, as PNG: rotated as its EXIF says, in RGB."""
+        """Return the decoded image as PNG: RGB, rotated according to EXIF."""
         check_parameters(request, ())
+        return await respond_to_image(
+            lambda content: build_png(Image.fromarray(service.read(content))), request)
 
-        def respond(content: bytes) -> Response:
-            return build_png(Image.fromarray(service.read(content)))
-
-        return await answer(respond, request)
-
-    @app.post('/api/figures/{name}', openapi_extra=IMAGE_BODY, responses=REFUSALS)
+    @app.post('/api/figures/{name}', openapi_extra=IMAGE_BODY, responses=ERRORS)
     async def draw_figure(request: Request, name: str) -> Response:
-        """A figure of what the model looks at in an image, as PNG."""
+        """Return a figure of the activations for an image as PNG."""
         check_parameters(request, ())
         if name not in names:
             raise HTTPException(
-                404, f'this model has no figure {name!r}: it has {", ".join(names) or "none"}')
+                404, f'no figure {name!r} of this model: expected one of '
+                f'{", ".join(names) or "none"}')
 
         def respond(content: bytes) -> Response:
             image = service.read(content)
-            png = service.call(
-                lambda: figures.figure_to_bytes(figures.visualize(service.load_plain(), image, name), 'png'))
+            png = service.call(lambda: figures.figure_to_bytes(
+                figures.visualize(service.load_plain(), image, name), 'png'))
             return Response(png, media_type='image/png')
 
-        return await answer(respond, request)
+        return await respond_to_image(respond, request)
 
     return app
 
 
-async def answer(respond: Callable[[bytes], Response], request: Request) -> Response:
+def add_page(app: FastAPI) -> None:
+    """Add the routes of the page: ``/`` and the files that it loads."""
+    folder = files(__package__) / 'page'
+    for name, media_type in MEDIA_TYPES.items():
+        content = (folder / name).read_bytes()
+        response = Response(content, 200, {'Cache-Control': 'no-cache'}, media_type)
+        path = '/' if name == 'page.html' else f'/{name}'
+        app.add_route(path, response, methods=['GET', 'HEAD'], include_in_schema=False)
+
+
+async def respond_to_image(respond: Callable[[bytes], Response], request: Request) -> Response:
     """Return the response to the image of a request, computed in a thread."""
     content = await read_image_file(request)
-
-    def respond_or_refuse() -> Response:
-        with http_errors():
-            return respond(content)
-
-    return await run_in_threadpool(respond_or_refuse)
-
-
-@contextmanager
-def http_errors() -> Iterator[None]:
-    """Context manager that raises errors of the service as HTTPExceptions."""
     try:
-        yield
-    except UploadError as error:
-        raise HTTPException(error.status, str(error)) from error
+        return await run_in_threadpool(respond, content)
+    except (UploadError, RequestError) as error:
+        headers = RETRY if isinstance(error, ServerBusyError) else None
+        raise HTTPException(error.status, str(error), headers) from error
     except ImageError as error:
         raise HTTPException(400, str(error)) from error
-    except ServerBusyError as error:
-        raise HTTPException(503, str(error), RETRY) from error
-    except RequestTimeoutError as error:
-        raise HTTPException(504, str(error)) from error
-    except ModelError as error:
-        raise HTTPException(500, str(error)) from error
 
 
-def get_parameters(model: Model) -> tuple[str, ...]:
-    """Return the names of the parameters that change a model's predictions."""
-    names = ('opacity', 'masks', 'format')
-    return names if model.kind == 'labels' else ('threshold', *names)
-
-
-def refuse_values(request: Request, error: Exception) -> Response:
-    """Return the response to impossible values of parameters."""
+def reject_values(request: Request, error: Exception) -> Response:
+    """Return the response to invalid parameter values."""
     assert isinstance(error, RequestValidationError)
-    return JSONResponse(dict(detail='; '.join(map(format_value_error, error.errors()))), 422)
+    messages = []
+    for problem in error.errors():
+        expected = problem.get('ctx', {}).get('expected', 'from 0 to 1').replace("'", '')
+        messages.append(f'{problem["loc"][-1]} must be {expected}, got {problem["input"]}')
+    return JSONResponse(dict(detail='; '.join(messages)), 422)
 
 
-def format_value_error(error: dict[str, Any]) -> str:
-    """Return what is wrong with a parameter's value, from an error of pydantic."""
-    legal = error.get('ctx', {}).get('expected', 'from 0 to 1').replace("'", '')
-    return f'{error["loc"][-1]} must be {legal}, got {error["input"]}'
-
-
-def refuse_method(request: Request, error: Exception) -> Response:
-    """Return the response to a method that a route does not have."""
+def reject_method(request: Request, error: Exception) -> Response:
+    """Return the response to a method that a route does not support."""
     assert isinstance(error, StarletteHTTPException)
     allowed = (error.headers or {}).get('Allow', '')
-    detail = f'{request.url.path} takes {allowed}, got {request.method}'
+    detail = f'{request.url.path} expects {allowed}, got {request.method}'
     return JSONResponse(dict(detail=detail), 405, error.headers)
 
 
 def check_parameters(request: Request, names: tuple[str, ...]) -> None:
-    """Raise an HTTPException for parameters that would have no effect on the answer."""
+    """Raise an HTTPException for parameters that would have no effect."""
     if unknown := [name for name in request.query_params if name not in names]:
-        raise HTTPException(
-            422, f'this model has no parameter {", ".join(unknown)}: it has {", ".join(names)}'
-            if names else f'{request.url.path} has no parameters, got {", ".join(unknown)}')
+        expected = f'expected {", ".join(names)}' if names else 'expected no parameters'
+        raise HTTPException(422, f'unknown parameter {", ".join(unknown)}: {expected}')
 
 
 async def read_image_file(request: Request) -> bytes:
@@ -211,10 +185,10 @@ async def read_image_file(request: Request) -> bytes:
             if isinstance(value, UploadFile):
                 if fields:
                     raise HTTPException(
-                        422, f'the form has the field {fields[0]}: parameters are '
-                        'part of the URL, as in /api/predict?opacity=0.5')
+                        422, f'unexpected form field {fields[0]}: pass parameters in the URL, as '
+                        'in /api/predict?opacity=0.5')
                 return await value.read()
-    raise HTTPException(400, 'the form has no file: send it as curl -F image=@FILE does')
+    raise HTTPException(400, 'the form has no file: send it as with curl -F image=@FILE')
 
 
 def build_png(image: Image.Image) -> Response:
@@ -225,7 +199,7 @@ def build_png(image: Image.Image) -> Response:
 
 
 def describe_model(model: Model) -> dict[str, Any]:
-    """Return what a model is, without naming directories of this machine."""
+    """Describe a model without exposing paths of this host."""
     backbone: Mapping[str, Any] = model.cfg.model.get('backbone') or {}
     return dict(
         model=type(model.module).__name__,
@@ -240,26 +214,20 @@ def describe_model(model: Model) -> dict[str, Any]:
 
 
 def get_weights_name(source: str) -> str:
-    """Return the name of a file, or of the directory of a package, whose files are named alike."""
+    """Return the file name of weights, or the folder name of a package."""
     path = Path(source)
     return path.absolute().parent.name if path.name == WEIGHTS else path.name
 
 
-def format_prediction(prediction: Prediction, threshold: float, masks: bool) -> dict[str, Any]:
-    """Return the answer of ``POST /api/predict``.
-
-    Args:
-        prediction: Prediction for an image.
-        threshold: Instances of lower scores are left out.
-        masks: Whether to add masks, as RLEs.
-    """
+def format_prediction(prediction: TimedPrediction, threshold: float, masks: bool) -> dict[str, Any]:
+    """Return the JSON response of ``POST /api/predict``, with RLEs if ``masks`` is True."""
     result = prediction.result
     seconds = dict(
         decoding=prediction.decoding, waiting=prediction.waiting, model=prediction.computing)
     return dict(
         height=result.size[0],
         width=result.size[1],
-        **result.above(threshold).to_json(masks=masks),
+        **result.filter_by_score(threshold).to_json(masks=masks),
         seconds={
             name: round(value, 4)
             for name, value in seconds.items()

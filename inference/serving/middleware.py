@@ -1,4 +1,4 @@
-"""Middleware of the server: who may send requests, and how much they may send."""
+"""Middleware of the server: who can send requests, and how much they can send."""
 from __future__ import annotations
 
 import asyncio
@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import ExitStack, suppress
 from time import monotonic
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
@@ -14,7 +14,6 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse
 
 from .service import SHUTDOWN_MESSAGE, ServerBusyError, Service
-from .uploads import too_many_bytes
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -22,13 +21,13 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 
 LOOPBACK = frozenset({'localhost', '127.0.0.1', '::1'})
-HEALTH = '/health'  # probes ask for it by the address of the machine
+HEALTH = '/health'  # Kubernetes requests it by IP address.
 IMAGE_ROUTES = ('/api/predict', '/api/image', '/api/figures/')
-MAX_BODY_BYTES = 1 << 18  # of requests that send no image
-MAX_DISCARDED_BYTES = 1 << 28  # of a refused body, which is read so that clients see the answer
-FORM_BYTES = 1 << 14  # around the file in a form
-STALL_SECONDS = 20.  # for which a request may pause
-TICK_SECONDS = 0.5  # between two looks at whether the server ends
+MAX_BODY_BYTES = 1 << 18  # limit of requests without an image
+MAX_DISCARDED_BYTES = 1 << 28  # read from rejected requests, so that clients see the response
+FORM_BYTES = 1 << 14  # limit of other content in a form
+STALL_SECONDS = 20.  # longest pause while a body is received
+TICK_SECONDS = 0.5  # interval of checks whether the server is shutting down
 RETRY = {'Retry-After': '2'}  # seconds
 HEADERS = {
     'Content-Security-Policy':
@@ -41,19 +40,14 @@ HEADERS = {
 
 
 class RequestGuard:
-    """Middleware that refuses requests of other sites, and those that are too large or too slow.
+    """Middleware that rejects requests from other sites, and those that are too large or too slow.
 
-    - A ``Host`` that is not this machine, if only this machine may ask: a page of another site may
-      have its name point here (DNS rebinding).
+    - A ``Host`` other than this host, if the server listens only on a loopback address: the name of
+      another site may resolve to this host (DNS rebinding).
     - An ``Origin`` other than this server: pages of other sites must not send requests.
-    - Requests that are too large or too slow, or send an image while others fill all places.
+    - Requests that are too large or too slow, or send an image while all slots are taken.
 
-    Args:
-        app: Application behind the middleware.
-        service: Its limits, places and timeout are applied.
-        loopback: Whether only this machine may send requests.
-        allowed_hosts: Names that a proxy passes on as ``Host`` or ``Origin``, with or without a
-            port, in lower case.
+    ``allowed_hosts`` are lower-case names that a proxy sends, with or without a port.
     """
 
     def __init__(self,
@@ -66,43 +60,51 @@ class RequestGuard:
         self.service, self.allowed_hosts = service, allowed_hosts
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
-        """Pass a request on, or refuse it."""
+        """Pass a request to the application, or reject it."""
         if scope['type'] != 'http':
             if scope['type'] == 'lifespan':
                 await self.app(scope, receive, send)
             return
         has_image = scope['method'] == 'POST' and scope['path'].startswith(IMAGE_ROUTES)
-        send = add_headers(send)
+
+        async def send_with_headers(message: Message) -> None:
+            if message['type'] == 'http.response.start':
+                MutableHeaders(scope=message).update(HEADERS)
+            await send(message)
+
         receive = limit_time(receive, self.service)
         with ExitStack() as stack:
             try:
                 self.check(scope['path'], Headers(scope=scope), has_image=has_image)
                 if has_image:
                     stack.enter_context(self.service.uploads.take())
-            except (HTTPException, ServerBusyError) as error:
-                refusal = build_refusal(error)
-                if refusal.status_code in (413, 503):
-                    await discard_body(receive)
-                await refusal(scope, receive, send)
-                return
-            with suppress(ClientDisconnect):  # nobody waits for the answer
-                await self.app(scope, self.limit_bytes(receive, has_image=has_image), send)
+            except ServerBusyError as error:
+                await reject(
+                    HTTPException(503, str(error), RETRY), scope, receive, send_with_headers)
+            except HTTPException as error:
+                await reject(error, scope, receive, send_with_headers)
+            else:
+                with suppress(ClientDisconnect):
+                    receive = self.limit_bytes(receive, has_image=has_image)
+                    await self.app(scope, receive, send_with_headers)
 
     def check(self, path: str, headers: Headers, *, has_image: bool = False) -> None:
-        """Raise an HTTPException for a request that is refused for its headers."""
+        """Raise an HTTPException if a request is rejected because of its headers."""
         host, origin = headers.get('host', ''), headers.get('origin')
-        is_known = get_name(host) in LOOPBACK or self.is_allowed(host) or path == HEALTH
+        is_known = split_url(f'//{host}').hostname in LOOPBACK or self.is_allowed(
+            host) or path == HEALTH
         if not is_known and (self.loopback or self.allowed_hosts):
             names = ', '.join(('localhost', *self.allowed_hosts))
             raise HTTPException(
-                421, f'this server is {names}, not {host!r}: start it with --allowed-host if a '
-                'proxy passes this name on')
-        if origin is not None and get_host(origin) != host and not self.is_allowed(
-                get_host(origin)):
-            raise HTTPException(
-                403, f'requests from {origin!r} are refused: start the server with --allowed-host '
-                'if this is the name of a proxy before it')
-        if self.service.ending:
+                421, f'this server is {names}, not {host!r}: if this is the name of a proxy, start '
+                'the server with --allowed-host')
+        if origin is not None:
+            origin_host = split_url(origin).netloc
+            if origin_host != host and not self.is_allowed(origin_host):
+                raise HTTPException(
+                    403, f'requests from {origin!r} are rejected: if this is the name of a proxy, '
+                    'start the server with --allowed-host')
+        if self.service.is_ending:
             raise HTTPException(503, SHUTDOWN_MESSAGE, RETRY)
         length = headers.get('content-length') or '0'
         if not length.isdecimal():
@@ -110,101 +112,77 @@ class RequestGuard:
         self.check_num_bytes(int(length[:20]), has_image=has_image)
 
     def check_num_bytes(self, num_bytes: int, *, has_image: bool) -> None:
-        """Raise an HTTPException for a body that is too large."""
-        max_bytes = self.service.limits.max_bytes
-        if has_image and num_bytes > max_bytes + FORM_BYTES:
-            raise HTTPException(413, too_many_bytes(max_bytes))
+        """Raise an HTTPException if a body is too large."""
+        limits = self.service.limits
+        if has_image and num_bytes > limits.max_bytes + FORM_BYTES:
+            raise HTTPException(413, str(limits.build_size_error()))
         if not has_image and num_bytes > MAX_BODY_BYTES:
             raise HTTPException(
-                413, f'the request has more than {MAX_BODY_BYTES} bytes and sends no file')
+                413, f'the request has more than {MAX_BODY_BYTES} bytes, but sends no file')
 
-    def is_allowed(self, host: str | None) -> bool:
-        """Return True if a host, with or without its port, is one that a proxy passes on."""
-        host = (host or '').lower()
-        return host in self.allowed_hosts or get_name(host) in self.allowed_hosts
+    def is_allowed(self, host: str) -> bool:
+        """Return True if a host, with or without its port, is in ``allowed_hosts``."""
+        return bool({host.lower(), split_url(f'//{host}').hostname} & {*self.allowed_hosts})
 
     def limit_bytes(self, receive: Receive, *, has_image: bool) -> Receive:
-        """Raise an HTTPException when too much arrives, whatever was announced."""
+        """Wrap ``receive`` to raise an HTTPException if a body exceeds its announced size."""
         num_bytes = 0
 
-        async def limited() -> Message:
+        async def receive_limited() -> Message:
             nonlocal num_bytes
             message = await receive()
             num_bytes += len(message.get('body', b''))
             self.check_num_bytes(num_bytes, has_image=has_image)
             return message
 
-        return limited
+        return receive_limited
 
 
-def get_name(host: str) -> str | None:
-    """Return the name in a ``Host``, without its port."""
+def split_url(url: str) -> SplitResult:
+    """Return the parts of a URL, which are empty if it is malformed."""
     try:
-        return urlsplit(f'//{host}').hostname
+        return urlsplit(url)
     except ValueError:
-        return None
+        return urlsplit('')
 
 
-def get_host(origin: str) -> str | None:
-    """Return the host and port of an ``Origin``; None if it is malformed."""
-    try:
-        return urlsplit(origin).netloc
-    except ValueError:
-        return None
-
-
-def add_headers(send: Send) -> Send:
-    """Add ``HEADERS`` to a response."""
-
-    async def wrapped(message: Message) -> None:
-        if message['type'] == 'http.response.start':
-            MutableHeaders(scope=message).update(HEADERS)
-        await send(message)
-
-    return wrapped
-
-
-async def discard_body(receive: Receive) -> None:
-    """Read a body and forget it: many clients see no answer before they have sent all."""
-    remaining, more = MAX_DISCARDED_BYTES, True
-    with suppress(HTTPException):  # of a body that does not arrive
-        while more and remaining > 0:
-            message = await receive()
-            remaining -= len(message.get('body', b''))
-            more = message.get('more_body', False)
+async def reject(error: HTTPException, scope: MutableMapping[str, Any], receive: Receive,
+                 send: Send) -> None:
+    """Send the response to a rejected request."""
+    if error.status_code in (413, 503):
+        # Many clients see no response before they have sent the body.
+        remaining, more = MAX_DISCARDED_BYTES, True
+        with suppress(HTTPException):  # The body does not arrive.
+            while more and remaining > 0:
+                message = await receive()
+                remaining -= len(message.get('body', b''))
+                more = message.get('more_body', False)
+    response = JSONResponse(dict(detail=error.detail), error.status_code, error.headers)
+    await response(scope, receive, send)
 
 
 def limit_time(receive: Receive, service: Service) -> Receive:
-    """Raise an HTTPException for a body that does not arrive.
+    """Wrap ``receive`` to raise an HTTPException if a body does not arrive.
 
-    Args:
-        receive: Gives the messages of a request.
-        service: A body must arrive within its timeout, and before it ends.
+    Its time limits are the timeout of the service, :data:`STALL_SECONDS` and the shutdown.
     """
-    started, complete = monotonic(), False
+    start, is_complete = monotonic(), False
 
-    async def wrapped() -> Message:
-        nonlocal complete
-        if complete:  # the next message says that the client is gone
+    async def receive_limited() -> Message:
+        nonlocal is_complete
+        if is_complete:  # The next message is that the client disconnects.
             return await receive()
-        last = min(started + service.timeout, monotonic() + STALL_SECONDS)
+        deadline = min(start + service.timeout, monotonic() + STALL_SECONDS)
         while True:
             try:
                 message = await asyncio.wait_for(receive(), TICK_SECONDS)
             except asyncio.TimeoutError:  # noqa: UP041  # Python 3.10 has another TimeoutError
-                if service.ending:
+                if service.is_ending:
                     raise HTTPException(503, SHUTDOWN_MESSAGE, RETRY) from None
-                if monotonic() > last:
-                    raise HTTPException(408, 'the rest of the request does not arrive') from None
+                if monotonic() > deadline:
+                    raise HTTPException(408, 'the rest of the request did not arrive') from None
             else:
-                complete = not message.get('more_body', False)
+                is_complete = not message.get('more_body', False)
                 return message
 
-    return wrapped
-
-
-def build_refusal(error: HTTPException | ServerBusyError) -> JSONResponse:
-    """Return the response to a request that is refused."""
-    if isinstance(error, ServerBusyError):
-        return JSONResponse(dict(detail=str(error)), 503, RETRY)
-    return JSONResponse(dict(detail=error.detail), error.status_code, error.headers)
+    return receive_limited

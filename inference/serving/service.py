@@ -1,14 +1,15 @@
-"""A model that answers many users at once: from uploaded bytes to results."""
+"""A model for many users: one thread predicts their images in batches, within limits."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
-from concurrent.futures import CancelledError, Future
-from concurrent.futures import TimeoutError as FutureTimeoutError  # not TimeoutError in Python 3.10
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator
+from concurrent.futures import CancelledError, Future, InvalidStateError
+from concurrent.futures import TimeoutError as FutureTimeoutError  # Python 3.10 has two of them.
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from functools import cache
-from threading import BoundedSemaphore, Lock
+from threading import BoundedSemaphore, Condition, Lock, Thread
 from time import perf_counter
 from typing import Any
 
@@ -20,60 +21,140 @@ from colonnade.common.errors import UserCodeError
 from .. import ImageError, Model
 from ..results import Instances, Result
 from .uploads import Limits, read_upload
-from .worker import Worker, WorkerClosed
 
-CAPACITY = 32  # requests at a time
-IMAGES = 2  # that are decoded or drawn at a time: each takes memory
+CAPACITY = 32  # concurrent requests
+MAX_DECODED_IMAGES = 2  # limit, because each image needs much memory
 TIMEOUT = 120.  # seconds
-RESULT_BYTES = 2 * 10**9  # that an answer may take while it is made
+RESULT_BYTES = 2 * 10**9  # memory limit of a result
+SHUTDOWN_MESSAGE = 'the server is shutting down: try again in a minute'
 
 logger = logging.getLogger(__name__)
 
-SHUTDOWN_MESSAGE = 'the server ends: try again in a minute'
+
+class RequestError(RuntimeError):
+    """A failed request; ``status`` is the HTTP status code."""
+    status = 500
 
 
-class ServerBusyError(RuntimeError):
-    """As many requests are being answered as can be."""
+class ModelError(RequestError):
+    """The model failed on a valid image."""
 
 
-class ModelError(RuntimeError):
-    """The model failed on an image that it was expected to take."""
+class ServerBusyError(RequestError):
+    """Too many concurrent requests, or the server is shutting down."""
+    status = 503
 
 
-class RequestTimeoutError(RuntimeError):
-    """The answer took too long."""
+class RequestTimeoutError(RequestError):
+    """The prediction took too long."""
+    status = 504
+
+
+@dataclass(eq=False)
+class Job:
+    """A computation for one item, which can share a batch with jobs of equal ``batch_key``."""
+    run: Callable[[list[Any]], list[Any]]
+    item: Any
+    batch_key: Hashable
+    future: Future[Any] = field(default_factory=Future)
+
+
+class Worker:
+    """A thread that runs the oldest job together with similar ones.
+
+    Two threads must not use a model at once. Images of different prepared shapes must not share a
+    batch, because backbones see the padding.
+    """
+
+    def __init__(self, batch_size: int) -> None:
+        self.batch_size = batch_size
+        self._jobs: deque[Job] = deque()
+        self._running: list[Job] = []
+        self._changed = Condition()
+        self._closed = False
+        self._thread = Thread(target=self._work, name='colonnade-model', daemon=True)
+        self._thread.start()
+
+    def submit(self, run: Callable[[list[Any]], list[Any]], item: Any,
+               batch_key: Hashable) -> Future[Any]:
+        """Compute ``run([item, ...])`` in a batch with other jobs of equal ``batch_key``."""
+        job = Job(run, item, batch_key)
+        with self._changed:
+            if self._closed:
+                raise ServerBusyError(SHUTDOWN_MESSAGE)
+            self._jobs.append(job)
+            self._changed.notify()
+        return job.future
+
+    def call(self, function: Callable[..., Any], *args: Any) -> Future[Any]:
+        """Call a function in the thread."""
+        return self.submit(lambda _: [function(*args)], None, object())
+
+    def close(self) -> None:
+        """Cancel waiting and running jobs; the thread ends after the current batch."""
+        with self._changed:
+            self._closed = True
+            for job in (*self._jobs, *self._running):
+                if not job.future.cancel():  # The job is running.
+                    with suppress(InvalidStateError):
+                        job.future.set_exception(CancelledError())
+            self._jobs.clear()
+            self._changed.notify()
+
+    def _work(self) -> None:
+        while jobs := self._take_batch():
+            self._running = [job for job in jobs if job.future.set_running_or_notify_cancel()]
+            self._run(self._running)
+            self._running = []
+
+    def _take_batch(self) -> list[Job]:
+        """Wait for jobs; return the oldest one and similar ones, or none after closing."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._jobs or self._closed)
+            if not self._jobs:
+                return []
+            key = self._jobs[0].batch_key
+            batch = [job for job in self._jobs if job.batch_key == key][:self.batch_size]
+            self._jobs = deque(job for job in self._jobs if job not in batch)
+            return batch
+
+    def _run(self, jobs: list[Job]) -> None:
+        """Run a batch, or each job separately if it fails."""
+        if not jobs:
+            return
+        try:
+            results = jobs[0].run([job.item for job in jobs])
+        except Exception as error:  # A user's model can raise any error; the thread must go on.
+            if len(jobs) > 1:
+                for job in jobs:
+                    self._run([job])
+            else:
+                with suppress(InvalidStateError):  # The job was canceled.
+                    jobs[0].future.set_exception(error)
+            return
+        for job, result in zip(jobs, results, strict=True):
+            with suppress(InvalidStateError):
+                job.future.set_result(result)
 
 
 @dataclass(frozen=True)
-class Prediction:
-    """What a model found in an image, and how long it took in seconds.
-
-    Attributes:
-        image: RGB values, ``(H, W, 3)``, uint8.
-        result: What the model found in it.
-        decoding: Time until the image was prepared.
-        waiting: Time in the queue, behind images of other users.
-        computing: Time of the model, including the other images of the batch.
-    """
-    image: np.ndarray
+class TimedPrediction:
+    """Result for an image, with durations in seconds."""
+    image: np.ndarray  # RGB values, (H, W, 3), uint8
     result: Result
-    decoding: float
-    waiting: float
-    computing: float
+    decoding: float  # including the test pipeline
+    waiting: float  # in the queue, after images of other users
+    computing: float  # including other images of the batch
 
     def draw(self, *, threshold: float, opacity: float) -> Image.Image:
-        """Return the image with what was found in it."""
+        """Draw the result over the image."""
         if isinstance(self.result, Instances):
             return self.result.draw(self.image, threshold=threshold, opacity=opacity)
         return self.result.draw(self.image, opacity=opacity)
 
 
-class Places:
-    """Places for so many requests at a time.
-
-    Attributes:
-        num_taken: Number of places that are taken.
-    """
+class RequestSlots:
+    """A limited number of slots for concurrent requests."""
 
     def __init__(self, capacity: int) -> None:
         self.capacity, self.num_taken = capacity, 0
@@ -81,11 +162,7 @@ class Places:
 
     @contextmanager
     def take(self) -> Iterator[None]:
-        """Context manager that takes a place.
-
-        Raises:
-            ServerBusyError: If there is none.
-        """
+        """Context manager that takes a slot."""
         with self._lock:
             if self.num_taken >= self.capacity:
                 raise ServerBusyError('too many requests at once: try again in a few seconds')
@@ -98,17 +175,10 @@ class Places:
 
 
 class Service:
-    """A model, a thread that computes, and limits.
+    """A model with a worker thread and limits.
 
-    Attributes:
-        model: Used by the thread alone, but for its attributes.
-        limits: Of uploads.
-        timeout: Seconds until a request is given up.
-        uploads: Places for requests that send a file, taken before the file is read.
-        ending: Whether the server takes no further requests; those in work go on.
-        images: Held while an image is decoded or drawn.
-        load_plain: Returns the model neither fused nor in half precision, for figures of what it
-            looks at. Loaded at the first call, if it is not ``model``. Used by the thread alone.
+    Methods raise ServerBusyError if no slot is free. ``load_plain`` returns the model without fused
+    layers and half precision, for figures of activations.
     """
 
     def __init__(self,
@@ -120,101 +190,78 @@ class Service:
                  timeout: float = TIMEOUT,
                  load_plain: Callable[[], Model] | None = None) -> None:
         self.model, self.limits, self.timeout = model, limits, timeout
-        self.load_plain = cache(load_plain or (lambda: model))
+        self.load_plain = cache(load_plain or (lambda: model))  # called only by the worker
         self._worker = Worker(batch_size or model.default_batch_size)
-        self.uploads, self._places = Places(capacity), Places(capacity)
-        self.ending = False
-        self.images = BoundedSemaphore(IMAGES)
+        # Uploads take a slot before their file is read.
+        self.uploads, self._slots = RequestSlots(capacity), RequestSlots(capacity)
+        self.is_ending = False  # True if the server accepts no further requests
+        self.decoding = BoundedSemaphore(MAX_DECODED_IMAGES)  # also for drawing
 
-    def predict(self, content: bytes) -> Prediction:
-        """What the model finds in an image.
-
-        Args:
-            content: Of an image file.
-
-        Raises:
-            ServerBusyError: If too many requests wait.
-            ImageError: If it is no image that can be used.
-            ModelError: If the model fails.
-            RequestTimeoutError: If it takes too long.
-        """
-        with self._places.take():
+    def predict(self, content: bytes) -> TimedPrediction:
+        """Predict an image from the content of its file."""
+        with self._slots.take():
             start = perf_counter()
-            with self.images:
+            with self.decoding:
                 image = read_upload(content, self.limits)
                 data = self.model.prepare(image)
             decoded = perf_counter()
-            result, computing = self._answer_of(self._worker.submit, self._compute, data,
-                                                tuple(data['inputs'].shape))
+            result, computing = self._wait_for(self._worker.submit, self._predict_batch, data,
+                                               tuple(data['inputs'].shape))
             waiting = perf_counter() - decoded - computing
-            return Prediction(image, result, decoded - start, max(0., waiting), computing)
+            return TimedPrediction(image, result, decoded - start, max(0., waiting), computing)
 
     def read(self, content: bytes) -> np.ndarray:
-        """Return the RGB values of an image file, ``(H, W, 3)``, uint8.
-
-        Raises:
-            ImageError: If it is no image that can be used.
-            ServerBusyError: If too many requests wait.
-        """
-        with self._places.take(), self.images:
+        """Decode an image from the content of its file: RGB values, ``(H, W, 3)``, uint8."""
+        with self._slots.take(), self.decoding:
             return read_upload(content, self.limits)
 
-    def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """What a function that uses the model returns.
-
-        Raises:
-            ServerBusyError: If too many requests wait.
-            ModelError: If the function fails.
-            RequestTimeoutError: If it takes too long.
-        """
-        with self._places.take():
-            return self._answer_of(self._worker.call, function, *arguments)
+    def call(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Call a function that uses the model."""
+        with self._slots.take():
+            return self._wait_for(self._worker.call, function, *args)
 
     def is_working(self) -> bool:
-        """Return True if requests are in work."""
-        return self.uploads.num_taken + self._places.num_taken > 0
+        """Return True during requests."""
+        return self.uploads.num_taken + self._slots.num_taken > 0
 
     def close(self) -> None:
-        """Give up all requests: those in work raise :class:`ServerBusyError`."""
-        self.ending = True
+        """Cancel all requests, which raise :class:`ServerBusyError`."""
+        self.is_ending = True
         self._worker.close()
 
-    def _answer_of(self, submit: Callable[..., Future[Any]], *arguments: Any) -> Any:
-        try:
-            future = submit(*arguments)
-        except WorkerClosed:
-            raise ServerBusyError(SHUTDOWN_MESSAGE) from None
+    def _wait_for(self, submit: Callable[..., Future[Any]], *args: Any) -> Any:
+        future = submit(*args)
         try:
             return future.result(self.timeout)
         except FutureTimeoutError:
             future.cancel()
-            raise RequestTimeoutError(f'no answer within {self.timeout:g} seconds') from None
+            raise RequestTimeoutError(f'no result within {self.timeout:g} seconds') from None
         except CancelledError:
             raise ServerBusyError(SHUTDOWN_MESSAGE) from None
         except ImageError as error:
             if isinstance(error, UserCodeError):
                 logger.exception('the model failed')
             raise
-        except Exception as error:  # of somebody's model
+        except Exception as error:  # A user's model can raise any error.
             logger.exception('the model failed')
             raise ModelError(f'the model failed: {type(error).__name__}: {error}') from error
 
-    def _compute(self, batch: list[dict[str, Any]]) -> list[tuple[Result, float]]:
+    def _predict_batch(self, batch: list[dict[str, Any]]) -> list[tuple[Result, float]]:
         start = perf_counter()
-        results = [self.model.result(sample) for sample in self.model.run(batch)]
+        results = [self.model.build_result(sample) for sample in self.model.run(batch)]
         seconds = perf_counter() - start
         return [(result, seconds) for result in results]
 
 
-def affordable_pixels(model: Model) -> int:
-    """How large an image may be so that ``RESULT_BYTES`` hold what the model makes of it.
+def compute_max_pixels(model: Model) -> int:
+    """Return the largest image whose result fits into :data:`RESULT_BYTES`.
 
-    A segmenter resizes the logits of all classes to the image's size, in 32 bits. If it is fused,
-    it resizes them along rows alone, from at most a quarter of the image's height, and labels have
-    64 bits. Masks of instances take a byte for each pixel.
+    A segmenter resizes the logits of all classes to the image size, in 32 bits. A fused one resizes
+    them only along rows, from at most a quarter of the image height, and its labels have 64 bits.
+    Instance masks take one byte per pixel.
     """
     if model.kind == 'labels':
-        from colonnade.models.fusion.label_maps import can_skip_full_resolution  # brings mmseg
+        from colonnade.models.fusion.label_maps import can_skip_full_resolution  # imports mmseg
         classes = max(1, len(model.classes))
         return RESULT_BYTES // (
             classes + 8 if can_skip_full_resolution(model.module) else 4 * classes)

@@ -1,9 +1,9 @@
-"""Label maps straight from a head's logits, without logits for every pixel of the image.
+"""Label maps computed from a head's logits, without logits for every pixel of the image.
 
-mmseg enlarges the logits of all classes twice, to the size of the network's input and of the image.
-Then it takes the largest at each pixel: for 150 classes half of a small model's time. Both
-enlargements are linear in rows and in columns, so here they are one product each. A few rows of the
-image are made at a time, so that their logits stay in the processor's cache.
+mmseg resizes the logits of all classes twice, to the size of the network's input and of the image,
+before it takes the maximum: for 150 classes half the time of a small model. Both are linear, so
+here they are one matmul for rows and one for columns. A few rows of the image are computed at a
+time, so that their logits stay in the cache.
 
 Shapes: ``K`` classes, ``h, w`` the head's map, ``H, W`` the image.
 """
@@ -22,50 +22,44 @@ from torch.nn import functional as F
 
 from colonnade.backbones.kernels.devices import should_use_cpu_forms
 
-BLOCK = 2**20  # logits at a time
+BLOCK = 2**20  # logits computed at a time
 
 
 class EncoderDecoder(encoder_decoder.EncoderDecoder):
-    """mmseg's segmenter that makes label maps alone; users see its name, which stays."""
+    """mmseg's segmenter that outputs only label maps; its name stays, since users see it."""
 
     def encode_decode(self, inputs: Tensor, batch_img_metas: list[dict]) -> Tensor:
-        """Images ``(B, 3, H, W)`` to logits ``(B, K, h, w)``, of the head's size if possible."""
-        # images without samples, and windows, have a torch.Size
+        """Compute logits ``(B, K, h, w)`` of images, in the head's size if possible."""
+        # Images without samples, and windows, have a torch.Size.
         is_bare = isinstance(batch_img_metas[0]['img_shape'], torch.Size)
-        if is_bare or keeps_logits(self, inputs, batch_img_metas):
+        if is_bare or _should_keep_logits(self, inputs, batch_img_metas):
             return super().encode_decode(inputs, batch_img_metas)
         return self.decode_head.forward(self.extract_feat(inputs))
 
     def postprocess_result(self,
                            seg_logits: Tensor,
                            data_samples: list[SegDataSample] | None = None) -> list[SegDataSample]:
-        """As mmseg's, without logits in the samples."""
+        """Add label maps to the samples, without logits."""
         metas = [sample.metainfo for sample in data_samples or ()]
-        if not data_samples or keeps_logits(self, seg_logits, metas):
+        if not data_samples or _should_keep_logits(self, seg_logits, metas):
             return super().postprocess_result(seg_logits, data_samples)
         for logits, meta, sample in zip(seg_logits, metas, data_samples, strict=True):
             left, right, top, bottom = meta.get('img_padding_size',
                                                 meta.get('padding_size', [0] * 4))
-            whole, size, align = input_size(metas[0]), meta['ori_shape'], self.align_corners
-            rows = resizing(logits.shape[1], whole[0], top, whole[0] - bottom, size[0], align)
-            columns = resizing(logits.shape[2], whole[1], left, whole[1] - right, size[1], align)
-            sample.pred_sem_seg = PixelData(data=largest(logits, rows, columns))
+            size, align = meta['ori_shape'], self.align_corners
+            height, width = _get_input_size(metas[0])
+            rows = resizing_matrix(logits.shape[1], height, top, height - bottom, size[0], align)
+            columns = resizing_matrix(logits.shape[2], width, left, width - right, size[1], align)
+            sample.pred_sem_seg = PixelData(data=find_largest(logits, rows, columns))
         return data_samples
 
 
 def fuse_label_maps(model: nn.Module) -> list[str]:
-    """Make a segmenter give label maps alone: its samples have no ``seg_logits`` then.
+    """Make a segmenter output only label maps, without ``seg_logits``, in place.
 
-    For callers that read ``pred_sem_seg`` only. Samples of augmented images, which ``--tta``
-    merges, keep their logits, as do those that are segmented in windows: their logits have the
-    size of the input already. Segmenters and heads with a post-processing of their own stay as they
-    are.
-
-    Args:
-        model: Of mmdet or mmseg; changed in place.
-
-    Returns:
-        A line if it was changed.
+    Logits are kept for augmented images, which ``--tta`` merges, and for images that are segmented
+    in windows, whose logits have the size of the input anyway. Segmenters and heads with custom
+    post-processing are not changed. Returns a line if the model was changed.
     """
     if type(model) is not encoder_decoder.EncoderDecoder or model.out_channels < 2:
         return []
@@ -76,45 +70,44 @@ def fuse_label_maps(model: nn.Module) -> list[str]:
                                       (model, encoder_decoder.EncoderDecoder,
                                        ('encode_decode', 'postprocess_result'))) for name in names):
         return []
-    model.__class__ = EncoderDecoder  # a model has no parent in which it could be replaced
-    return ['label maps are made of the logits of the head, some rows at a time']
+    model.__class__ = EncoderDecoder  # there is no parent module to replace it in
+    return ['label maps are computed from the logits of the head, some rows at a time']
 
 
 def can_skip_full_resolution(model: nn.Module) -> bool:
-    """Return True if a model makes no logits for every pixel, see :func:`fuse_label_maps`."""
-    return (isinstance(model, EncoderDecoder) and is_whole(model)
+    """Return True if a model computes no logits for every pixel."""
+    return (isinstance(model, EncoderDecoder) and is_segmented_at_once(model)
             and should_use_cpu_forms(next(model.parameters())))
 
 
-def is_whole(model: encoder_decoder.EncoderDecoder) -> bool:
+def is_segmented_at_once(model: encoder_decoder.EncoderDecoder) -> bool:
     """Return True if images are segmented at once and not in windows."""
     return model.test_cfg.get('mode', 'whole') == 'whole'
 
 
 def is_replaced(module: nn.Module, base: type, method: str) -> bool:
-    """Return True if a module has another method than the class that defines it."""
+    """Return True if a module overrides a method of a base class."""
     return method in vars(module) or getattr(type(module), method) is not getattr(base, method)
 
 
-def keeps_logits(model: EncoderDecoder, x: Tensor, metas: Sequence[dict[str, Any]]) -> bool:
-    """Return True if logits are made as mmseg does; those of flipped images are merged later."""
-    return (not should_use_cpu_forms(x) or not is_whole(model)
+def _should_keep_logits(model: EncoderDecoder, x: Tensor, metas: Sequence[dict[str, Any]]) -> bool:
+    """Return True if logits are computed as in mmseg; those of flipped images are merged later."""
+    return (not should_use_cpu_forms(x) or not is_segmented_at_once(model)
             or any('flip' in meta for meta in metas))
 
 
-def input_size(meta: dict[str, Any]) -> tuple[int, int]:
-    """Height and width of what the network saw, as mmseg takes it from the first of a batch."""
-    whole = meta['img_shape'] if isinstance(meta['img_shape'], torch.Size) else meta.get(
+def _get_input_size(meta: dict[str, Any]) -> tuple[int, int]:
+    """Return height and width of the network's input, as mmseg does for the first of a batch."""
+    size = meta['img_shape'] if isinstance(meta['img_shape'], torch.Size) else meta.get(
         'pad_shape', meta['img_shape'])
-    return tuple(whole[:2])
+    return tuple(size[:2])
 
 
-def resizing(before: int, whole: int, start: int, end: int, after: int,
-             align_corners: bool) -> Tensor | None:
-    """A line resized to ``whole`` values, of which those from ``start`` to ``end`` to ``after``.
+def resizing_matrix(before: int, whole: int, start: int, end: int, after: int,
+                    align_corners: bool) -> Tensor | None:
+    """Build the matrix that resizes a line to ``whole``, crops and resizes it; None is identity.
 
-    Returns:
-        The matrix that does both, ``(after, before)``; None if the line stays as it is.
+    The matrix is ``(after, before)``; the crop is from ``start`` to ``end``.
     """
     if start == 0 and before == whole == end == after:
         return None
@@ -126,16 +119,10 @@ def resizing(before: int, whole: int, start: int, end: int, after: int,
     return line[0].T.contiguous()
 
 
-def largest(logits: Tensor, rows: Tensor | None, columns: Tensor | None) -> Tensor:
-    """The class of the largest logit at each pixel.
+def find_largest(logits: Tensor, rows: Tensor | None, columns: Tensor | None) -> Tensor:
+    """Return the class of the largest of logits ``(K, h, w)`` at each pixel, ``(1, H, W)``.
 
-    Args:
-        logits: ``(K, h, w)``.
-        rows: ``(H, h)``, from rows of the map to those of the image; None leaves them as they are.
-        columns: ``(W, w)``, as ``rows``. All in float32, also under autocast.
-
-    Returns:
-        ``(1, H, W)``, int64.
+    The matrices ``rows`` ``(H, h)`` and ``columns`` ``(W, w)`` resize the logits; None is identity.
     """
     classes = len(logits)
     height = logits.shape[1] if rows is None else len(rows)
@@ -147,13 +134,13 @@ def largest(logits: Tensor, rows: Tensor | None, columns: Tensor | None) -> Tens
         step = max(BLOCK // (width * classes), 1)
         for start in range(0, height, step):
             part = slice(start, start + step)
-            block = wide[part] if rows is None else enlarged(wide, rows[part])
+            block = wide[part] if rows is None else _enlarge(wide, rows[part])
             labels[0, part] = block.max(2)[1]
     return labels
 
 
-def enlarged(wide: Tensor, weights: Tensor) -> Tensor:
-    """Rows ``(n, W, K)`` of the image, from those of the map and their weights ``(n, h)``."""
+def _enlarge(wide: Tensor, weights: Tensor) -> Tensor:
+    """Compute rows ``(n, W, K)`` of the image from those of the map, by weights ``(n, h)``."""
     used = weights.any(0).nonzero()[:, 0]
     first, last = int(used[0]), int(used[-1]) + 1
     return (weights[:, first:last] @ wide[first:last].flatten(1)).view(-1, *wide.shape[1:])

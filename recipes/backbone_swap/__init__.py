@@ -1,1 +1,1 @@
-"""A backbone of ours in a config of others; behind tools/swap_backbone.py."""
+"""Replacement of the backbone in a config of mmdet or mmseg."""

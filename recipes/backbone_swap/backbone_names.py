@@ -1,4 +1,4 @@
-"""A backbone by its name on the command line: ``xcit_small_12_p16``, ``vit_small_patch16_dinov3``."""
+"""Backbones by name: ``xcit_small_12_p16``, ``vit_small_patch16_dinov3``."""
 from __future__ import annotations
 
 import re
@@ -14,92 +14,94 @@ from colonnade.backbones import BACKBONES, ColumnarBackbone, PlainViT
 from colonnade.backbones.plain_vit.architectures import known_models
 from colonnade.backbones.variants import resolve_out_indices
 from colonnade.common.errors import UserError
-from colonnade.weights.pretrained import IMAGENET, Normalisation, normalisation_of
+from colonnade.weights.pretrained import IMAGENET, Normalization, get_normalization
 
 CONFIGS = Path(__file__).resolve().parents[2] / 'configs'
 
 
 @dataclass(frozen=True)
 class Backbone:
-    """One of our backbones, of one architecture."""
-    name: str  # of our configs, without the tag of weights
-    kind: type[ColumnarBackbone]
+    """Architecture of a columnar backbone.
+
+    Attributes:
+        name: Name as in file names of configs, without the tag of weights.
+        cls: Backbone class.
+        arch: Architecture of the class.
+    """
+    name: str
+    cls: type[ColumnarBackbone]
     arch: str
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Columns of its architecture: ``embed_dim``, ``depth``, ``patch_size`` and others."""
-        return self.kind.variants.complete(self.arch)
+        """``embed_dim``, ``depth``, ``patch_size`` and other columns of the architecture."""
+        return self.cls.variants.complete(self.arch)
 
     @property
-    def drop_path_rate(self) -> float | None:
-        """As in our recipe for this backbone; None if there is no recipe and no rule."""
-        recipe = CONFIGS / 'mask_rcnn' / f'{self.name}_3x_coco.py'
-        if not recipe.is_file():
-            return 0.1 if self.kind is PlainViT else None
-        return Config.fromfile(recipe).model.backbone.get('drop_path_rate')
-
-    @property
-    def normalisation(self) -> Normalisation | None:
-        """Mean and deviation of images; None if the architecture's weights differ in them."""
-        weights = self.kind.weights_name(self.arch, None)
-        if not weights:  # all published ones of our other backbones
+    def normalisation(self) -> Normalization | None:
+        """Mean and std of images, or None if the weights of the architecture differ in them."""
+        weights = self.cls.weights_name(self.arch, None)
+        if not weights:  # the weights of all classes but PlainViT
             return IMAGENET
-        if (found := normalisation_of(weights)) is None:
+        if (published := get_normalization(weights)) is None:
             return None
-        mean, std = ([round(value, 3) for value in values] for values in found)
+        mean, std = ([round(value, 3) for value in values] for values in published)
         return mean, std
 
     @property
     def checkpoint(self) -> str:
-        """What ``init_cfg`` would name, as far as it is known."""
-        if self.kind is PlainViT:
+        """Value of ``checkpoint`` in ``init_cfg``, as far as it is known."""
+        if self.cls is PlainViT:
             return f'timm://{self.arch}' + ('' if '.' in self.arch else '.TAG')
         name = re.sub(r'^resmlp_s', 'resmlp_', self.name).replace('resmlp_b', 'resmlp_big_')
         published = [each for each in list_pretrained() if re.match(rf'{name}[_.]', each)]
         return f'timm://{max(published)}' if published else 'FILE'
 
-    def config(self, number: int, used: list[int]) -> dict[str, Any]:
-        """Its part of a config.
+    def build_config(self, num_maps: int, indices: list[int]) -> dict[str, Any]:
+        """Return ``model.backbone``.
 
         Args:
-            number: How many maps the backbone gives that it replaces.
-            used: Which of them are read.
+            num_maps: Number of feature maps of the backbone that is replaced.
+            indices: Indices of the maps that are read.
         """
-        four = resolve_out_indices(None, self.settings['depth'])
-        # as many of the deepest taps; beyond four, some stand twice
-        taps = four[-number:] if number <= 4 else [four[4 * i // number] for i in range(number)]
-        chosen = tuple(taps[index] for index in used)
-        rate = self.drop_path_rate
-        return dict(
-            type=self.kind.__name__,
-            arch=self.arch,
-            **({} if chosen == four else dict(out_indices=chosen)),
-            **({} if rate is None else dict(drop_path_rate=rate)))
+        default = resolve_out_indices(None, self.settings['depth'])
+        # The deepest of the four default blocks; with more than four maps, some are duplicated.
+        blocks = default[-num_maps:] if num_maps <= 4 else \
+            [default[4 * index // num_maps] for index in range(num_maps)]
+        out_indices = tuple(blocks[index] for index in indices)
+        config: dict[str, Any] = dict(type=self.cls.__name__, arch=self.arch)
+        if out_indices != default:
+            config['out_indices'] = out_indices
+        recipe = CONFIGS / 'mask_rcnn' / f'{self.name}_3x_coco.py'
+        rate = 0.1 if self.cls is PlainViT else None
+        if recipe.is_file():
+            rate = Config.fromfile(recipe).model.backbone.get('drop_path_rate')
+        return config if rate is None else dict(config, drop_path_rate=rate)
 
 
 def find_backbone(name: str) -> Backbone:
-    """The backbone of a name as our configs have it, or of timm's name of a plain ViT.
+    """Return the backbone with a name of Colonnade's configs, or with timm's name of a plain ViT.
 
     Raises:
-        ValueError: If there is none.
+        ValueError: If it does not exist.
     """
     names = []
-    for kind in BACKBONES.values():
-        if kind is PlainViT:
+    for cls in BACKBONES.values():
+        if cls is PlainViT:
             continue
-        folder = kind.__module__.rpartition('.')[0].rpartition('.')[2] or kind.__name__.lower()
-        for arch in kind.variants.rows:
+        folder = cls.__module__.rpartition('.')[0].rpartition('.')[2] or cls.__name__.lower()
+        for arch in cls.variants.rows:
             names.append(f'{folder}_{arch}')
             if name == names[-1]:
-                return Backbone(name, kind, arch)
+                return Backbone(name, cls, arch)
     try:
         PlainViT.variants.complete(name)
     except ValueError as error:
-        if name.partition('.')[0] in known_models():  # it is the tag
+        if name.partition('.')[0] in known_models():  # the tag is wrong
             raise
         near = get_close_matches(name, [*names, *known_models()], n=3)
-        meant = f'; did you mean {" or ".join(near)}?' if near else \
-            ': xcit_small_12_p16, or timm\'s name of a plain ViT, such as vit_small_patch16_dinov3'
-        raise UserError(f'there is no backbone {name}{meant}') from error
+        meant = f'did you mean {" or ".join(near)}?' if near else \
+            'pass xcit_small_12_p16, or the timm name of a plain ViT, such as ' \
+            'vit_small_patch16_dinov3'
+        raise UserError(f'no backbone {name}; {meant}') from error
     return Backbone(name.partition('.')[0], PlainViT, name)

@@ -1,4 +1,4 @@
-"""What heads state about the maps that they read: which, how wide, of what stride."""
+"""Settings of heads that depend on their feature maps: indices, widths and strides."""
 from __future__ import annotations
 
 import inspect
@@ -7,83 +7,84 @@ from typing import Any
 
 from mmengine.registry import MODELS
 
-from colonnade.models.feature_maps import Map, whole
-from colonnade.settings.checks.head_widths import strides_for_fpn_head
-from colonnade.settings.known_settings import get_arguments, names_of_type
+from colonnade.models.feature_maps import Map, to_integer
+from colonnade.settings.checks.head_widths import compute_fpn_head_strides
+from colonnade.settings.known_settings import get_argument_names, get_arguments
 from colonnade.settings.registries import find_class
 
-from .notes import Notes
+from .config_changes import Notes
 
-#: settings that list the strides of maps, or a size that is proportional to them
+#: settings with strides of feature maps, or sizes that are proportional to them
 STRIDES = ('strides', 'featmap_strides', 'point_strides', 'finest_scale')
 
 
-def readers(value: Any, path: str = 'model', *, top: bool = True) -> Iterator[tuple[str, dict]]:
-    """Yield the parts of a model that read maps of the backbone or neck, with their paths.
+def _iter_heads(value: Any, path: str = 'model', *, top: bool = True) -> Iterator[tuple[str, dict]]:
+    """Yield keys and settings of everything that reads feature maps of the backbone or neck.
 
-    They are the model's own heads, and what has an ``in_index`` of its own within one.
+    These are the heads of the model, and nested modules with an ``in_index`` of their own.
     """
     items = value.items() if isinstance(value, dict) else enumerate(value)
     for key, item in items:
-        where = f'{path}[{key}]' if isinstance(key, int) else f'{path}.{key}'
+        name = f'{path}[{key}]' if isinstance(key, int) else f'{path}.{key}'
         if key in ('backbone', 'neck') or not isinstance(item, (dict, list)):
             continue
         is_head = top and (isinstance(key, int) or key.endswith('_head'))
         if isinstance(item, dict) and 'in_channels' in item and (is_head or 'in_index' in item):
-            yield where, item
-        yield from readers(item, where, top=is_head and isinstance(item, list))
+            yield name, item
+        yield from _iter_heads(item, name, top=is_head and isinstance(item, list))
 
 
-def read_maps(head: dict[str, Any], number: int) -> list[int]:
-    """Return which of a number of maps a head reads, in its order."""
-    several = isinstance(head['in_channels'], (list, tuple))
-    takes_index = 'in_index' in (names_of_type(find_class(head.get('type'), MODELS)) or ())
-    default = list(range(number)) if several or not takes_index else -1
-    chosen = head.get('in_index', default)
-    return [index % number for index in (chosen if isinstance(chosen, (list, tuple)) else [chosen])]
+def _get_indices(head: dict[str, Any], num_maps: int) -> list[int]:
+    """Return the indices of the feature maps that a head reads, in its order."""
+    is_list = isinstance(head['in_channels'], (list, tuple))
+    has_index = 'in_index' in (get_argument_names(find_class(head.get('type'), MODELS)) or ())
+    default = list(range(num_maps)) if is_list or not has_index else -1
+    in_index = head.get('in_index', default)
+    return [i % num_maps for i in (in_index if isinstance(in_index, (list, tuple)) else [in_index])]
 
 
-def all_read(model: dict[str, Any], number: int) -> list[int]:
-    """Return which of a number of maps the heads read; some read the first besides theirs."""
-    read = {index for _, head in readers(model) for index in read_maps(head, number)}
-    read |= {0 for _, head in readers(model) if head.get('c1_in_channels')}
-    return sorted(read) or list(range(number))
+def get_read_indices(model: dict[str, Any], num_maps: int) -> list[int]:
+    """Return the indices of the feature maps that any head reads."""
+    indices = set()
+    for _, head in _iter_heads(model):
+        indices |= {*_get_indices(head, num_maps), *([0] if head.get('c1_in_channels') else [])}
+    return sorted(indices) or list(range(num_maps))
 
 
-def fit_heads(model: dict[str, Any], before: Sequence[Map], after: Sequence[Map], used: list[int],
-              notes: Notes) -> None:
-    """Set which maps the heads read, and how wide these are.
+def adapt_heads(model: dict[str, Any], before: Sequence[Map], after: Sequence[Map], used: list[int],
+                notes: Notes) -> None:
+    """Set the indices and widths of the feature maps that the heads read.
 
     Args:
-        model: Changed in place.
-        before: Maps that the heads got.
-        after: Maps that they get now.
-        used: Indices in ``before`` of those.
-        notes: Takes what does not fit.
+        model: Model config, modified in place.
+        before: Feature maps that the heads got so far.
+        after: Feature maps that they will get.
+        used: Indices in ``before`` of the maps in ``after``.
+        notes: Notes, to which mismatches are added.
     """
-    for where, head in readers(model):
-        indices = read_maps(head, len(before))
-        several = isinstance(head['in_channels'], (list, tuple))
+    for name, head in _iter_heads(model):
+        indices = _get_indices(head, len(before))
+        is_list = isinstance(head['in_channels'], (list, tuple))
         widths = [before[index].width for index in indices]
-        stated = list(head['in_channels']) if several else [head['in_channels']] * len(indices)
+        stated = list(head['in_channels']) if is_list else [head['in_channels']] * len(indices)
         if stated != widths:
-            notes.leave(f'{where}.in_channels is {head["in_channels"]}, the maps had the widths '
-                        f'{widths}: it is left as it is')
+            notes.add_open_question(f'{name}.in_channels is {head["in_channels"]}, but its feature '
+                                    f'maps had widths {widths}: it is unchanged')
             continue
-        places = [used.index(index) for index in indices]
-        widths = [after[place].width for place in places]
-        head['in_channels'] = widths if several else widths[0]
+        new_indices = [used.index(index) for index in indices]
+        widths = [after[index].width for index in new_indices]
+        head['in_channels'] = widths if is_list else widths[0]
         if head.get('c1_in_channels'):
             head['c1_in_channels'] = after[0].width
-        chosen = head.get('in_index')
-        if isinstance(chosen, (list, tuple)):
-            head['in_index'] = places
-        elif chosen is not None:
-            head['in_index'] = places[0] if chosen >= 0 else places[0] - len(used)
+        in_index = head.get('in_index')
+        if isinstance(in_index, (list, tuple)):
+            head['in_index'] = new_indices
+        elif in_index is not None:
+            head['in_index'] = new_indices[0] if in_index >= 0 else new_indices[0] - len(used)
 
 
 def scale_strides(value: Any, ratio: float, path: str, notes: Notes) -> None:
-    """Multiply the strides that heads state, or have by default, for patches of another size."""
+    """Multiply the strides in the settings and defaults of heads, for another patch size."""
     if isinstance(value, list):
         for index, item in enumerate(value):
             scale_strides(item, ratio, f'{path}[{index}]', notes)
@@ -93,18 +94,17 @@ def scale_strides(value: Any, ratio: float, path: str, notes: Notes) -> None:
     defaults = get_arguments(cls) if inspect.isclass(cls) else None
     for key, item in ((defaults or {}) | value).items():
         if key in STRIDES and isinstance(item, (list, tuple, int, float)):
-            value[key] = scaled(item, ratio)
-        elif key == 'feature_strides' and isinstance(item, (list, tuple)):  # of mmseg's FPNHead
-            value[key] = strides_for_fpn_head(scaled(item, ratio))
+            value[key] = _multiply(item, ratio)
+        elif key == 'feature_strides' and isinstance(item, (list, tuple)):  # mmseg's FPNHead
+            value[key] = compute_fpn_head_strides(_multiply(item, ratio))
         elif key.endswith('_stride') and isinstance(item, (int, float)):
-            notes.leave(f'{path}.{key} is {item}, and strides are {ratio:g} of theirs: it is left '
-                        'as it is')
+            notes.add_open_question(f'{path}.{key} is {item}, but strides are multiplied by '
+                                    f'{ratio:g}: it is unchanged')
         elif key not in ('backbone', 'neck'):
             scale_strides(item, ratio, f'{path}.{key}', notes)
 
 
-def scaled(value: Any, ratio: float) -> Any:
-    """Return a number or a list of them, multiplied; whole numbers are ints."""
+def _multiply(value: Any, ratio: float) -> Any:
     if isinstance(value, (list, tuple)):
-        return type(value)(scaled(item, ratio) for item in value)
-    return whole(value * ratio)
+        return type(value)(_multiply(item, ratio) for item in value)
+    return to_integer(value * ratio)

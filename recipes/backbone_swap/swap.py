@@ -1,4 +1,4 @@
-"""What ``tools/swap_backbone.py`` does, from its arguments to a config that is known to train."""
+"""Implementation of ``colonnade swap_backbone``: write a config that is known to train."""
 from __future__ import annotations
 
 import os
@@ -13,128 +13,123 @@ from mmengine.config import Config
 from colonnade.common.atomic_files import write_text
 from colonnade.common.errors import UserCodeError, UserError
 from colonnade.configs import find_config
-from colonnade.models.feature_maps import build
-from colonnade.models.trial_step import trial_fault
+from colonnade.models.feature_maps import build_part
+from colonnade.models.trial_step import find_trial_error
 from colonnade.settings.checks.all_checks import check_config
-from colonnade.settings.config_values import without_key
-from colonnade.settings.config_writer import base_path, comment_lines, laid_out
+from colonnade.settings.config_values import remove_key
+from colonnade.settings.config_writer import format_base_path, format_comments, format_config
 from colonnade.settings.reading import read_config
 
 from .backbone_names import Backbone, find_backbone
-from .config_diff import difference
-from .notes import Notes
-from .swapped_model import with_backbone
-from .training_settings import new_training
+from .config_changes import Notes, compute_changes
+from .swapped_model import replace_backbone
+from .training_settings import adapt_training
 
-#: names of configs in packages that mmengine reads as a base
-READ_BY_NAME = r'\w+::\w+/'
+#: start of configs in packages that mmengine can read as a base
+PACKAGE_CONFIG = r'\w+::\w+/'
 IMPORTS = ['colonnade.backbones', 'colonnade.necks', 'colonnade.engine.components']
 
 
-def config_file(name: str) -> Path:
-    """A config by its path, or by ``mmdet::FOLDER/FILE.py`` in an installed package.
+def find_base_config(name: str) -> Path:
+    """Return the path of a config, or of ``mmdet::FOLDER/FILE.py`` in an installed package.
 
     Raises:
-        FileNotFoundError: If there is no such file.
+        FileNotFoundError: If the file does not exist.
         ValueError: If the package is not installed.
     """
-    package, separator, below = name.partition('::')
+    package, separator, path = name.partition('::')
     if not separator:
         return find_config(name)
     spec = find_spec(package)
     if spec is None or not spec.submodule_search_locations:
         raise UserError(f'{name}: {package} is not installed')
-    return find_config(Path(spec.submodule_search_locations[0], '.mim/configs', below))
+    return find_config(Path(spec.submodule_search_locations[0], '.mim/configs', path))
 
 
-def transplant(name: str, backbone_name: str, out: Path) -> Notes:
-    """Write a config with one of our backbones, which starts from one of others.
+def swap_backbone(name: str, backbone_name: str, out: Path) -> Notes:
+    """Write a config with a columnar backbone that inherits from one with another backbone.
 
     Args:
-        name: Of the other config, as for :func:`config_file`.
-        backbone_name: As for :func:`~.backbone_names.find_backbone`.
-        out: What to write.
+        name: Base config, see :func:`find_base_config`.
+        backbone_name: Backbone, see :func:`~.backbone_names.find_backbone`.
+        out: File to write.
 
     Returns:
-        What was said in it.
+        Comments in the config.
 
     Raises:
-        OSError: If a file is missing, or the one to write exists.
-        ValueError: If it cannot be done; nothing is written then.
+        OSError: If a file is missing, or ``out`` exists.
+        ValueError: If the backbone cannot be replaced. Nothing is written then.
     """
     if out.suffix != '.py':
         raise UserError(f'--out must end in .py, got {out}')
     if os.path.lexists(out):
-        raise UserError(f'{out} exists: name another --out')
-    backbone, path, notes = find_backbone(backbone_name), config_file(name), Notes()
+        raise UserError(f'{out} already exists: choose another --out')
+    backbone, path, notes = find_backbone(backbone_name), find_base_config(name), Notes()
     cfg = read_config(path)
     if not isinstance(cfg.model.get('type'), str):
-        raise UserError(f"{path} is in mmengine's Python style, and a config of text cannot start "
-                        'from it')
+        raise UserError(f"{path} is in mmengine's pure Python style, which a text config cannot "
+                        'inherit from')
     old = cfg.to_dict()
-    new = changed(old, backbone, notes)
-    content = difference(old, new)
-    base = name if re.match(READ_BY_NAME, name) else base_path(path, out)
-    write_text(out, source(base, backbone, content, notes))
+    new = _adapt_config(old, backbone, notes)
+    changes = compute_changes(old, new)
+    base = name if re.match(PACKAGE_CONFIG, name) else format_base_path(path, out)
+    write_text(out, _format_source(base, backbone, changes, notes))
     try:
-        check_written(out, new, cfg, notes)
-        write_text(out, source(base, backbone, content, notes))
+        _check_written(out, new, cfg, notes)
+        write_text(out, _format_source(base, backbone, changes, notes))
     except BaseException:
         out.unlink()
         raise
     return notes
 
 
-def changed(old: dict[str, Any], backbone: Backbone, notes: Notes) -> dict[str, Any]:
-    """Those settings at the top of a config that may differ, with a backbone of ours."""
+def _adapt_config(old: dict[str, Any], backbone: Backbone, notes: Notes) -> dict[str, Any]:
+    """Return the top-level settings that change."""
     imports = deepcopy(old.get('custom_imports') or {})
-    theirs = imports.get('imports', [])
-    theirs = [theirs] if isinstance(theirs, str) else list(theirs)
-    imports['imports'] = [*theirs, *(each for each in IMPORTS if each not in theirs)]
+    modules = imports.get('imports', [])
+    modules = [modules] if isinstance(modules, str) else list(modules)
+    imports['imports'] = [*modules, *(each for each in IMPORTS if each not in modules)]
     imports.setdefault('allow_failed_imports', False)
-    model = with_backbone(old['model'], backbone, notes)
-    names = [name for name, _ in build(model).named_parameters()]
-    new = dict(custom_imports=imports, model=model, **new_training(old, names, notes))
+    model = replace_backbone(old['model'], backbone, notes)
+    names = [name for name, _ in build_part(model).named_parameters()]
+    new = dict(custom_imports=imports, model=model, **adapt_training(old, names, notes))
     if old.get('load_from'):
         new['load_from'] = None
-        notes.reason('load_from', f'{old["load_from"]} has the weights of another backbone.')
+        notes.add_reason('load_from', f'{old["load_from"]} has weights of another backbone.')
     return new
 
 
-def source(base: str, backbone: Backbone, content: dict[str, Any], notes: Notes) -> str:
-    """The text of the config."""
-    head = [
-        f'{backbone.name} in a config of others, written by colonnade transplant. All that is not '
-        'set here is theirs.'
-    ]
-    head += [f'Undecided: {text}.' for text in notes.undecided]
-    return laid_out([*comment_lines(head), f'_base_ = {base!r}', ''], content, notes.reasons)
+def _format_source(base: str, backbone: Backbone, changes: dict[str, Any], notes: Notes) -> str:
+    head = [f'{backbone.name}, set by colonnade swap_backbone. Other settings are inherited.']
+    head += [f'Undecided: {text}.' for text in notes.open_questions]
+    return format_config([*format_comments(head), f'_base_ = {base!r}', ''], changes, notes.reasons)
 
 
-def check_written(path: Path, expected: dict[str, Any], before: Config, notes: Notes) -> None:
-    """Read a config, look whether its parts fit, and let its model take a step.
+def _check_written(path: Path, expected: dict[str, Any], before: Config, notes: Notes) -> None:
+    """Read a config, check it, and run a training step.
 
     Raises:
-        ValueError: If it is not as expected, or does not fit together.
+        ValueError: If it is not as expected, is inconsistent or fails.
     """
     cfg = read_config(path)
-    found = cfg.to_dict()
+    content = cfg.to_dict()
     for key, value in expected.items():
-        if without_key(found.get(key), '_scope_') != without_key(value, '_scope_'):
-            raise UserError(f'{key} of the written config is not what it should be: its base '
-                            'cannot be changed by a config of text')
+        if remove_key(content.get(key), '_scope_') != remove_key(value, '_scope_'):
+            raise UserError(f'{key} of the written config is not as expected: a text config cannot '
+                            'change its base')
     check_config(cfg, ('train_dataloader', 'val_dataloader'))
-    if (error := trial_fault(cfg)) is not None:
-        fault = f'{type(error).__name__}: {error}'
-        if trial_fault(cfg, gradients=True) is None:
-            notes.leave('a step of training succeeds, but on a CPU the heads fail on several '
-                        'images without gradients, so test and predict with a batch size of 1, or '
-                        f'on a GPU: {fault}')
-            return
-        theirs = trial_fault(before)
-        if fault != f'{type(theirs).__name__}: {theirs}':
-            raise UserCodeError('; '.join(
-                ['a step of training fails, so no config was written', fault,
-                 *notes.undecided])) from error
-        notes.leave('a step of training fails on this machine, with their backbone in the same '
-                    f'way: {fault}')
+    if (error := find_trial_error(cfg)) is None:
+        return
+    message = f'{type(error).__name__}: {error}'
+    if find_trial_error(cfg, gradients=True) is None:
+        notes.add_open_question(
+            'a training step succeeds, but on a CPU the heads fail on several images without '
+            f'gradients, so test and predict with a batch size of 1, or on a GPU: {message}')
+        return
+    old_error = find_trial_error(before)
+    if message != f'{type(old_error).__name__}: {old_error}':
+        text = ['a training step fails, so no config was written', message, *notes.open_questions]
+        raise UserCodeError('; '.join(text)) from error
+    notes.add_open_question('a training step fails on this machine, with the original backbone '
+                            f'too: {message}')

@@ -1,4 +1,4 @@
-"""The model of a config with one of our backbones in the place of its backbone."""
+"""Model config with another backbone, and with adapted neck, heads and preprocessor."""
 from __future__ import annotations
 
 import math
@@ -8,18 +8,18 @@ from typing import Any
 
 from colonnade.backbones import BACKBONES
 from colonnade.common.errors import UserCodeError, UserError
-from colonnade.models.feature_maps import Map, levels_of, maps_of, read_by, whole
-from colonnade.settings.known_settings import names_of_type
+from colonnade.models.feature_maps import Map, find_levels, find_maps, find_used_maps, to_integer
+from colonnade.settings.known_settings import get_argument_names
 from colonnade.weights.pretrained import IMAGENET
 
 from .backbone_names import Backbone
-from .heads import all_read, fit_heads, scale_strides
-from .notes import Notes
+from .config_changes import Notes
+from .heads import adapt_heads, get_read_indices, scale_strides
 
 Model = dict[str, Any]
 
-#: backbones that are more than one, and the reasons
-MARRIED = {
+#: backbone -> why it cannot be replaced
+IRREPLACEABLE = {
     'UNet': 'its decoder is a part of the backbone, level by level',
     'SSDVGG': 'its levels beyond stride 16 are layers of VGG, and its head has their widths',
     **dict.fromkeys(
@@ -29,144 +29,141 @@ MARRIED = {
 }  # yapf: disable
 
 
-def with_backbone(model: Model, replacement: Backbone, notes: Notes) -> Model:
-    """Return a model with another backbone, and all that follows in neck, heads and preprocessor.
+def replace_backbone(model: Model, backbone: Backbone, notes: Notes) -> Model:
+    """Return a model config with another backbone and everything that depends on it.
 
     Args:
-        model: Of a config of mmdet or mmseg; not changed.
-        replacement: Takes the place of the backbone.
-        notes: Takes the reasons, and what is not decided.
+        model: Model config of mmdet or mmseg; not modified.
+        backbone: New backbone.
+        notes: Notes, to which reasons and open questions are added.
 
     Raises:
-        ValueError: If no columnar backbone can take that place.
+        ValueError: If no columnar backbone can replace the present one.
     """
-    refuse(model)
-    necks = listed(model.get('neck'))
-    resampling = []
-    if necks and 'in_channels' not in necks[0]:  # it only resamples maps, as our pyramid does
-        resampling = [necks.pop(0)]
-        notes.reason(
-            'model', f'{resampling[0]["type"]} resampled the maps of '
-            f'{model["backbone"]["type"]}; ColumnarPyramid does so here.')
-    theirs = maps_of(model['backbone'], *resampling)
-    used = read_by(necks[0], theirs) if necks else all_read(model, len(theirs))
-    if necks and needs_unread_maps(necks[0], used, theirs):
-        used = list(range(len(theirs)))
-        notes.leave(
-            f'{necks[0]["type"]} counts on maps that it does not read, so the pyramid makes '
-            'them, too: training in several processes needs find_unused_parameters = True')
-    strides = strides_of([theirs[index].stride for index in used], replacement)
+    _check_replaceable(model)
+    necks = _list_necks(model)
+    resampler = []
+    if necks and 'in_channels' not in necks[0]:  # it only resamples maps, as ColumnarPyramid does
+        resampler = [necks.pop(0)]
+        notes.add_reason(
+            'model', f'{resampler[0]["type"]} resampled the feature maps of '
+            f'{model["backbone"]["type"]}; ColumnarPyramid replaces it.')
+    maps = find_maps(model['backbone'], *resampler)
+    used = find_used_maps(necks[0], maps) if necks else get_read_indices(model, len(maps))
+    if necks and _needs_unread_maps(necks[0], used, maps):
+        used = list(range(len(maps)))
+        notes.add_open_question(
+            f'{necks[0]["type"]} needs feature maps that it does not read, so the pyramid computes '
+            'them: distributed training needs find_unused_parameters = True')
+    strides = _choose_strides([maps[index].stride for index in used], backbone)
     model = deepcopy(model)
-    model['backbone'] = replacement.config(len(theirs), used)
-    reader = necks[0]['type'] if necks else 'The heads'
-    read = [f'{theirs[i].width} channels at stride {theirs[i].stride:g}' for i in used]
-    notes.reason(
-        'model', f'{reader} read {", ".join(read)}. Now it is {replacement.settings["embed_dim"]} '
+    model['backbone'] = backbone.build_config(len(maps), used)
+    reader = f'{necks[0]["type"]} reads' if necks else 'The heads read'
+    read = [f'{maps[i].width} channels at stride {maps[i].stride:g}' for i in used]
+    notes.add_reason(
+        'model', f'{reader} {", ".join(read)}. Now these are {backbone.settings["embed_dim"]} '
         f'channels each, at stride {", ".join(f"{stride:g}" for stride in strides)}.')
-    model['neck'], after = new_neck(necks, used, strides, replacement)
+    model['neck'], after = _build_neck(necks, used, strides, backbone)
     if necks:
-        before = levels_of(necks[0], theirs)
+        before = find_levels(necks[0], maps)
         if [level.width for level in before] != [level.width for level in after]:
-            fit_heads(model, before, after, list(range(len(before))), notes)
+            adapt_heads(model, before, after, list(range(len(before))), notes)
     else:
-        fit_heads(model, theirs, after, used, notes)
-    settle_strides(model, theirs[used[0]].stride, strides[0], notes)
-    set_preprocessor(model, replacement, notes)
-    drop_weights(model, replacement, notes)
+        adapt_heads(model, maps, after, used, notes)
+    _set_strides(model, strides[0] / maps[used[0]].stride, notes)
+    _set_preprocessor(model, backbone, notes)
+    _remove_weights(model, backbone, notes)
     return model
 
 
-def needs_unread_maps(neck: Model, used: list[int], maps: list[Map]) -> bool:
-    """Return True if a neck cannot be run on the maps alone that its output depends on."""
+def _needs_unread_maps(neck: Model, used: list[int], maps: list[Map]) -> bool:
+    """Return True if a neck fails when it gets only the feature maps that it reads."""
     if len(used) == len(maps) or not isinstance(neck['in_channels'], (list, tuple)):
         return False
     widths = [maps[index].width for index in used]
     try:
-        levels_of(
-            dict(without_first(neck, used[0]), in_channels=widths), [maps[index] for index in used])
+        find_levels(
+            dict(_shift_levels(neck, used[0]), in_channels=widths), [maps[index] for index in used])
     except UserCodeError:
         return True
     return False
 
 
-def refuse(model: Model) -> None:
-    """Raise a ValueError for a model that no backbone of ours fits into."""
+def _check_replaceable(model: Model) -> None:
+    """Raise a ValueError if the backbone of a model cannot be replaced."""
     if not isinstance(model.get('backbone'), dict):
-        raise UserError(f'{model.get("type")} has no model.backbone that could be replaced')
-    kind = str(model['backbone'].get('type')).rpartition('.')[2]
-    if kind in BACKBONES:
-        raise UserError(f'{kind} is one of ours already: change backbone.arch, and the widths '
-                        'and strides that colonnade train then asks for')
+        raise UserError(f'{model.get("type")} has no model.backbone to replace')
+    name = str(model['backbone'].get('type')).rpartition('.')[2]
+    if name in BACKBONES:
+        raise UserError(f'{name} is a Colonnade backbone already: set backbone.arch, and the '
+                        'widths and strides that colonnade train then asks for')
     inner = str((model['backbone'].get('backbone_cfg') or {}).get('type')).rpartition('.')[2]
-    for name in (kind, inner):
-        if name in MARRIED:
-            raise UserError(f'{name} cannot be replaced: {MARRIED[name]}')
-    if any('rfp_backbone' in neck for neck in listed(model.get('neck'))):
-        raise UserError(f'{kind} cannot be replaced: the neck runs a second one that takes the '
-                        "neck's own levels")
-    shared = (model.get('roi_head') or {}).get('shared_head')
-    if shared:
-        raise UserError(f'{kind} cannot be replaced: roi_head.shared_head ({shared["type"]}) is '
-                        'its last stage. Take a config with an FPN')
+    for each in (name, inner):
+        if each in IRREPLACEABLE:
+            raise UserError(f'{each} cannot be replaced: {IRREPLACEABLE[each]}')
+    if any('rfp_backbone' in neck for neck in _list_necks(model)):
+        raise UserError(f'{name} cannot be replaced: the neck runs a second one on its own levels')
+    if shared := (model.get('roi_head') or {}).get('shared_head'):
+        raise UserError(f'{name} cannot be replaced: roi_head.shared_head ({shared["type"]}) is '
+                        'its last stage. Use a config with an FPN')
 
 
-def listed(neck: Any) -> list[Model]:
-    """Return necks in their order."""
+def _list_necks(model: Model) -> list[Model]:
+    neck = model.get('neck')
     necks = neck if isinstance(neck, (list, tuple)) else [neck]
     return deepcopy([each for each in necks if each])
 
 
-def strides_of(theirs: Sequence[float], replacement: Backbone) -> list[float]:
-    """Return the strides of the pyramid that come nearest.
+def _choose_strides(strides: Sequence[float], backbone: Backbone) -> list[float]:
+    """Return the nearest strides that a pyramid on the backbone can have.
 
     Raises:
         ValueError: If they decrease, or are not within a factor 4 of the patch size.
     """
-    if list(theirs) != sorted(theirs):
-        raise UserError(f'maps of the strides {theirs} become finer: the backbone is an encoder '
-                        'and a decoder, and no backbone alone can take its place')
-    patch = replacement.settings['patch_size']
-    steps = [round(math.log2(stride / patch)) for stride in theirs]
+    if list(strides) != sorted(strides):
+        raise UserError(f'strides {strides} decrease: the backbone is an encoder and a decoder, '
+                        'which a backbone cannot replace')
+    patch = backbone.settings['patch_size']
+    steps = [round(math.log2(stride / patch)) for stride in strides]
     if any(abs(step) > 2 for step in steps):
-        raise UserError(f'the heads need maps of the strides {list(theirs)}, and a pyramid on '
-                        f'patches of {patch} has {patch / 4:g} to {patch * 4}: take a backbone of '
-                        'other patches')
-    return [whole(patch * 2.**step) for step in steps]
+        raise UserError(f'the heads need strides {list(strides)}, and a pyramid on patches of '
+                        f'{patch} has {patch / 4:g} to {patch * 4}: use a backbone with another '
+                        'patch size')
+    return [to_integer(patch * 2.**step) for step in steps]
 
 
-def new_neck(necks: list[Model], used: list[int], strides: list[float],
-             replacement: Backbone) -> tuple[Any, list[Map]]:
-    """Return the neck, and the maps that leave the first of theirs."""
-    width, patch = replacement.settings['embed_dim'], replacement.settings['patch_size']
+def _build_neck(necks: list[Model], used: list[int], strides: list[float],
+                backbone: Backbone) -> tuple[Any, list[Map]]:
+    """Return the neck with a pyramid, and the output levels of the first original neck."""
+    width, patch = backbone.settings['embed_dim'], backbone.settings['patch_size']
     maps = [Map(width, stride) for stride in strides]
     pyramid = dict(type='ColumnarPyramid', in_channels=width, stride=patch)
     if strides != [4, 8, 16, 32]:
         pyramid['out_strides'] = strides
-    resampled = [] if set(strides) == {patch} else [pyramid]
+    pyramids = [] if set(strides) == {patch} else [pyramid]
     if not necks:
-        return (resampled[0] if resampled else None), maps
-    several = isinstance(necks[0]['in_channels'], (list, tuple))
-    widths = type(necks[0]['in_channels'])([width] * len(used)) if several else width
-    first = dict(without_first(necks[0], used[0]), in_channels=widths)
-    chain = [*resampled, first, *necks[1:]]
-    if resampled and several and 'out_channels' in (names_of_type(first['type']) or ()):
+        return (pyramid if pyramids else None), maps
+    in_channels = necks[0]['in_channels']
+    is_list = isinstance(in_channels, (list, tuple))
+    widths = type(in_channels)([width] * len(used)) if is_list else width
+    first = dict(_shift_levels(necks[0], used[0]), in_channels=widths)
+    chain = [*pyramids, first, *necks[1:]]
+    if pyramids and is_list and 'out_channels' in (get_argument_names(first['type']) or ()):
         pyramid['fpn'] = {key: value for key, value in first.items() if key != 'in_channels'}
         chain = [pyramid, *necks[1:]]
-    return (chain if chain[1:] else chain[0]), levels_of(first, maps)
+    return (chain if chain[1:] else chain[0]), find_levels(first, maps)
 
 
-def without_first(neck: Model, number: int) -> Model:
-    """Return a neck that is not given its first maps any more, since it does not read them."""
-    levels = {
-        key: neck[key] - number
+def _shift_levels(neck: Model, num_removed: int) -> Model:
+    """Return a neck that does not get its first, unread feature maps any more."""
+    return neck | {
+        key: neck[key] - num_removed
         for key in ('start_level', 'end_level') if (neck.get(key) or 0) > 0
     }
-    return neck | levels
 
 
-def settle_strides(model: Model, theirs: float, ours: float, notes: Notes) -> None:
-    """Scale what heads and preprocessor state in pixels of their strides."""
-    ratio = ours / theirs
+def _set_strides(model: Model, ratio: float, notes: Notes) -> None:
+    """Scale the strides of heads and the padding of the preprocessor."""
     if ratio == 1:
         return
     scale_strides(model, ratio, 'model', notes)
@@ -175,40 +172,39 @@ def settle_strides(model: Model, theirs: float, ours: float, notes: Notes) -> No
         key = 'pad_size_divisor' if part is preprocessor else 'size_divisor'
         if part.get(key, 1) > 1:
             part[key] = math.ceil(part[key] * ratio)
-    notes.reason('model', f'Strides are {ratio:g} of theirs, because of the patches.')
+    notes.add_reason('model', f'Strides are multiplied by {ratio:g}, because of the patch size.')
 
 
-def set_preprocessor(model: Model, replacement: Backbone, notes: Notes) -> None:
-    """Normalise images as the backbone's weights need."""
+def _set_preprocessor(model: Model, backbone: Backbone, notes: Notes) -> None:
+    """Normalize images as the weights of the backbone expect."""
     preprocessor = model.get('data_preprocessor')
     if not isinstance(preprocessor, dict) or 'data_preprocessor' in preprocessor:
-        notes.leave('model.data_preprocessor is not one preprocessor: set mean, std and bgr_to_rgb '
-                    f'for {replacement.name} yourself')
+        notes.add_open_question('model.data_preprocessor is nested: set mean, std and bgr_to_rgb '
+                                f'for {backbone.name} yourself')
         return
-    known = replacement.normalisation
-    if known is None:
-        notes.leave(
-            f'weights of {replacement.name} differ in mean and std of images: those of ImageNet '
-            'are set. Name the backbone with the tag of its weights to settle that')
-    mean, std = known or IMAGENET
+    published = backbone.normalisation
+    if published is None:
+        notes.add_open_question(
+            f'weights of {backbone.name} differ in mean and std of images: those of ImageNet '
+            'are set. Pass the backbone with the tag of its weights to set theirs')
+    mean, std = published or IMAGENET
     before = (preprocessor.get('mean'), preprocessor.get('std'), preprocessor.get('bgr_to_rgb'))
     preprocessor |= dict(mean=list(mean), std=list(std), bgr_to_rgb=True)
     preprocessor.pop('rgb_to_bgr', None)
     if before != (preprocessor['mean'], preprocessor['std'], True):
-        notes.reason('model', "Mean and std are those of the backbone's weights, of red, green and "
-                     'blue.')
+        notes.add_reason('model', "Mean and std are those of the backbone's weights, in RGB order.")
 
 
-def drop_weights(model: Model, replacement: Backbone, notes: Notes) -> None:
-    """Leave out weights of the backbone that was there, and say how to name others."""
+def _remove_weights(model: Model, backbone: Backbone, notes: Notes) -> None:
+    """Remove the weights of the old backbone, and explain how to set those of the new one."""
     if model.get('pretrained') is not None:
         model['pretrained'] = None
     if model.get('init_cfg'):
-        notes.reason('model', 'init_cfg loaded weights of the whole model.')
+        notes.add_reason('model', 'init_cfg loaded weights of the full model.')
         model['init_cfg'] = None
     for key in model:
         if key.startswith('teacher'):
-            notes.leave(f'model.{key} is left as it is')
-    notes.reason(
+            notes.add_open_question(f'model.{key} is unchanged')
+    notes.add_reason(
         'model', 'To start from pretrained weights, add to backbone: '
-        f"init_cfg=dict(type='Pretrained', checkpoint={replacement.checkpoint!r}).")
+        f"init_cfg=dict(type='Pretrained', checkpoint={backbone.checkpoint!r}).")

@@ -1,107 +1,102 @@
-"""How a model with a transformer as its backbone is trained, where a config was for another."""
+"""Optimizer settings for a model whose backbone became a transformer."""
 from __future__ import annotations
 
 from collections.abc import Iterable
 from copy import deepcopy
 from typing import Any
 
-from colonnade.engine.optim.batch_size import scale_final_rates, schedulers_of
+from colonnade.engine.optim.batch_size import get_schedulers, scale_final_rates
 
-from .notes import Notes
+from .config_changes import Notes
 
-#: rate and decay of our recipes, for 16 images a step
+#: learning rate and weight decay of Colonnade's recipes, for a batch of BATCH_SIZE images
 ADAMW = dict(mmdet=(1e-4, 0.05), mmseg=(6e-5, 0.01))
-IMAGES = 16
-HIGH_RATE = 1e-3  # beyond, AdamW seldom trains transformers
+BATCH_SIZE = 16
+HIGH_RATE = 1e-3  # with a higher rate, AdamW seldom trains transformers
 
 
-def new_training(cfg: dict[str, Any], names: Iterable[str], notes: Notes) -> dict[str, Any]:
-    """Return optimizer, its groups of parameters and the schedule of its rate.
+def adapt_training(cfg: dict[str, Any], names: Iterable[str], notes: Notes) -> dict[str, Any]:
+    """Return the optimizer, its parameter groups and the learning rate schedule.
 
     Args:
-        cfg: The whole config, not changed.
-        names: Of the new model's parameters.
-        notes: Takes the reasons, and what is not decided.
+        cfg: Full config, not modified.
+        names: Parameter names of the new model.
+        notes: Notes, to which reasons and open questions are added.
 
     Returns:
-        What may differ: ``optim_wrapper`` and ``param_scheduler``, as far as the config has them,
-        and ``auto_scale_lr`` if it has none.
+        ``optim_wrapper`` and ``param_scheduler``, if the config has them, and ``auto_scale_lr`` if
+        it does not.
     """
     new = {key: deepcopy(cfg[key]) for key in ('optim_wrapper', 'param_scheduler') if cfg.get(key)}
     wrapper = new.get('optim_wrapper')
     if not isinstance(wrapper, dict) or not isinstance(wrapper.get('optimizer'), dict):
-        notes.leave('there is no optim_wrapper.optimizer: set AdamW yourself')
+        notes.add_open_question('the config has no optim_wrapper.optimizer: set AdamW yourself')
         return new
-    set_constructor(wrapper, notes)
-    drop_keys(wrapper, list(names), notes)
+    _set_constructor(wrapper, notes)
+    groups = wrapper.get('paramwise_cfg') or {}
+    keys = groups.get('custom_keys') or {}
+    names = list(names)
+    if idle := [key for key in keys if not any(key in name for name in names)]:
+        groups['custom_keys'] = {key: keys[key] for key in keys if key not in idle}
+        notes.add_reason(
+            'optim_wrapper', f'No parameter name contains {" or ".join(idle)}: these '
+            'custom_keys are removed.')
     kind, rate = wrapper['optimizer'].get('type'), wrapper['optimizer'].get('lr')
     if kind == 'SGD':
-        set_adamw(wrapper, cfg, notes)
+        _set_adamw(wrapper, cfg, notes)
         if 'auto_scale_lr' not in cfg:
-            new['auto_scale_lr'] = dict(enable=False, base_batch_size=IMAGES)
-            notes.reason('auto_scale_lr', 'The images a step that the rate is for.')
-        if rate and scale_final_rates(schedulers_of(new), wrapper['optimizer']['lr'] / rate):
-            notes.reason('param_scheduler', 'eta_min keeps its proportion to the rate; all else is '
-                         'as it was.')
+            new['auto_scale_lr'] = dict(enable=False, base_batch_size=BATCH_SIZE)
+            notes.add_reason('auto_scale_lr', 'The batch size that the learning rate is for.')
+        if rate and scale_final_rates(get_schedulers(new), wrapper['optimizer']['lr'] / rate):
+            notes.add_reason('param_scheduler', 'eta_min is scaled with the learning rate.')
     elif kind != 'AdamW':
-        notes.leave(f'optim_wrapper.optimizer is {kind}: our recipes have AdamW')
+        notes.add_open_question(f"optim_wrapper.optimizer is {kind}: Colonnade's recipes use AdamW")
     elif rate and rate > HIGH_RATE:
-        notes.leave(f'AdamW keeps its rate of {rate:g}, which was chosen for another backbone: '
-                    f'our recipes have {ADAMW[cfg["default_scope"]][0]:g}')
+        notes.add_open_question(
+            f'AdamW keeps its learning rate {rate:g}, chosen for another backbone: '
+            f"Colonnade's recipes use {ADAMW[cfg['default_scope']][0]:g}")
     return new
 
 
-def set_adamw(wrapper: dict[str, Any], cfg: dict[str, Any], notes: Notes) -> None:
-    """Replace SGD by AdamW; norms do not decay, and gradients are clipped as before."""
+def _set_adamw(wrapper: dict[str, Any], cfg: dict[str, Any], notes: Notes) -> None:
+    """Replace SGD by AdamW without decay of norms."""
     rate, decay = ADAMW[cfg['default_scope']]
-    batch = (cfg.get('auto_scale_lr') or {}).get('base_batch_size', IMAGES)
-    if batch != IMAGES:
-        rate *= batch / IMAGES
-        notes.leave(f'the rate is scaled to {rate:g}, because they train with {batch} images a '
-                    f'step and our recipes with {IMAGES}: lower it if training diverges')
+    batch_size = (cfg.get('auto_scale_lr') or {}).get('base_batch_size', BATCH_SIZE)
+    if batch_size != BATCH_SIZE:
+        rate *= batch_size / BATCH_SIZE
+        notes.add_open_question(
+            f'the learning rate is scaled to {rate:g}, for {batch_size} images a step instead of '
+            f'{BATCH_SIZE}: lower it if training diverges')
     wrapper['optimizer'] = dict(type='AdamW', lr=rate, betas=(0.9, 0.999), weight_decay=decay)
-    notes.reason(
-        'optim_wrapper', 'AdamW instead of SGD, with which transformers train badly; '
-        'rate and decay are those of our recipes. Norms do not decay.')
+    notes.add_reason(
+        'optim_wrapper', 'AdamW replaces SGD, which trains transformers badly. Learning rate and '
+        "weight decay are those of Colonnade's recipes. Norms do not decay.")
     groups = dict(wrapper.get('paramwise_cfg') or {})
     if groups.pop('bias_lr_mult', 1) != 1:
-        notes.reason('optim_wrapper', 'bias_lr_mult is left out: AdamW scales steps itself.')
+        notes.add_reason('optim_wrapper', 'bias_lr_mult is removed: AdamW scales steps itself.')
     if 'norm_decay_mult' not in groups:
         keys = groups.get('custom_keys') or {}
         groups['custom_keys'] = {'norm': dict(decay_mult=0.), **keys}
     wrapper['paramwise_cfg'] = groups
     if wrapper.get('clip_grad'):
-        notes.reason(
-            'optim_wrapper', 'clip_grad stays: with AdamW, too, it bounds single large '
-            'gradients, and does nothing else.')
+        notes.add_reason('optim_wrapper',
+                         'clip_grad stays: with AdamW, it still limits single large gradients.')
 
 
-def set_constructor(wrapper: dict[str, Any], notes: Notes) -> None:
-    """Replace a layer-wise decay that knows other backbones by Colonnade's."""
+def _set_constructor(wrapper: dict[str, Any], notes: Notes) -> None:
+    """Replace a layer-wise LR decay for other backbones by Colonnade's."""
     constructor = wrapper.get('constructor')
     if constructor in (None, 'DefaultOptimWrapperConstructor'):
         return
     groups = wrapper.get('paramwise_cfg') or {}
     rate = groups.get('decay_rate', groups.get('layer_decay_rate'))
     if rate is None:
-        notes.leave(
-            f'optim_wrapper.constructor is {constructor}: it may know nothing of the backbone')
+        notes.add_open_question(
+            f'optim_wrapper.constructor is {constructor}, which may not support the backbone')
         return
     wrapper['constructor'] = 'LayerDecayConstructor'
-    kept = {key: groups[key] for key in ('custom_keys', 'bypass_duplicate') if key in groups}
-    wrapper['paramwise_cfg'] = dict(layer_decay_rate=rate, flat_decay_mult=0., **kept)
-    notes.reason(
-        'optim_wrapper', f'{constructor} does not know our backbones; LayerDecayConstructor '
-        'does the same for them.')
-
-
-def drop_keys(wrapper: dict[str, Any], names: list[str], notes: Notes) -> None:
-    """Remove rules that match no parameter."""
-    groups = wrapper.get('paramwise_cfg') or {}
-    keys = groups.get('custom_keys') or {}
-    idle = [key for key in keys if not any(key in name for name in names)]
-    if idle:
-        groups['custom_keys'] = {key: keys[key] for key in keys if key not in idle}
-        notes.reason(
-            'optim_wrapper', f'No parameter is called {" or ".join(idle)} now: these '
-            'custom_keys are left out.')
+    others = {key: groups[key] for key in ('custom_keys', 'bypass_duplicate') if key in groups}
+    wrapper['paramwise_cfg'] = dict(layer_decay_rate=rate, flat_decay_mult=0., **others)
+    notes.add_reason(
+        'optim_wrapper', f"{constructor} does not support Colonnade's backbones; "
+        'LayerDecayConstructor does the same for them.')

@@ -1,1 +1,1 @@
-"""From a user's own data to a config that trains on them; behind tools/create_config.py."""
+"""Configs for custom datasets: implementation of ``colonnade create_config``."""

@@ -1,4 +1,4 @@
-"""What ``tools/create_config.py`` does, from its arguments to a config."""
+"""Implementation of ``colonnade create_config``, from its options to a config."""
 from __future__ import annotations
 
 import shlex
@@ -8,9 +8,9 @@ from mmengine.config import Config
 
 from colonnade.common.atomic_files import write_text
 from colonnade.common.errors import UserError
-from colonnade.datasets.custom.instance_datasets import OwnData, describe_instances
-from colonnade.datasets.custom.label_map_datasets import describe_label_maps
-from colonnade.datasets.formats.data_format import Kind
+from colonnade.datasets.custom.instance_datasets import CustomDataset, describe_instances
+from colonnade.datasets.custom.label_maps import describe_label_maps
+from colonnade.datasets.formats.data_format import AnnotationType
 from colonnade.datasets.formats.format_detection import open_dataset
 from colonnade.datasets.options import DataOptions
 from colonnade.datasets.validation.validation_report import Report
@@ -18,132 +18,122 @@ from colonnade.settings.findings import Finding
 from colonnade.settings.reading import read_file
 
 from ..options import NewConfigOptions
-from .config_text import config_source, has_masks, load_recipe, settings
+from .config_text import build_settings, format_source, has_masks, load_recipe
 from .data_options import complete_data_options
 
 
 def read_recipe(args: NewConfigOptions) -> Config:
-    """Read the recipe, and fill in the options that follow from others.
+    """Read the base config, and fill in inferred options.
 
     Args:
-        args: The options of ``create_config``, after :func:`.data_options.check_options`; changed.
+        args: Options after :func:`.data_options.check_options`, modified in place.
 
     Raises:
-        FileNotFoundError: If there is no recipe of this name.
-        ValueError: If the options do not go together with the recipe.
+        FileNotFoundError: If the base config does not exist.
+        ValueError: If the options do not match it.
     """
     scopes = [scope for scope, data in (('mmdet', args.coco), ('mmseg', args.masks)) if data]
-    cfg = load_recipe(args.leaf, scopes or ['mmdet', 'mmseg'])
-    check_batch_size(cfg, args)
+    cfg = load_recipe(args.base_config, scopes or ['mmdet', 'mmseg'])
+    head = cfg.model.get('decode_head')
+    pools_to_one = isinstance(head, dict) and 1 in head.get('pool_scales', ())
+    if pools_to_one and args.batch_size == args.gpus == 1:
+        raise UserError(f'--batch-size 1 is too small: {head.type} normalizes one value per image')
     complete_data_options(args)
     return cfg
 
 
-def check_batch_size(cfg: Config, args: NewConfigOptions) -> None:
-    """Raise a ValueError if the recipe's heads need more than one image."""
-    head = cfg.model.get('decode_head')
-    pools_to_one = isinstance(head, dict) and 1 in head.get('pool_scales', ())
-    if pools_to_one and args.batch_size == args.gpus == 1:
-        raise UserError(f'--batch-size 1 is too small: {head.type} normalises one value per image')
-
-
-def look_at_data(args: DataOptions,
-                 report: Report,
-                 *,
-                 masks: bool,
-                 filter_cfg: dict,
-                 polygons_alone: bool = False,
-                 kind: Kind | None = None) -> OwnData | None:
-    """What the data set is; None if it cannot be used.
+def read_dataset_description(args: DataOptions,
+                             report: Report,
+                             *,
+                             masks: bool,
+                             filter_cfg: dict,
+                             polygons_only: bool = False,
+                             kind: AnnotationType | None = None) -> CustomDataset | None:
+    """Return the description of a dataset, or None if it has errors.
 
     Args:
-        args: After :func:`.data_options.complete_data_options`; changed if a format is read.
-        report: Takes what is wrong.
+        args: Options after :func:`.data_options.complete_data_options`, modified in place if the
+            dataset is converted.
+        report: Report, to which findings are added.
         masks: Whether to use the segmentations of a COCO file.
-        filter_cfg: Which of its images mmdet leaves out of training.
-        polygons_alone: Whether training takes polygons and no RLE.
-        kind: What the model learns from; ``None`` takes what there is.
+        filter_cfg: Setting of mmdet that excludes images from training.
+        polygons_only: Whether training supports polygons but not RLE.
+        kind: Annotation type of the model. Defaults to that of the dataset.
 
     Raises:
-        OSError: If a conversion cannot be read or written, or differs from one that is there.
-        ValueError: If ``--data`` has no known form, or cannot be split.
+        OSError: If a conversion cannot be read or written, or differs from an existing one.
+        ValueError: If ``--data`` has an unknown format, or cannot be split.
     """
     if kind == 'instances' and not masks:
-        args.boxes = True  # no mask is completed that nobody reads
+        args.boxes_only = True  # skips the completion of masks
     with open_dataset(args, kind, report):
-        if report.num_faults:
+        if report.num_errors:
             return None
-        return _described(
-            args, report, masks=masks, filter_cfg=filter_cfg, polygons_alone=polygons_alone)
-
-
-def _described(args: DataOptions, report: Report, *, masks: bool, filter_cfg: dict,
-               polygons_alone: bool) -> OwnData | None:
-    if args.coco:
-        return describe_instances(
-            args.coco,
+        if args.coco:
+            return describe_instances(
+                args.coco,
+                args.images,
+                args.classes,
+                masks=masks and not args.boxes_only,
+                filter_cfg=filter_cfg,
+                report=report,
+                polygons_only=polygons_only)
+        data = describe_label_maps(
+            args.masks,
             args.images,
+            args.suffixes and tuple(args.suffixes),
             args.classes,
-            masks=masks and not args.boxes,
-            filter_cfg=filter_cfg,
+            label_zero=args.label_zero,
+            ignore_255=args.ignore_255,
             report=report,
-            polygons_alone=polygons_alone)
-    data = describe_label_maps(
-        args.masks,
-        args.images,
-        args.suffixes and tuple(args.suffixes),
-        args.classes,
-        zero=args.zero,
-        ignore_255=args.ignore_255,
-        report=report,
-        lists=args.lists)
-    if data and args.palette and len(args.palette) == len(data.classes):
-        data.palette = args.palette
-    return data
+            lists=args.lists)
+        if data and args.palette and len(args.palette) == len(data.classes):
+            data.palette = args.palette
+        return data
 
 
-def look_at_recipes_data(cfg: Config, args: NewConfigOptions, report: Report) -> OwnData | None:
-    """As :func:`look_at_data`, with what a recipe uses of a COCO file.
+def read_recipe_dataset(cfg: Config, args: NewConfigOptions,
+                        report: Report) -> CustomDataset | None:
+    """Call :func:`read_dataset_description` with the settings of a base config.
 
-    Files outside of the dataset's folder are faults, because training would refuse them, unless
-    ``args`` allows them.
+    External files are errors, because training would reject them, unless ``args`` allows them.
     """
-    filter_cfg = cfg.train_dataloader.dataset.get('filter_cfg') or {}
     steps = cfg.train_dataloader.dataset.pipeline
-    data = look_at_data(
+    data = read_dataset_description(
         args,
         report,
         masks=has_masks(cfg),
-        filter_cfg=filter_cfg,
-        polygons_alone=any(step.get('poly2mask') is False for step in steps),
+        filter_cfg=cfg.train_dataloader.dataset.get('filter_cfg') or {},
+        polygons_only=any(step.get('poly2mask') is False for step in steps),
         kind='labels' if cfg.default_scope == 'mmseg' else 'instances')
-    if data and not args.allow_outside:
+    if data and not args.allow_external_files:
         for path in data.outside:
-            text = f'{path} is outside of {data.root}: move it there, or pass --allow-outside'
+            text = f'{path} is outside of {data.root}: move it there, or pass --allow-external-files'
             report.add(Finding('outside', text, (str(path), )))
     return data
 
 
-def write_config(cfg: Config, args: NewConfigOptions, data: OwnData) -> None:
-    """Write the config, if it is one.
+def write_config(cfg: Config, args: NewConfigOptions, data: CustomDataset) -> None:
+    """Write the config.
 
     Raises:
         OSError: If it cannot be written.
-        ValueError: If it cannot be made of the recipe.
+        ValueError: If the base config cannot be adapted.
     """
     assert args.out is not None  # see check_options
-    content = settings(
+    content = build_settings(
         cfg, data, out=args.out, batch_size=args.batch_size, num_gpus=args.gpus, epochs=args.epochs)
-    write_text(args.out, config_source(args.leaf, args.out, content, data))
+    write_text(args.out, format_source(args.base_config, args.out, content, data))
     try:
         read_file(args.out, import_modules=False)
     except UserError as error:
         args.out.unlink()
-        raise type(error)(f'no config can start from {args.leaf}: {error}') from error.__cause__
+        raise type(error)(
+            f'no config can inherit from {args.base_config}: {error}') from error.__cause__
 
 
-def train_command(config: Path, num_gpus: int = 1) -> str:
-    """Return the command that trains a config."""
+def format_train_command(config: Path, num_gpus: int = 1) -> str:
+    """Return the command line that trains a config."""
     name = shlex.quote(str(config))
     if num_gpus == 1:
         return f'colonnade train {name}'

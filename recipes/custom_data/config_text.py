@@ -1,4 +1,4 @@
-"""The config of a recipe for one's own data, as its source."""
+"""Content and source of a config for a custom dataset."""
 from __future__ import annotations
 
 import os
@@ -9,107 +9,114 @@ from typing import Any
 from mmengine.config import Config
 
 from colonnade.common.errors import MissingFileError, UserError
-from colonnade.datasets.custom.instance_datasets import OwnData
+from colonnade.datasets.custom.instance_datasets import CustomDataset
 from colonnade.runtime.colors import distinct_colors
-from colonnade.settings.classes import with_num_classes
-from colonnade.settings.config_writer import Source, base_path, comment_lines, laid_out
+from colonnade.settings.classes import adapt_num_classes
+from colonnade.settings.config_writer import (Source, format_base_path, format_comments,
+                                              format_config)
 from colonnade.settings.reading import read_file
 
-from .scaled_schedule import schedule
+from .scaled_schedule import scale_schedule
 
 SPLITS = ('train', 'val')
-NEEDED = ('default_scope', 'model', 'train_dataloader.batch_size', 'train_dataloader.dataset',
-          'val_dataloader.dataset', 'val_evaluator', 'train_cfg', 'optim_wrapper.optimizer.lr',
-          'param_scheduler', 'default_hooks.checkpoint')
+REQUIRED_KEYS = ('default_scope', 'model', 'train_dataloader.batch_size',
+                 'train_dataloader.dataset', 'val_dataloader.dataset', 'val_evaluator', 'train_cfg',
+                 'optim_wrapper.optimizer.lr', 'param_scheduler', 'default_hooks.checkpoint')
 
 
-def load_recipe(leaf: Path, scopes: Collection[str] = ('mmdet', 'mmseg')) -> Config:
-    """A config that can be changed to train on one's own data.
+def load_recipe(path: Path, scopes: Collection[str] = ('mmdet', 'mmseg')) -> Config:
+    """Return a config that can be adapted to a custom dataset.
 
     Args:
-        leaf: Its file.
-        scopes: Which of mmdet and mmseg can train on the data.
+        path: Config file.
+        scopes: Libraries that can train on the dataset.
 
     Raises:
-        FileNotFoundError: If there is none.
-        ValueError: If it is none.
+        FileNotFoundError: If the file does not exist.
+        ValueError: If the config cannot be adapted.
     """
-    if not os.path.isfile(leaf):
-        raise MissingFileError(f'no config file {leaf}')
-    cfg = read_file(leaf, import_modules=False)
-    missing = [key for key in NEEDED if _at(cfg, key) is None]
+    if not os.path.isfile(path):
+        raise MissingFileError(f'no config file {path}')
+    cfg = read_file(path, import_modules=False)
+    missing = [key for key in REQUIRED_KEYS if _at(cfg, key) is None]
     if missing:
-        raise UserError(f'{leaf} is no config that trains and evaluates: it has no '
+        raise UserError(f'{path} is not a config for training and evaluation: it has no '
                         f'{", ".join(missing)}')
     if cfg.default_scope not in scopes:
         raise UserError('--coco is for detectors, --masks for segmenters, and '
-                        f'{leaf} is a config of {cfg.default_scope}')
+                        f'{path} is a config of {cfg.default_scope}')
     if not isinstance(cfg.val_evaluator, dict):
-        raise UserError(f'{leaf}: val_evaluator must be one metric')
+        raise UserError(f'{path}: val_evaluator must be a single metric')
     for split in SPLITS:
         dataset = _at(cfg, f'{split}_dataloader.dataset')
         if not isinstance(dataset.get('pipeline'), list):
-            raise UserError(f'{leaf}: {split}_dataloader.dataset must be one data set, not a '
+            raise UserError(f'{path}: {split}_dataloader.dataset must be a single dataset, got a '
                             f'{dataset.get("type")}')
-    if with_num_classes(cfg.model, 1) is None:
-        raise UserError(f'{leaf}: nothing in model says num_classes')
+    if adapt_num_classes(cfg.model, 1) is None:
+        raise UserError(f'{path}: nothing in model sets num_classes')
     return cfg
 
 
 def _at(cfg: Any, key: str) -> Any:
-    """The value at a dotted key; None if there is none."""
+    """Return the value at a dotted key, or None."""
     for part in key.split('.'):
-        cfg = cfg.get(part) if isinstance(cfg, dict) or isinstance(cfg, Config) else None
+        cfg = cfg.get(part) if isinstance(cfg, (dict, Config)) else None
     return cfg
 
 
 def has_masks(cfg: Config) -> bool:
-    """Whether a detector is trained with masks."""
+    """Return True if a detector is trained with masks."""
     return any(step.get('with_mask') for step in cfg.train_dataloader.dataset.pipeline)
 
 
-def settings(cfg: Config,
-             data: OwnData,
-             *,
-             out: Path,
-             batch_size: int | None = None,
-             num_gpus: int = 1,
-             epochs: int | None = None) -> dict[str, Any]:
-    """All that the config sets, in order.
+def build_settings(cfg: Config,
+                   data: CustomDataset,
+                   *,
+                   out: Path,
+                   batch_size: int | None = None,
+                   num_gpus: int = 1,
+                   epochs: int | None = None) -> dict[str, Any]:
+    """Return the settings of the config, in order.
 
     Args:
-        cfg: The recipe.
-        data: What it is to train on; takes the reasons for what is set.
-        out: Where the config will lie.
-        batch_size: Images a GPU; ``None`` is the recipe's.
-        num_gpus: How many GPUs, or processes, will train.
-        epochs: See :func:`~.scaled_schedule.schedule`.
+        cfg: Base config.
+        data: Dataset; reasons for settings are added.
+        out: Path of the config.
+        batch_size: Images per GPU. Defaults to that of the base config.
+        num_gpus: Number of training processes.
+        epochs: See :func:`~.scaled_schedule.scale_schedule`.
     """
-    colours = data.palette or distinct_colors(len(data.classes))
-    palette = [tuple(map(int, colour)) for colour in colours]
-    model = with_num_classes(cfg.model, len(data.classes))
+    palette = [tuple(map(int, c)) for c in data.palette or distinct_colors(len(data.classes))]
+    model = adapt_num_classes(cfg.model, len(data.classes))
     common = dict(data_root=Source('data_root'), metainfo=Source('metainfo'))
     datasets = [dict(dataset, **common) for dataset in data.datasets]
-    _leave_zero_label_to_the_data(cfg, datasets)
+    for split, dataset in zip(SPLITS, datasets, strict=True):
+        pipeline = cfg[f'{split}_dataloader'].dataset.pipeline
+        if any('reduce_zero_label' in step for step in pipeline):
+            # Many mmseg pipelines repeat a setting that the dataset class determines.
+            dataset['pipeline'] = [{
+                key: step[key]
+                for key in step if key != 'reduce_zero_label'
+            } for step in pipeline]
     evaluator = {}
     if data.ann_file:
         slash = '' if str(data.root) == '/' else '/'
         evaluator['ann_file'] = Source(f'data_root + {slash + data.ann_file!r}')
     if has_masks(cfg) and not data.masks:
-        _train_boxes_alone(cfg, model, datasets, evaluator)
+        _remove_masks(cfg, model, datasets, evaluator)
     train: dict[str, Any]
     train, val = ({'dataset': dataset} for dataset in datasets)
     if batch_size:
         train = dict(batch_size=batch_size, **train)
-    changes, reasons = schedule(
+    changes, reasons = scale_schedule(
         cfg,
         data.num_images[0],
         num_val=data.num_images[1],
         images_per_gpu=batch_size,
         num_gpus=num_gpus,
         epochs=epochs)
-    root, where = _root(data.root, out)
-    data.reasons += [*reasons, where]
+    root, note = _format_root(data.root, out)
+    data.reasons += [*reasons, note]
     content = dict(
         data_root=root,
         metainfo=dict(classes=data.classes, palette=palette),
@@ -122,21 +129,10 @@ def settings(cfg: Config,
     return content | changes
 
 
-def _leave_zero_label_to_the_data(cfg: Config, datasets: list[dict]) -> None:
-    """Pipelines without what they say of label 0, as many of mmseg's configs do."""
-    for split, dataset in zip(SPLITS, datasets, strict=True):
-        pipeline = cfg[f'{split}_dataloader'].dataset.pipeline
-        if any('reduce_zero_label' in step for step in pipeline):
-            dataset['pipeline'] = [{
-                key: step[key]
-                for key in step if key != 'reduce_zero_label'
-            } for step in pipeline]
-
-
-def _train_boxes_alone(cfg: Config, model: dict, datasets: list[dict], evaluator: dict) -> None:
-    """Leave out all that needs masks: of Mask R-CNN, Faster R-CNN remains."""
+def _remove_masks(cfg: Config, model: dict, datasets: list[dict], evaluator: dict) -> None:
+    """Remove everything that needs masks, which turns Mask R-CNN into Faster R-CNN."""
     if 'roi_head' not in model:
-        raise UserError(f'{cfg.model.type} cannot be trained without masks: take a detector of '
+        raise UserError(f'{cfg.model.type} cannot be trained without masks: use a detector of '
                         'boxes, such as those in configs/faster_rcnn and configs/dino')
     if cfg.model.type == 'MaskRCNN':
         model['type'] = 'FasterRCNN'
@@ -151,31 +147,31 @@ def _train_boxes_alone(cfg: Config, model: dict, datasets: list[dict], evaluator
     evaluator['metric'] = 'bbox'
 
 
-def _root(root: Path, out: Path) -> tuple[str, str]:
-    """The folder of the data as the config names it, and why.
+def _format_root(root: Path, out: Path) -> tuple[str, str]:
+    """Return the value of ``data_root`` and a comment on it.
 
-    Both below the current directory are parts of one project, which may move.
+    It is relative if config and data are in the current directory, so that a project can be moved.
     """
     here, folder = Path.cwd(), Path(os.path.realpath(out)).parent
-    # mmengine puts it into the source as it is
+    # mmengine inserts the folder into the source without escaping it.
     plain = not set('\'"\\{}\n') & {*str(folder), *str(root)}
     if plain and root.is_relative_to(here) and folder.is_relative_to(here):
         below = os.path.relpath(root, folder)
         text = '{{ fileDirname }}' + (f'/{below}' if below != '.' else '')
         return Source(repr(text)), \
-            'data_root starts from the folder of this file: move both together'
-    return str(root), 'data_root is absolute: if the data move, change it or say --data-root'
+            'data_root is relative to the folder of this file: move both together'
+    return str(root), 'data_root is absolute: if the data move, change it or pass --data-root'
 
 
-def config_source(leaf: Path, out: Path, content: dict[str, Any], data: OwnData) -> str:
-    """The config file: what was found and chosen as comments, the recipe, and what it sets."""
-    trained, evaluated = data.num_images
-    base = base_path(leaf, out)
+def format_source(base_config: Path, out: Path, content: dict[str, Any],
+                  data: CustomDataset) -> str:
+    """Return the source of the config, with comments on the dataset and the settings."""
+    num_train, num_val = data.num_images
+    base = format_base_path(base_config, out)
     if os.path.isabs(base):
-        data.reasons.append('_base_ is an absolute path: on another machine, change it to where '
-                            'the config is there')
+        data.reasons.append('_base_ is an absolute path: change it on another machine')
     comments = [
-        f'{trained} training and {evaluated} validation images, {len(data.classes)} classes, as '
-        'colonnade create_config found them.', *data.reasons
+        f'{num_train} training and {num_val} validation images, {len(data.classes)} classes, as '
+        'found by colonnade create_config.', *data.reasons
     ]
-    return laid_out([*comment_lines(comments), f'_base_ = {base!r}', ''], content)
+    return format_config([*format_comments(comments), f'_base_ = {base!r}', ''], content)

@@ -1,4 +1,4 @@
-"""A recipe's schedule and learning rate for data sets and batches of other sizes."""
+"""Training length and learning rate for other dataset and batch sizes."""
 from __future__ import annotations
 
 from typing import Any
@@ -6,52 +6,52 @@ from typing import Any
 from mmengine.config import Config
 
 from colonnade.common.errors import UserError
-from colonnade.engine.optim.batch_size import (APPLIED, COUNTS_OF_SCHEDULERS, base_batch_size,
+from colonnade.engine.optim.batch_size import (APPLIED, SCHEDULER_COUNTS, get_base_batch_size,
                                                scale_final_rates)
 
-RECIPE_IMAGES = {'CocoDataset': 117266, 'ADE20KDataset': 20210}  # with objects
-COUNTS_OF_HOOKS = ('switch_epoch', 'switch_iter')  # when the pipeline of the last epochs begins
-LEAST_STEPS = 1000  # of the recipe's batch size, or as many as the recipe has
-EVALUATIONS = 5  # of a training at least, if the validation set is small
+RECIPE_IMAGES = {'CocoDataset': 117266, 'ADE20KDataset': 20210}  # images with objects
+HOOK_COUNTS = ('switch_epoch', 'switch_iter')  # start of the last epochs' pipeline
+MIN_STEPS = 1000  # with the batch size of the recipe, or the steps of the recipe if fewer
+MIN_EVALUATIONS = 5  # if the validation set is small
 
 
-def schedule(cfg: Config,
-             num_images: int,
-             *,
-             num_val: int = 0,
-             images_per_gpu: int | None = None,
-             num_gpus: int = 1,
-             epochs: int | None = None) -> tuple[dict[str, Any], list[str]]:
-    """As many passes over the data as the recipe makes over its own, and a rate for the batch.
+def scale_schedule(cfg: Config,
+                   num_images: int,
+                   *,
+                   num_val: int = 0,
+                   images_per_gpu: int | None = None,
+                   num_gpus: int = 1,
+                   epochs: int | None = None) -> tuple[dict[str, Any], list[str]]:
+    """Return settings for as many epochs as in the recipe, and a learning rate for the batch size.
 
-    A small data set is passed more often, for ``LEAST_STEPS`` steps of the recipe's batch. The
-    learning rate is proportional to the batch (arXiv 1706.02677).
+    A small dataset is trained for more epochs, until ``MIN_STEPS`` steps of the recipe's batch
+    size. The learning rate is proportional to the batch size (arXiv 1706.02677).
 
-    A recipe that takes more images in one process than its ``auto_scale_lr.base_batch_size`` has
-    inherited that. The batch of its rate is then known per process only, and its length is kept.
+    A recipe with more images per process than its ``auto_scale_lr.base_batch_size`` has inherited
+    that value. Then its learning rate is known per process only, and its length is not changed.
 
     Args:
-        cfg: The recipe.
-        num_images: Images to train with.
-        num_val: Images to evaluate on; 0 if that is not known.
-        images_per_gpu: ``None`` is the recipe's.
-        num_gpus: How many GPUs, or processes, will train.
-        epochs: Passes over the data; ``None`` chooses as above.
+        cfg: Config of the recipe.
+        num_images: Number of training images.
+        num_val: Number of validation images; 0 if unknown.
+        images_per_gpu: Images per process. Defaults to that of the recipe.
+        num_gpus: Number of processes.
+        epochs: Number of epochs. Defaults to the length above.
 
     Returns:
-        What the config must set, and sentences that explain it.
+        The settings, and sentences that explain them.
 
     Raises:
-        ValueError: If the recipe does not say which batch its rate is for, or how long it trains.
+        ValueError: If the recipe has no length, or its iterations include gradient accumulation.
     """
     if (accumulated := cfg.get(APPLIED, {}).get('accumulate', 1)) > 1:
         raise UserError(
-            f'the config was written by a run with --accumulate {accumulated}, which is '
-            'in its iterations: use the config that this run was started with')
-    stated, own = base_batch_size(cfg), cfg.train_dataloader.batch_size
+            f'the config was written by a run with --grad-accum {accumulated}, which changed its '
+            'iterations: use the config that this run was started with')
+    stated, own = get_base_batch_size(cfg), cfg.train_dataloader.batch_size
     is_own_base = stated >= own
     base = stated if is_own_base else own * num_gpus
-    least_steps = LEAST_STEPS if is_own_base else 1
+    min_steps = MIN_STEPS if is_own_base else 1
     batch = (images_per_gpu or own) * num_gpus
     loop, checkpoint = cfg.train_cfg, cfg.default_hooks.checkpoint
     schedulers = cfg.param_scheduler
@@ -60,75 +60,70 @@ def schedule(cfg: Config,
         raise UserError('train_cfg of the config has neither max_epochs nor max_iters')
     if loop.get('max_epochs'):
         old = loop.max_epochs
-        new = epochs or max(old, -(-least_steps * base // num_images))
+        new = epochs or max(old, -(-min_steps * base // num_images))
         key, unit, iterations = 'max_epochs', 'epochs', new * -(-num_images // batch)
     else:
         old = loop.max_iters
         dataset = cfg.train_dataloader.dataset
-        is_own = 'metainfo' in dataset  # not what the recipe was made for
+        is_own = 'metainfo' in dataset  # not the dataset of the recipe
         recipe_images = num_images if is_own else RECIPE_IMAGES.get(dataset.get('type'), num_images)
-        seen = max(old * base * num_images // recipe_images, min(least_steps, old) * base)
-        new = iterations = -(-(epochs * num_images if epochs else seen) // batch)
+        samples = max(old * base * num_images // recipe_images, min(min_steps, old) * base)
+        new = iterations = -(-(epochs * num_images if epochs else samples) // batch)
         key, unit = 'max_iters', 'iterations'
     rate, factor = cfg.optim_wrapper.optimizer.lr, new / old
+    intervals = {}
+    if loop.get('dynamic_intervals'):
+        intervals['dynamic_intervals'] = [(max(1, round(begin * factor)), interval)
+                                          for begin, interval in loop.dynamic_intervals]
     changes: dict[str, Any] = dict(
         train_cfg={
             key: new,
-            **_stretched_counts(loop, ('val_interval', ), factor),
-            **_stretched_intervals(loop, factor)
+            **_scale_counts(loop, ('val_interval', ), factor),
+            **intervals
         },
         param_scheduler=[
-            _stretched_scheduler(scheduler, factor, iterations) for scheduler in schedulers
+            _scale_scheduler(scheduler, factor, iterations) for scheduler in schedulers
         ],
         optim_wrapper=dict(optimizer=dict(lr=rate * batch / base)),
-        default_hooks=dict(checkpoint=_stretched_counts(checkpoint, ('interval', ), factor)))
+        default_hooks=dict(checkpoint=_scale_counts(checkpoint, ('interval', ), factor)))
     scale_final_rates(changes['param_scheduler'], batch / base)
     reasons = [
-        f'{new} {unit} for {num_images} images, {batch} a step (the recipe has {old}, {base} a '
+        f'{new} {unit} for {num_images} images, {batch} per step (recipe: {old}, {base} per '
         f'step); learning rate {rate:g} x {batch} / {base} = {rate * batch / base:g}'
     ]
     if is_own_base:
         changes['auto_scale_lr'] = dict(base_batch_size=batch)
     else:
-        reasons.append(f'auto_scale_lr.base_batch_size is {stated}, less than the {own} images of '
-                       'one process of the recipe, so its learning rate is for another batch: it '
+        reasons.append(f'auto_scale_lr.base_batch_size is {stated}, less than the {own} images per '
+                       'process of the recipe, so its learning rate is for another batch size: it '
                        'changes only with --batch-size, and the length only with --epochs. Check '
                        'optim_wrapper.optimizer.lr')
     hooks = [hook for hook in cfg.get('custom_hooks') or [] if hook]
     if num_val and 'val_interval' in changes['train_cfg']:
-        seen = num_images if key == 'max_epochs' else batch  # in one of what the loop counts
-        # no more images are evaluated than trained with
-        often = max(-(-new // EVALUATIONS), -(-num_val // seen))
-        changes['train_cfg']['val_interval'] = min(changes['train_cfg']['val_interval'], often)
-    if factor != 1 and any(key in hook for hook in hooks for key in COUNTS_OF_HOOKS):
-        changes['custom_hooks'] = [  # as a whole: a list of a base config is replaced
-            dict(hook, **_stretched_counts(hook, COUNTS_OF_HOOKS, factor)) for hook in hooks
+        samples = num_images if key == 'max_epochs' else batch  # per epoch or iteration
+        # Evaluation should not process more images than training.
+        interval = max(-(-new // MIN_EVALUATIONS), -(-num_val // samples))
+        changes['train_cfg']['val_interval'] = min(changes['train_cfg']['val_interval'], interval)
+    if factor != 1 and any(key in hook for hook in hooks for key in HOOK_COUNTS):
+        changes['custom_hooks'] = [  # all hooks, since the list of the base config is replaced
+            dict(hook, **_scale_counts(hook, HOOK_COUNTS, factor)) for hook in hooks
         ]
     return changes, reasons
 
 
-def _stretched_scheduler(scheduler: dict[str, Any], factor: float,
-                         iterations: int) -> dict[str, Any]:
-    """Stretched by ``factor``; a warm-up stays as it is, or takes a tenth of a short training."""
+def _scale_scheduler(scheduler: dict[str, Any], factor: float, iterations: int) -> dict[str, Any]:
+    """Return a scaled scheduler; a warm-up is only shortened, to a tenth of a short training."""
     if scheduler.get('type') == 'LinearLR' and 'end' in scheduler:
-        # of its steps, the last one is at the full rate
+        # The last warm-up step already has the full learning rate, so one step would be none.
         return dict(scheduler, end=max(2, min(scheduler['end'], iterations // 10)))
-    stretched = dict(scheduler, **_stretched_counts(scheduler, COUNTS_OF_SCHEDULERS, factor))
-    if stretched.get('begin') and stretched['begin'] >= stretched.get('end', float('inf')):
-        stretched['begin'] = stretched['end'] - 1
-    return stretched
+    scaled = dict(scheduler, **_scale_counts(scheduler, SCHEDULER_COUNTS, factor))
+    if scaled.get('begin') and scaled['begin'] >= scaled.get('end', float('inf')):
+        scaled['begin'] = scaled['end'] - 1
+    return scaled
 
 
-def _stretched_intervals(loop: dict[str, Any], factor: float) -> dict[str, Any]:
-    """From where on evaluations are more frequent, stretched; nothing if they never are."""
-    intervals = [(max(1, round(begin * factor)), interval)
-                 for begin, interval in loop.get('dynamic_intervals') or ()]
-    return dict(dynamic_intervals=intervals) if intervals else {}
-
-
-def _stretched_counts(settings: dict[str, Any], keys: tuple[str, ...],
-                      factor: float) -> dict[str, Any]:
-    """Those of the settings that count, stretched, but for what is unset or starts at 0."""
+def _scale_counts(settings: dict[str, Any], keys: tuple[str, ...], factor: float) -> dict[str, Any]:
+    """Return scaled numbers of epochs or iterations, except those that are unset or 0."""
     changed: dict[str, Any] = {}
     for key in keys:
         value = settings.get(key)

@@ -1,1 +1,1 @@
-"""Does a config fit together, and to its data? Asked before anything is loaded."""
+"""Checks of a config and of its data, before anything is loaded."""

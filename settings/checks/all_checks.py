@@ -1,4 +1,4 @@
-"""The one list of checks: tools that train or test end at errors, ``check_config.py`` lists all."""
+"""All checks of configs; errors stop training and testing, ``check_config`` lists everything."""
 from __future__ import annotations
 
 import logging
@@ -10,96 +10,92 @@ from mmengine.registry import DefaultScope
 
 from colonnade.common.errors import UserCodeError
 
-from ..findings import Finding, errors_of
-from .class_checks import class_problems
-from .dataset_checks import (label_setting_problems, metric_problems, palette_problems,
-                             window_problems)
-from .pipelines import pipeline_problems
-from .pretrained_weights import (channel_problems, normalisation_problems, start_problems,
-                                 weight_problems)
-from .schedule import completeness_problems, number_problems, schedule_problems
-from .setting_types import setting_problems
-from .widths import batch_problems, width_problems
+from ..findings import Finding, get_errors
+from .class_checks import find_class_problems
+from .dataset_checks import (find_label_setting_problems, find_metric_problems,
+                             find_palette_problems, find_window_problems)
+from .pipelines import find_pipeline_problems
+from .pretrained_weights import (find_channel_problems, find_normalization_problems,
+                                 find_start_problems, find_weight_problems)
+from .schedule import find_completeness_problems, find_number_problems, find_schedule_problems
+from .setting_types import find_setting_problems
+from .widths import find_batch_problems, find_width_problems
 
-ADVICE = 'If the data are right, colonnade create_config writes a config like this for their classes'
+ADVICE = 'If the data are correct, create a config for their classes with colonnade create_config'
 
-#: yields the breaches of some rules, given a config and the dataloaders that will be read
+#: function that yields findings, given a config and the keys of the dataloaders that will be read
 Check = Callable[[Config, tuple[str, ...]], Iterable[Finding]]
-#: checks on what predictions depend on
-OF_MODELS: tuple[Check, ...] = (width_problems, normalisation_problems)
-#: all checks that need no look at data
+#: checks of settings that change predictions
+MODEL_CHECKS: tuple[Check, ...] = (find_width_problems, find_normalization_problems)
+#: checks that do not read data
 CHECKS: tuple[Check, ...] = (
-    class_problems, batch_problems, number_problems, completeness_problems, metric_problems,
-    pipeline_problems, label_setting_problems, palette_problems, *OF_MODELS, setting_problems,
-    window_problems, schedule_problems, start_problems, weight_problems, channel_problems
+    find_class_problems, find_batch_problems, find_number_problems, find_completeness_problems, find_metric_problems,
+    find_pipeline_problems, find_label_setting_problems, find_palette_problems, *MODEL_CHECKS, find_setting_problems,
+    find_window_problems, find_schedule_problems, find_start_problems, find_weight_problems, find_channel_problems
 )  # yapf: disable
 
 
-def findings(cfg: Config, dataloaders: tuple[str, ...],
-             further: Sequence[Check] = ()) -> list[Finding]:
-    """Return what does not fit in a config, of which nothing is built.
+def find_problems(cfg: Config, dataloaders: tuple[str, ...],
+                  further: Sequence[Check] = ()) -> list[Finding]:
+    """Return what is wrong with a config, without building anything.
 
     Args:
-        cfg: Of a detector or segmenter; widths only of those on a backbone of ours.
-        dataloaders: Those that will be read.
-        further: Checks of files, which are run if there is no error yet; else a note says so.
+        cfg: Config of a detector or segmenter. Widths of third-party backbones are not checked.
+        dataloaders: Keys of the dataloaders that will be read.
+        further: Checks of files. They run if there is no error yet; otherwise a note says so.
     """
-    found: list[Finding] = []
+    problems: list[Finding] = []
     with DefaultScope.overwrite_default_scope(cfg.get('default_scope')):
         for check in CHECKS:
-            found += run_check(check, cfg, dataloaders)
+            problems += run_check(check, cfg, dataloaders)
         for check in further:
-            if errors_of(found):
-                name = check.__name__.replace('_', ' ')
-                found.append(
-                    Finding('not-checked', f'{name} were not looked for: correct the errors first'))
+            if get_errors(problems):
+                problems.append(
+                    Finding('not-checked', f'{check.__name__} did not run: fix the errors first'))
             else:
-                found += run_check(check, cfg, dataloaders)
-    return list(dict.fromkeys(found))
+                problems += run_check(check, cfg, dataloaders)
+    return list(dict.fromkeys(problems))
 
 
 def run_check(check: Check, cfg: Config, dataloaders: tuple[str, ...]) -> list[Finding]:
-    """Return what a check finds, and a note if it does not understand a config.
-
-    Settings of unusual kinds are the business of those who read them.
-    """
-    found: list[Finding] = []
+    """Return the findings of a check, and a note if unusual settings make it fail."""
+    problems: list[Finding] = []
     try:
         for finding in check(cfg, dataloaders):
-            found.append(finding)
+            problems.append(finding)
     except (TypeError, AttributeError, LookupError) as error:
-        found.append(
-            Finding('not-checked', f'{check.__name__} does not understand this config: {error}'))
-    return found
+        problems.append(
+            Finding('not-checked', f'{check.__name__} does not support this config: {error}'))
+    return problems
 
 
 def check_config(cfg: Config, dataloaders: tuple[str, ...],
                  further: Sequence[Check] = ()) -> list[Finding]:
-    """Raise a UserError that lists what does not fit in a config; return warnings."""
-    return raise_on_errors(findings(cfg, dataloaders, further))
+    """Raise a UserError that lists the errors of a config; return the warnings."""
+    return raise_on_errors(find_problems(cfg, dataloaders, further))
 
 
 def check_model(cfg: Config) -> list[Finding]:
-    """As :func:`check_config`, of what predictions depend on: arch, widths, strides, mean and std.
+    """Run :func:`check_config` for settings that change predictions: widths, strides, mean, std.
 
-    Weights fit a model of which a stride or the mean is wrong, and what it predicts is wrong.
+    Weights can be loaded even if a stride or the mean is wrong, but the predictions are wrong.
     """
     with DefaultScope.overwrite_default_scope(cfg.get('default_scope')):
         return raise_on_errors(
-            [finding for check in OF_MODELS for finding in run_check(check, cfg, ())])
+            [finding for check in MODEL_CHECKS for finding in run_check(check, cfg, ())])
 
 
-def raise_on_errors(found: list[Finding]) -> list[Finding]:
-    """Raise a ValueError that lists errors; returns warnings."""
-    if errors := errors_of(found):
+def raise_on_errors(problems: list[Finding]) -> list[Finding]:
+    """Raise a ValueError that lists the errors; return the warnings."""
+    if errors := get_errors(problems):
         lines = [f'  {each}' for each in errors]
         lines += [ADVICE] * any('classes' in place for each in errors for place in each.places)
         cause = next((each.cause for each in errors if each.cause is not None), None)
-        raise UserCodeError('\n'.join(['the config does not fit together:', *lines])) from cause
-    return [each for each in found if each.severity == 'warning']
+        raise UserCodeError('\n'.join(['the config is inconsistent:', *lines])) from cause
+    return [each for each in problems if each.severity == 'warning']
 
 
-def log_warnings(found: Iterable[Finding]) -> None:
-    """Write warnings to the log of a run that goes on in spite of them."""
-    for finding in found:
-        print_log(f'config: {finding}', logger='current', level=logging.WARNING)
+def log_warnings(warnings: Iterable[Finding]) -> None:
+    """Write warnings to the log."""
+    for warning in warnings:
+        print_log(f'config: {warning}', logger='current', level=logging.WARNING)

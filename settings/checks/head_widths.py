@@ -1,4 +1,4 @@
-"""Widths, strides and numbers of levels that heads expect, and those that they get."""
+"""Widths, strides and numbers of levels that heads expect, compared with those that they get."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
@@ -10,79 +10,79 @@ from mmengine.config import ConfigDict
 from mmengine.registry import MODELS
 
 from ..findings import Finding
-from ..known_settings import value_of
-from ..pipeline_steps import name_of
-from ..registries import bases_of, find_class
+from ..known_settings import get_setting
+from ..pipeline_steps import get_type_name
+from ..registries import find_class, get_bases
 
 DETECTION_TRANSFORMERS = ('DeformableDETR', 'DINO', 'DDQDETR')
 
 
 @dataclass(frozen=True)
 class Levels:
-    """What heads get.
+    """Feature maps that heads get.
 
     Attributes:
-        widths: Of each level, the finest first.
-        strides: Of each level.
-        gives: Who gives them, for messages.
-        width_place: Key of the config that sets the width.
-        stride_place: Key of the config that sets the strides.
-        number_place: Key of the config that sets the number of levels.
+        widths: Channels of each level, finest level first.
+        strides: Stride of each level in pixels.
+        source: Subject and verb of messages, such as ``'the pyramid gives'``.
+        width_place: Config key that sets the widths.
+        stride_place: Config key that sets the strides.
+        number_place: Config key that sets the number of levels.
     """
     widths: Sequence[int]
     strides: Sequence[float]
-    gives: str
+    source: str
     width_place: str
     stride_place: str
     number_place: str
 
-    def width_differs(self, name: str, found: Any, expected: Any) -> Iterator[Finding]:
-        """A setting that does not say the width of the levels."""
-        return differs(name, found, expected, self.gives, self.width_place)
+    def check_width(self, name: str, value: Any, expected: Any) -> Iterator[Finding]:
+        """Yield a finding if a setting is not the width of the levels."""
+        return check_setting(name, value, expected, self.source, self.width_place)
 
-    def number_differs(self, name: str, found: Any) -> Iterator[Finding]:
-        """A setting that does not say the number of levels."""
-        return differs(name, found, len(self.widths), self.gives, self.number_place)
+    def check_number(self, name: str, value: Any) -> Iterator[Finding]:
+        """Yield a finding if a setting is not the number of levels."""
+        return check_setting(name, value, len(self.widths), self.source, self.number_place)
 
-    def strides_differ(self, name: str, found: Any, expected: Any) -> Iterator[Finding]:
-        """A setting that does not say the strides of the levels."""
-        return differs(name, found, expected, self.gives, self.stride_place)
+    def check_strides(self, name: str, value: Any, expected: Any) -> Iterator[Finding]:
+        """Yield a finding if a setting is not the strides of the levels."""
+        return check_setting(name, value, expected, self.source, self.stride_place)
 
 
-def differs(name: str, found: Any, expected: Any, reason: str, other: str) -> Iterator[Finding]:
-    """Yield a finding if a setting is not what another key asks for; none if it is not set."""
-    if found is None:
+def check_setting(name: str, value: Any, expected: Any, source: str,
+                  source_key: str) -> Iterator[Finding]:
+    """Yield a finding if a setting that is set is not what another key requires."""
+    if value is None:
         return
-    found, expected = (list(v) if isinstance(v, (list, tuple)) else v for v in (found, expected))
-    if found != expected:
-        yield Finding('width', f'{name} is {found}, and {reason} {expected} ({other})',
-                      (name, other), f'set {name}={expected}')
+    value, expected = (list(v) if isinstance(v, (list, tuple)) else v for v in (value, expected))
+    if value != expected:
+        yield Finding('width', f'{name} is {value}, and {source} {expected} ({source_key})',
+                      (name, source_key), f'set {name}={expected}')
 
 
-def head_problems(model: ConfigDict, levels: Levels) -> Iterator[Finding]:
-    """Levels that heads expect otherwise than they get."""
+def find_head_problems(model: ConfigDict, levels: Levels) -> Iterator[Finding]:
+    """Yield settings of heads that do not match their levels."""
     if not levels.widths:
         return
     for name in ('decode_head', 'auxiliary_head'):
-        for where, head in parts_named(model, name, 'model'):
-            yield from segmenter_problems(where, head, levels)
+        for where, head in iter_components(model, name, 'model'):
+            yield from _check_segmentation_head(where, head, levels)
     for name in ('rpn_head', 'bbox_head', 'mask_head'):
-        if isinstance(head := model.get(name), dict):
-            yield from dense_problems(f'model.{name}', head, levels)
+        if isinstance(head := model.get(name), dict) and isinstance(head.get('in_channels'), int):
+            yield from _check_dense_head(f'model.{name}', head, levels)
     panoptic = model.get('panoptic_head')
     if isinstance(panoptic, dict) and isinstance(panoptic.get('in_channels'), (list, tuple)):
         name = 'model.panoptic_head'
-        yield from levels.width_differs(f'{name}.in_channels', panoptic['in_channels'],
-                                        levels.widths)
-        yield from levels.strides_differ(f'{name}.strides', panoptic.get('strides'), levels.strides)
+        yield from levels.check_width(f'{name}.in_channels', panoptic['in_channels'], levels.widths)
+        yield from levels.check_strides(f'{name}.strides', panoptic.get('strides'), levels.strides)
     if isinstance(roi_head := model.get('roi_head'), dict):
-        yield from region_problems(roi_head, levels)
-    if name_of(model.get('type')) in DETECTION_TRANSFORMERS:
-        yield from transformer_problems(model, levels)
+        yield from _check_roi_head(roi_head, levels)
+    if get_type_name(model.get('type')) in DETECTION_TRANSFORMERS:
+        yield from _check_transformer(model, levels)
 
 
-def parts_named(section: ConfigDict, name: str, path: str) -> Iterator[tuple[str, ConfigDict]]:
-    """Yield the keys and settings of a part of a model, which may be a list of parts."""
+def iter_components(section: ConfigDict, name: str, path: str) -> Iterator[tuple[str, ConfigDict]]:
+    """Yield the keys and settings of a component of a model, which may be a list of them."""
     parts = section.get(name) or []
     if not isinstance(parts, list):
         yield f'{path}.{name}', parts
@@ -91,103 +91,91 @@ def parts_named(section: ConfigDict, name: str, path: str) -> Iterator[tuple[str
         yield f'{path}.{name}[{index}]', part
 
 
-def segmenter_problems(where: str, head: ConfigDict, levels: Levels) -> Iterator[Finding]:
-    """What a head of mmseg expects otherwise."""
-    widths, number = levels.widths, len(levels.widths)
-    everything = isinstance(head.get('in_channels'), (list, tuple))
-    chosen = head.get('in_index', list(range(number)) if everything else -1)
-    several = isinstance(chosen, (list, tuple))
-    if max(chosen if several else [chosen]) >= number:
+def _check_segmentation_head(where: str, head: ConfigDict, levels: Levels) -> Iterator[Finding]:
+    widths, num_levels = levels.widths, len(levels.widths)
+    reads_all = isinstance(head.get('in_channels'), (list, tuple))
+    in_index = head.get('in_index', list(range(num_levels)) if reads_all else -1)
+    is_list = isinstance(in_index, (list, tuple))
+    if max(in_index if is_list else [in_index]) >= num_levels:
         yield Finding(
-            'level-count', f'{where}.in_index is {chosen}, and {levels.gives} {number} levels '
-            f'({levels.number_place})', (f'{where}.in_index', levels.number_place))
+            'level-count', f'{where}.in_index is {in_index}, and {levels.source} {num_levels} '
+            f'levels ({levels.number_place})', (f'{where}.in_index', levels.number_place))
         return
-    expected = [widths[i] for i in chosen] if several else widths[chosen]
-    yield from levels.width_differs(f'{where}.in_channels', head.get('in_channels'), expected)
-    if several and 'feature_strides' in head:
-        used = [levels.strides[i] for i in chosen]
-        needed = strides_for_fpn_head(used)
-        reason = levels.gives if needed == used else 'FPNHead, which rounds logarithms down, needs'
-        yield from differs(f'{where}.feature_strides', head.feature_strides, needed, reason,
-                           levels.stride_place)
-    if several and everything:
-        yield from levels.strides_differ(f'{where}.strides', head.get('strides'),
-                                         [levels.strides[i] for i in chosen])
+    expected = [widths[i] for i in in_index] if is_list else widths[in_index]
+    yield from levels.check_width(f'{where}.in_channels', head.get('in_channels'), expected)
+    strides = [levels.strides[i] for i in in_index] if is_list else []
+    if is_list and 'feature_strides' in head:
+        needed = compute_fpn_head_strides(strides)
+        source = levels.source if needed == strides else \
+            'FPNHead, which rounds logarithms down, needs'
+        yield from check_setting(f'{where}.feature_strides', head.feature_strides, needed, source,
+                                 levels.stride_place)
+    if is_list and reads_all:
+        yield from levels.check_strides(f'{where}.strides', head.get('strides'), strides)
 
 
-def dense_problems(where: str, head: ConfigDict, levels: Levels) -> Iterator[Finding]:
-    """What a head on all levels of a detector expects otherwise."""
-    if not isinstance(head.get('in_channels'), int):
-        return
-    yield from levels.width_differs(f'{where}.in_channels', head['in_channels'], levels.widths[0])
-    for key, found in (('anchor_generator.strides', (head.get('anchor_generator')
-                                                     or {}).get('strides')), ('strides',
+def _check_dense_head(where: str, head: ConfigDict, levels: Levels) -> Iterator[Finding]:
+    """Yield settings of a detector's head on all levels that do not match."""
+    yield from levels.check_width(f'{where}.in_channels', head['in_channels'], levels.widths[0])
+    expected = list(levels.strides)
+    bases = get_bases(find_class(head.get('type'), MODELS))
+    if len(expected) > 1 and any(base.__name__ == 'SOLOHead' for base in bases):
+        # SOLO halves the resolution of the first level and resizes the last one to its neighbor.
+        expected = [2 * expected[0], *expected[1:-1], expected[-2]]
+    anchors = head.get('anchor_generator') or {}
+    for key, value in (('anchor_generator.strides', anchors.get('strides')), ('strides',
                                                                               head.get('strides'))):
-        # others are pairs, or fractions of no pyramid of ours, as YOLACT's
-        if isinstance(found, (list, tuple)) and all(
-                isinstance(stride, (int, float)) and stride % 0.25 == 0 for stride in found):
-            yield from levels.strides_differ(f'{where}.{key}', found,
-                                             strides_for_dense_head(head, levels.strides))
+        # Other values are pairs, or fractions that no pyramid gives, such as YOLACT's.
+        if isinstance(value, (list, tuple)) and all(
+                isinstance(stride, (int, float)) and stride % 0.25 == 0 for stride in value):
+            yield from levels.check_strides(f'{where}.{key}', value, expected)
 
 
-def strides_for_dense_head(head: ConfigDict, strides: Sequence[float]) -> list[float]:
-    """Return the strides that a head on all levels has to state.
-
-    SOLO's heads halve the resolution of the first level, and resize the last one to that of its
-    neighbor, before they read them.
-    """
-    bases = bases_of(find_class(head.get('type'), MODELS))
-    if len(strides) > 1 and any(base.__name__ == 'SOLOHead' for base in bases):
-        return [2 * strides[0], *strides[1:-1], strides[-2]]
-    return list(strides)
-
-
-def region_problems(roi_head: ConfigDict, levels: Levels) -> Iterator[Finding]:
-    """What extractors of regions, and the heads behind them, expect otherwise."""
-    extractors = roi_head.get('bbox_roi_extractor'), roi_head.get('mask_roi_extractor')
+def _check_roi_head(roi_head: ConfigDict, levels: Levels) -> Iterator[Finding]:
+    """Yield settings of RoI extractors, and of the heads after them, that do not match."""
     names = 'bbox_roi_extractor', 'mask_roi_extractor'
+    extractors = [roi_head.get(name) for name in names]
     for name, extractor in zip(names, extractors, strict=True):
         if isinstance(extractor, dict):
-            where, used = f'model.roi_head.{name}', extractor.get('featmap_strides') or []
-            yield from levels.width_differs(f'{where}.out_channels', extractor.get('out_channels'),
-                                            levels.widths[0])
-            yield from levels.strides_differ(f'{where}.featmap_strides', used,
-                                             levels.strides[:len(used)])
-    of_heads = (('bbox_head', 0, 'roi_feat_size'), ('mask_head', 1, ''))
-    for head_name, index, size_key in of_heads:
+            where, strides = f'model.roi_head.{name}', extractor.get('featmap_strides') or []
+            yield from levels.check_width(f'{where}.out_channels', extractor.get('out_channels'),
+                                          levels.widths[0])
+            yield from levels.check_strides(f'{where}.featmap_strides', strides,
+                                            levels.strides[:len(strides)])
+    for head_name, index, size_key in (('bbox_head', 0, 'roi_feat_size'), ('mask_head', 1, '')):
         extractor = extractors[index] or extractors[0]
         if not isinstance(extractor, dict):
             continue
         source = f'model.roi_head.{names[index] if extractors[index] else names[0]}'
-        for where, head in parts_named(roi_head, head_name, 'model.roi_head'):
-            yield from differs(f'{where}.in_channels', value_of(head, 'in_channels'),
-                               extractor.get('out_channels'), 'its regions have',
-                               f'{source}.out_channels')
+        for where, head in iter_components(roi_head, head_name, 'model.roi_head'):
+            yield from check_setting(f'{where}.in_channels', get_setting(head, 'in_channels'),
+                                     extractor.get('out_channels'), 'its RoIs have',
+                                     f'{source}.out_channels')
             size = (extractor.get('roi_layer') or {}).get('output_size')
             if size_key and isinstance(size, int):
-                yield from differs(f'{where}.{size_key}', value_of(head, size_key), size,
-                                   'its regions have', f'{source}.roi_layer.output_size')
+                yield from check_setting(f'{where}.{size_key}', get_setting(head, size_key), size,
+                                         'its RoIs have', f'{source}.roi_layer.output_size')
 
 
-def transformer_problems(model: ConfigDict, levels: Levels) -> Iterator[Finding]:
-    """What the attention of a detection transformer expects otherwise than its levels are."""
+def _check_transformer(model: ConfigDict, levels: Levels) -> Iterator[Finding]:
+    """Yield settings of the attention of a detection transformer that do not match."""
     for name, attention in (('encoder', 'self_attn_cfg'), ('decoder', 'cross_attn_cfg')):
         settings = (model.get(name) or {}).get('layer_cfg', {}).get(attention) or {}
         where = f'model.{name}.layer_cfg.{attention}'
-        yield from levels.width_differs(f'{where}.embed_dims', settings.get('embed_dims', 256),
-                                        levels.widths[0])
-        yield from levels.number_differs(f'{where}.num_levels', settings.get('num_levels', 4))
-    yield from levels.number_differs('model.num_feature_levels', model.get('num_feature_levels', 4))
-    yield from levels.width_differs('model.bbox_head.embed_dims',
-                                    value_of(model.get('bbox_head') or {}, 'embed_dims'),
-                                    levels.widths[0])
+        yield from levels.check_width(f'{where}.embed_dims', settings.get('embed_dims', 256),
+                                      levels.widths[0])
+        yield from levels.check_number(f'{where}.num_levels', settings.get('num_levels', 4))
+    yield from levels.check_number('model.num_feature_levels', model.get('num_feature_levels', 4))
+    yield from levels.check_width('model.bbox_head.embed_dims',
+                                  get_setting(model.get('bbox_head') or {}, 'embed_dims'),
+                                  levels.widths[0])
 
 
-def strides_for_fpn_head(strides: Sequence[float]) -> list[float]:
-    """The ``feature_strides`` with which mmseg's FPNHead doubles each level often enough.
+def compute_fpn_head_strides(strides: Sequence[float]) -> list[float]:
+    """Return the ``feature_strides`` with which mmseg's FPNHead upsamples each level correctly.
 
-    It rounds differences of logarithms down, which are a bit too small for strides such as 3.5 and
-    28. Their proportions alone count.
+    The head rounds differences of logarithms down, which are slightly too small for strides such as
+    3.5 and 28. Only the ratios of the strides matter.
     """
     steps = [np.log2(stride) - np.log2(strides[0]) for stride in strides]
     if all(int(step) == round(step) for step in steps):

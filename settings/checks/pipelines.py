@@ -1,4 +1,4 @@
-"""Pipelines of data sets: does each load, hand on and pack what comes behind it needs?"""
+"""Pipelines of datasets: does each step find what it needs?"""
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -9,127 +9,111 @@ from mmengine.registry import DATASETS, TRANSFORMS
 
 from colonnade.common.errors import UserCodeError
 
-from ..dataset_paths import evaluators, find_datasets
+from ..dataset_paths import find_datasets, iter_evaluators
 from ..findings import Finding
-from ..known_settings import value_of
-from ..pipeline_steps import (every_step, kind_of_step, loads_annotations, name_of, packs,
-                              users_steps)
-from ..reading import errors_of_others
+from ..known_settings import get_setting
+from ..pipeline_steps import (find_custom_steps, get_step_type, get_type_name,
+                              is_loading_annotations, is_packing, iter_steps)
+from ..reading import report_third_party_errors
 from ..registries import find_class
-from .dataset_checks import library_of
+from .dataset_checks import get_library
+
+PACKING_STEPS = dict(mmdet='PackDetInputs', mmseg='PackSegInputs')
 
 
-def pipeline_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[Finding]:
-    """Steps that are wrong or missing in the pipelines of data sets of mmdet and mmseg."""
+def find_pipeline_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[Finding]:
+    """Yield steps that are wrong or missing in the pipelines of mmdet and mmseg datasets."""
     for name, dataset in find_datasets(cfg, dataloaders):
         steps = dataset.get('pipeline') or []
-        library = library_of(dataset.get('type'), DATASETS)
-        where = f'{name}.pipeline'
+        library = get_library(dataset.get('type'), DATASETS)
         if not library or not steps or not all(isinstance(step, dict) for step in steps):
             continue
-        wrapping = steps_around(name, cfg)
-        is_training = name.startswith('train_dataloader')
-        if not any('Load' in kind_of_step(step) for step in (*steps, *wrapping)):
-            continue  # of a data set that gives what is loaded
-        yield from missing_steps(cfg, where, [*steps, *wrapping], library, is_training)
+        place, all_steps = f'{name}.pipeline', [*steps, *steps_around(name, cfg)]
+        if not any('Load' in get_step_type(step) for step in all_steps):
+            continue  # the dataset itself loads the images
+        yield from _check_required_steps(cfg, place, all_steps, PACKING_STEPS[library])
         if library == 'mmdet':
-            yield from detector_problems(cfg, where, steps, is_training)
-        yield from step_problems(where, steps)
+            yield from _check_detector_steps(cfg, place, steps)
+        yield from _check_build(place, steps)
 
 
 def steps_around(name: str, cfg: Config) -> list[dict[str, Any]]:
-    """The steps of the pipelines of the data sets that wrap one."""
-    found, value = [], cfg
+    """Return the pipeline steps of the datasets that wrap a dataset."""
+    steps, value = [], cfg
     for part in name.replace('[', '.').replace(']', '').split('.'):
         value = value[int(part)] if part.isdecimal() else value[part]
         if isinstance(value, dict) and isinstance(value.get('pipeline'), (list, tuple)):
-            found += [step for step in value['pipeline'] if isinstance(step, dict)]
-    return found
+            steps += [step for step in value['pipeline'] if isinstance(step, dict)]
+    return steps
 
 
-def missing_steps(cfg: Config, where: str, steps: list[dict[str, Any]], library: str,
-                  is_training: bool) -> Iterator[Finding]:
-    """Steps without which a pipeline, or the metric behind it, breaks.
+def _check_required_steps(cfg: Config, place: str, steps: list[dict[str, Any]],
+                          packing_step: str) -> Iterator[Finding]:
+    """Yield steps without which a pipeline, or the metric after it, fails.
 
-    A user's steps may do what they are not called; a note says so.
+    Custom steps may do the same under another name, so with them the finding is a note.
     """
-    own = ', '.join(dict.fromkeys(users_steps(steps)))
-    pack = dict(mmdet='PackDetInputs', mmseg='PackSegInputs')[library]
-    if not any(map(packs, every_step(steps))):
-        yield downgrade_if_custom_steps(
-            own,
-            Finding('missing-step', f'{where} does not pack what it loads', (where, ),
-                    f'end it with dict(type={pack!r})'))
-    key = where.partition('_')[0] + '_evaluator'
-    needs = 'training' if is_training else next(
-        (f'{name_of(metric.type)} ({key})' for metric in evaluators(cfg, (key, ))
-         if name_of(metric.get('type')) == 'IoUMetric' and not metric.get('format_only')), '')
-    if needs and not any(map(loads_annotations, every_step(steps))):
-        yield downgrade_if_custom_steps(
-            own,
-            Finding('missing-step', f'{where} loads no annotations, and {needs} needs them',
-                    (where, 'train_cfg' if is_training else key),
-                    "add dict(type='LoadAnnotations')"))
-
-
-def downgrade_if_custom_steps(own: str, finding: Finding) -> Finding:
-    """A missing step, as a note if steps of a user may be what is missing."""
-    if not own:
-        return finding
-    return Finding('not-checked', f'{finding.message}, unless {own} does', finding.places)
-
-
-def detector_problems(cfg: Config, where: str, steps: list[ConfigDict],
-                      is_training: bool) -> Iterator[Finding]:
-    """What a detector's pipeline does not load, or does not hand on."""
-    for index, step in enumerate(steps):
-        kind, place = kind_of_step(step), f'{where}[{index}]'
-        if loads_annotations(step) and is_training and value_of(step, 'with_mask') is False and \
-                (part := mask_head_of(cfg.model)):
-            yield Finding('loading-masks',
-                          f'{place}.with_mask is False, and {part} learns from masks',
-                          (f'{place}.with_mask', part), f'set {place}.with_mask=True')
-        if kind == 'PackDetInputs' and not is_training:
-            yield from meta_key_problem(cfg, f'{place}.meta_keys', step, steps)
-
-
-def meta_key_problem(cfg: Config, place: str, step: ConfigDict,
-                     steps: list[ConfigDict]) -> Iterator[Finding]:
-    """What predictions, or their metric, look up in samples, and samples do not have."""
     evaluator = place.partition('_')[0] + '_evaluator'
-    needed = ['scale_factor'] if any('Resize' in kind_of_step(each) for each in steps) else []
-    if any('Coco' in name_of(metric.get('type')) for metric in evaluators(cfg, (evaluator, ))):
-        needed.append('img_id')
-    keys = value_of(step, 'meta_keys')
-    if keys is None:
-        return
-    if missing := [key for key in needed if key not in keys]:
-        yield Finding(
-            'meta-keys', f'{place} lacks {", ".join(missing)}, which predictions and their metric '
-            f'({evaluator}) need', (place, evaluator), f'add {", ".join(map(repr, missing))}')
+    missing = []
+    if not any(map(is_packing, iter_steps(steps))):
+        missing.append(
+            Finding('missing-step', f'{place} does not pack what it loads', (place, ),
+                    f'end it with dict(type={packing_step!r})'))
+    is_training = place.startswith('train_dataloader')
+    needs = 'training' if is_training else next(
+        (f'{get_type_name(metric.type)} ({evaluator})'
+         for metric in iter_evaluators(cfg, (evaluator, ))
+         if get_type_name(metric.get('type')) == 'IoUMetric' and not metric.get('format_only')), '')
+    if needs and not any(map(is_loading_annotations, iter_steps(steps))):
+        missing.append(
+            Finding('missing-step', f'{place} loads no annotations, and {needs} needs them',
+                    (place, 'train_cfg' if is_training else evaluator),
+                    "add dict(type='LoadAnnotations')"))
+    custom = ', '.join(dict.fromkeys(find_custom_steps(steps)))
+    for finding in missing:
+        yield Finding('not-checked', f'{finding.message}, unless {custom} does',
+                      finding.places) if custom else finding
 
 
-def mask_head_of(model: ConfigDict) -> str:
-    """The part of a detector that learns from masks of instances, or nothing."""
-    parts = {'model.roi_head.mask_head': (model.get('roi_head') or {}).get('mask_head')}
-    parts |= {f'model.{name}': model.get(name) for name in ('panoptic_head', 'mask_head')}
-    return next((name for name, head in parts.items() if head and not learns_from_boxes(head)), '')
+def _check_detector_steps(cfg: Config, place: str, steps: list[ConfigDict]) -> Iterator[Finding]:
+    """Yield masks that are not loaded, and keys that are not packed."""
+    is_training, evaluator = place.startswith('train_'), place.partition('_')[0] + '_evaluator'
+    heads = {'model.roi_head.mask_head': (cfg.model.get('roi_head') or {}).get('mask_head')}
+    heads |= {f'model.{name}': cfg.model.get(name) for name in ('panoptic_head', 'mask_head')}
+    for index, step in enumerate(steps):
+        key = f'{place}[{index}]'
+        if is_loading_annotations(step) and is_training and get_setting(step, 'with_mask') is False:
+            for name, head in heads.items():
+                # BoxInst learns masks from boxes.
+                if head and not (isinstance(head, dict)
+                                 and 'BoxInst' in get_type_name(head.get('type'))):
+                    yield Finding('loading-masks',
+                                  f'{key}.with_mask is False, and {name} learns from masks',
+                                  (f'{key}.with_mask', name), f'set {key}.with_mask=True')
+                    break
+        if get_step_type(step) != 'PackDetInputs' or is_training:
+            continue
+        needed = ['scale_factor'] if any('Resize' in get_step_type(each) for each in steps) else []
+        if any('Coco' in get_type_name(metric.get('type'))
+               for metric in iter_evaluators(cfg, (evaluator, ))):
+            needed.append('img_id')
+        keys = get_setting(step, 'meta_keys')
+        if keys is not None and (missing := [each for each in needed if each not in keys]):
+            yield Finding(
+                'meta-keys', f'{key}.meta_keys lacks {", ".join(missing)}, which predictions and '
+                f'their metric ({evaluator}) need', (f'{key}.meta_keys', evaluator),
+                f'add {", ".join(map(repr, missing))}')
 
 
-def learns_from_boxes(head: Any) -> bool:
-    """Whether a head of masks is BoxInst's, which needs none to learn from."""
-    return isinstance(head, dict) and 'BoxInst' in name_of(head.get('type'))
-
-
-def step_problems(where: str, steps: list[ConfigDict]) -> Iterator[Finding]:
-    """Steps that cannot be built."""
+def _check_build(place: str, steps: list[ConfigDict]) -> Iterator[Finding]:
+    """Yield steps that cannot be built; unknown types and settings have their own checks."""
     for index, step in enumerate(steps):
         if find_class(step.get('type'), TRANSFORMS) is None:
-            continue  # the types' own check says so
-        place = f'{where}[{index}]'
+            continue
+        key = f'{place}[{index}]'
         try:
-            with errors_of_others(f'{place} ({kind_of_step(step)}) cannot be built'):
+            with report_third_party_errors(f'{key} ({get_step_type(step)}) cannot be built'):
                 TRANSFORMS.build(dict(step))
         except UserCodeError as error:
-            if 'unexpected keyword' not in str(error):  # the settings' own check says so
-                yield Finding('step-build', str(error), (place, ), cause=error.__cause__)
+            if 'unexpected keyword' not in str(error):
+                yield Finding('step-build', str(error), (key, ), cause=error.__cause__)

@@ -1,4 +1,4 @@
-"""Types and settings in a config: known, spelt as their class has them, of the right kind?"""
+"""Types and settings of a config: are they known and spelled correctly?"""
 from __future__ import annotations
 
 import re
@@ -12,10 +12,10 @@ from torch.utils.data import DataLoader
 from colonnade.common.name_lists import suggest_names
 
 from ..findings import Finding
-from ..known_settings import FREE, TOP, is_misspelt, names_read_from, parameter_of
-from ..registries import find_class, loaded_scopes, may_be_name, package_of, unknown_type
+from ..known_settings import FREE, TOP, find_parameter, get_known_settings, is_typo
+from ..registries import find_class, format_unknown_type, get_package, loaded_scopes, may_be_name
 
-#: which registries a type is looked up in, by the last name of its path; others in all
+#: last key of a path -> registries in which a type is looked up; all for other keys
 REGISTRIES = {
     **dict.fromkeys(('pipeline', 'transforms'), (registry.TRANSFORMS, )),
     **dict.fromkeys(('dataset', 'datasets'), (registry.DATASETS, )),
@@ -32,26 +32,26 @@ REGISTRIES = {
     'sampler': (registry.DATA_SAMPLERS, registry.TASK_UTILS),
     'batch_sampler': (registry.DATA_SAMPLERS, ),
 }  # yapf: disable
-#: whose types are of other libraries, or of no registry
+#: types and keys whose settings have types of other libraries, or of no registry
 FOREIGN = ('Albu', 'roi_layer', 'plugins')
 
 
-def setting_problems(cfg: Config, _: tuple[str, ...]) -> Iterator[Finding]:
-    """Yield types that nothing registers, and settings that nothing reads or that are no numbers.
+def find_setting_problems(cfg: Config, _: tuple[str, ...]) -> Iterator[Finding]:
+    """Yield unregistered types, settings that nothing reads, and strings in place of numbers.
 
-    What classes pass on to others is not followed.
+    Arguments that classes pass on to other classes are not followed.
     """
     content = cfg.to_dict()
     for key in content.keys() - TOP:
         meant = suggest_names(key, TOP, cutoff=0.9)
         if meant and isinstance(content[key], (dict, list)):
             yield Finding('unread-section', f'nothing reads {key}', (key, ), meant)
-    for path, part in parts_below(content):
-        yield from problems_of_part(part, path)
+    for path, part in _iter_sections(content):
+        yield from _check_section(part, path)
 
 
-def parts_below(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[list[str], dict]]:
-    """The dicts of a config that are read by mmengine or built, and their paths."""
+def _iter_sections(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[list[str], dict]]:
+    """Yield the paths and content of the dicts that mmengine reads or builds."""
     if isinstance(value, dict):
         if path:
             yield list(path), value
@@ -59,67 +59,64 @@ def parts_below(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[list[s
             return
         for key, item in value.items():
             if (path or key in TOP) and key not in FREE and key not in FOREIGN:
-                yield from parts_below(item, (*path, str(key)))
+                yield from _iter_sections(item, (*path, str(key)))
     elif isinstance(value, (list, tuple)):
         for index, item in enumerate(value):
-            yield from parts_below(item, (*path, str(index)))
+            yield from _iter_sections(item, (*path, str(index)))
 
 
-def problems_of_part(part: dict[str, Any], path: list[str]) -> Iterator[Finding]:
-    """What is wrong with the settings of one dict, those within it left out."""
-    name, kind = '.'.join(path), part.get('type')
-    cls = None if kind is None else find_class(kind, *registries_at(path))
+def _check_section(part: dict[str, Any], path: list[str]) -> Iterator[Finding]:
+    """Check the type and the settings of one dict, without nested dicts."""
+    name, kind, registries = '.'.join(path), part.get('type'), _get_registries(path)
+    cls = None if kind is None else find_class(kind, *registries)
     if not (kind is None or isinstance(kind, str) or callable(kind)):
-        if registries_at(path):
-            says = f'{name}.type must be a name or a class, got {kind!r:.80}'
-            yield Finding('unknown-type', says, (f'{name}.type', ))
+        if registries:
+            yield Finding('unknown-type',
+                          f'{name}.type must be a name or a class, got {kind!r:.80}',
+                          (f'{name}.type', ))
         return
     if kind is not None and cls is None:
-        if is_looked_up(kind, path):
-            yield Finding('unknown-type', f'{name}.type: {unknown_type(kind)}', (f'{name}.type', ))
+        scope = str(kind).rpartition('.')[0]
+        is_pending = scope and scope not in loaded_scopes() and may_be_name(str(kind))
+        if registries and not is_pending:
+            yield Finding('unknown-type', f'{name}.type: {format_unknown_type(kind)}',
+                          (f'{name}.type', ))
         return
-    known = names_read_from(part if cls is None else {**part, 'type': cls}, path)
+    known = get_known_settings(part if cls is None else {**part, 'type': cls}, path)
     shown = f'{name} ({kind if isinstance(kind, str) else kind.__name__})' if kind else name
     for key, value in part.items():
         if known is not None and key not in known:
-            if path[0] == 'model' and package_of(cls) != 'colonnade' and not any(
-                    is_misspelt(key, other) for other in known):
-                continue  # some classes read settings before they are built: building will tell
+            if path[0] == 'model' and get_package(cls) != 'colonnade' and not any(
+                    is_typo(key, other) for other in known):
+                continue  # some classes read settings before they are built
             meant = suggest_names(key, known - {'type', '_scope_'})
-            says = f'{shown} has no setting {key}'
-            yield Finding('unknown-setting', f'{says}; {meant}' if meant else says,
+            message = f'{shown} has no setting {key}'
+            yield Finding('unknown-setting', f'{message}; {meant}' if meant else message,
                           (f'{name}.{key}', ))
-        elif isinstance(value, str) and (default := number_expected(cls, path, key)) is not None:
-            yield Finding('setting-type', f'{name}.{key} is a number{default}, got {value!r}',
+        elif isinstance(value, str) and (default := _find_numeric_default(cls, path,
+                                                                          key)) is not None:
+            yield Finding('setting-type', f'{name}.{key} must be a number{default}, got {value!r}',
                           (f'{name}.{key}', ))
 
 
-def registries_at(path: list[str]) -> tuple[registry.Registry, ...]:
-    """The registries that the type of a dict at a path is looked up in; empty if not known."""
+def _get_registries(path: list[str]) -> tuple[registry.Registry, ...]:
+    """Return the registries for the type of a dict at a path; empty if unknown."""
     if path[0] == 'default_hooks':
         return REGISTRIES['default_hooks'] if len(path) == 2 else ()
     return REGISTRIES.get(next(part for part in reversed(path) if not part.isdecimal()), ())
 
 
-def is_looked_up(kind: Any, path: list[str]) -> bool:
-    """Whether a type that nothing registers is wrong: it may be of a library that waits."""
-    scope, _, _ = str(kind).rpartition('.')
-    waits = scope and scope not in loaded_scopes() and may_be_name(str(kind))
-    return bool(registries_at(path)) and not waits
-
-
-def number_expected(cls: Any, path: list[str], key: str) -> str | None:
-    """Return the default of a setting if it must be a number, for a message; else None."""
+def _find_numeric_default(cls: Any, path: list[str], key: str) -> str | None:
+    """Return the default of a setting for a message if it must be a number, else None."""
     if cls is None and path[-1].endswith('_dataloader'):
         cls = DataLoader
-    parameter = parameter_of(cls, key)
+    parameter = find_parameter(cls, key)
     if parameter is None:
         return None
     default, annotation = parameter.default, str(parameter.annotation)
-    annotated = parameter.annotation is not parameter.empty
     is_number = isinstance(default, (int, float)) and not isinstance(default, bool)
-    if annotated:
+    if parameter.annotation is not parameter.empty:
         is_number = bool(re.search(r'\b(int|float)\b', annotation)) and not re.search(
             r'\b(str|dict|Dict|Any|Sequence|Callable|Literal)\b', annotation)
-    shown = '' if default in (None, parameter.empty) else f', {default}'
+    shown = '' if default in (None, parameter.empty) else f' (default {default})'
     return shown if is_number else None

@@ -1,204 +1,165 @@
-"""Widths, strides and numbers of maps: do network, pyramid and heads agree?"""
+"""Widths, strides and numbers of levels: do backbone, pyramid and heads match?"""
 from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from mmengine.config import Config, ConfigDict
 from mmengine.registry import MODELS
 
 from colonnade.backbones import ColumnarBackbone
-from colonnade.common.errors import UserError
 from colonnade.common.name_lists import suggest_names
-from colonnade.necks import ColumnarPyramid, SimplePyramid
+from colonnade.necks import ColumnarPyramid, Pyramid, SimplePyramid
 
-from ..backbone_config import backbone_of, pyramid_of
+from ..backbone_config import get_backbone_class
 from ..findings import Finding
-from ..pipeline_steps import name_of
-from .dataset_checks import library_of
-from .head_widths import Levels, head_problems, parts_named
+from ..pipeline_steps import get_type_name
+from ..registries import find_class
+from .dataset_checks import get_library
+from .head_widths import Levels, find_head_problems, iter_components
 
-NUM_TAPS = 4  # of a network, unless its out_indices say otherwise
-#: necks on top of a pyramid that give ``num_outs`` levels of ``out_channels``, or one each
+ARCH = 'model.backbone.arch'
+OUT_INDICES = 'model.backbone.out_indices'
+NUM_OUTPUTS = 4  # feature maps of a backbone without out_indices
+#: necks whose levels all have ``out_channels``: ``num_outs`` levels, or one per feature map
 NECKS_OF_ONE_WIDTH = ('FPN', 'PAFPN', 'ChannelMapper', 'CSPNeXtPAFPN', 'YOLOXPAFPN')
-BATCH_NORMS = ('BN', 'BN2d', 'SyncBN', 'BatchNorm2d', 'SyncBatchNorm')  # mmcv's names, torch's
+BATCH_NORMS = ('BN', 'BN2d', 'SyncBN', 'BatchNorm2d', 'SyncBatchNorm')  # names of mmcv and torch
 
 
-class Backbone(NamedTuple):
-    """What the maps of a backbone are."""
-    width: int
-    stride: int
-    num_maps: int
-    says: str  # where the width stands
+def find_width_problems(cfg: Config, _: tuple[str, ...]) -> Iterator[Finding]:
+    """Yield widths, strides and numbers of levels that backbone, pyramid and heads disagree on.
 
-
-def width_problems(cfg: Config, _: tuple[str, ...]) -> Iterator[Finding]:
-    """Yield widths, strides and numbers of maps that network, pyramid and heads do not agree on.
-
-    Nothing is found for backbones of others.
+    Third-party backbones are not checked.
     """
     model = cfg.model
-    kind = backbone_of(model)
-    if kind is None:
+    cls = get_backbone_class(model)
+    if cls is None:
         return
-    backbone, neck, pyramid = model.backbone, model.get('neck'), pyramid_of(model)
-    network = None
-    try:
-        network = described(kind, backbone)
-    except ValueError as error:
-        yield arch_problem(kind, backbone, str(error))
-    if network is None:
-        return
-    yield from tap_problems(kind, backbone)
-    if neck is None:  # heads get the backbone's maps as they are
-        place, number = 'model.backbone.arch', network.num_maps
-        levels = Levels([network.width] * number, [network.stride] * number, 'the backbone gives',
-                        place, place, 'model.backbone.out_indices')
-        yield from head_problems(model, levels)
-    elif pyramid is not None:
-        yield from pyramid_problems(model, network)
-    elif isinstance(neck, dict):
-        yield from foreign_neck_problems(model, network)
-
-
-def described(kind: type[ColumnarBackbone], backbone: ConfigDict) -> Backbone:
-    """The maps of a network, by its config."""
-    if 'arch' not in backbone:
-        raise UserError(f'{kind.__name__} has no default')
-    settings = kind.variants.complete(backbone.arch)
-    taps, arch = backbone.get('out_indices'), backbone.arch
-    named = arch if isinstance(arch, str) else 'its own'
-    width = settings['embed_dim']
-    return Backbone(width,
-                    backbone.get('patch_size') or settings['patch_size'],
-                    NUM_TAPS if taps is None else len(taps),
-                    f'model.backbone.arch {named} ({kind.__name__}) is {width} wide')
-
-
-def arch_problem(kind: type[ColumnarBackbone], backbone: ConfigDict, says: str) -> Finding:
-    """An architecture that there is not, with the one that was meant."""
+    backbone, neck = model.backbone, model.get('neck')
     arch = backbone.get('arch')
-    is_unknown = isinstance(arch, str) and 'did you mean' not in says
-    meant = suggest_names(arch, kind.variants.rows) if is_unknown else ''
-    return Finding('arch', f'model.backbone.arch: {says}', ('model.backbone.arch', ), meant)
-
-
-def tap_problems(kind: type[ColumnarBackbone], backbone: ConfigDict) -> Iterator[Finding]:
-    """Blocks that are tapped or frozen, and that the backbone does not have."""
-    depth = kind.variants.complete(backbone.arch)['depth']
-    taps = backbone.get('out_indices')
-    of_depth = f'model.backbone.arch of {kind.__name__} has {depth} blocks'
-    if taps is not None and (wrong := [tap for tap in taps if not -depth <= tap < depth]):
-        yield Finding(
-            'block-index',
-            f'model.backbone.out_indices must be block numbers in {-depth} ... {depth - 1}, got '
-            f'{wrong}, and {of_depth}', ('model.backbone.out_indices', 'model.backbone.arch'))
+    try:
+        if arch is None:
+            raise ValueError(f'{cls.__name__} has no default')
+        variant = cls.variants.complete(arch)
+    except ValueError as error:
+        is_unknown = isinstance(arch, str) and 'did you mean' not in str(error)
+        meant = suggest_names(arch, cls.variants.rows) if is_unknown else ''
+        yield Finding('arch', f'{ARCH}: {error}', (ARCH, ), meant)
         return
-    built = depth if not taps else max(tap % depth for tap in taps) + 1
+    width, stride = variant['embed_dim'], backbone.get('patch_size') or variant['patch_size']
+    indices = backbone.get('out_indices')
+    num_maps = NUM_OUTPUTS if indices is None else len(indices)
+    yield from _check_block_indices(cls, backbone, variant['depth'])
+    pyramid = find_class(neck.get('type'), MODELS) if isinstance(neck, dict) else None
+    if neck is None:  # heads read the feature maps directly
+        levels = Levels([width] * num_maps, [stride] * num_maps, 'the backbone gives', ARCH, ARCH,
+                        OUT_INDICES)
+        yield from find_head_problems(model, levels)
+    elif isinstance(pyramid, type) and issubclass(pyramid, Pyramid):
+        yield from _check_pyramid(model, pyramid, width, stride)
+    elif isinstance(neck, dict) and has_one_width(neck) and isinstance(
+            neck.get('in_channels'), (list, tuple)):
+        expected = [width] * num_maps
+        if list(neck['in_channels']) != expected:
+            shown = arch if isinstance(arch, str) else 'its own'
+            yield Finding(
+                'width', f'model.neck.in_channels is {list(neck["in_channels"])}, and {ARCH} '
+                f'{shown} ({cls.__name__}) is {width} wide, with {num_maps} maps',
+                ('model.neck.in_channels', ARCH), f'set model.neck.in_channels={expected}')
+
+
+def _check_block_indices(cls: type[ColumnarBackbone], backbone: ConfigDict,
+                         depth: int) -> Iterator[Finding]:
+    """Yield an error if ``out_indices`` or ``frozen_stages`` exceeds the depth of the backbone."""
+    indices = backbone.get('out_indices')
+    source = f'{ARCH} of {cls.__name__} has {depth} blocks'
+    if indices is not None and (wrong := [i for i in indices if not -depth <= i < depth]):
+        yield Finding(
+            'block-index', f'{OUT_INDICES} must be block numbers in {-depth} ... {depth - 1}, got '
+            f'{wrong}, and {source}', (OUT_INDICES, ARCH))
+        return
+    built = depth if not indices else max(index % depth for index in indices) + 1
     frozen = backbone.get('frozen_stages', -1)
     if isinstance(frozen, int) and not -1 <= frozen <= built:
         yield Finding(
             'block-index',
             f'model.backbone.frozen_stages must be in -1 ... {built}, got {frozen}, and '
-            f'{of_depth}, of which {built} are built',
-            ('model.backbone.frozen_stages', 'model.backbone.arch'))
+            f'{source}, of which {built} are built', ('model.backbone.frozen_stages', ARCH))
 
 
-def pyramid_problems(model: ConfigDict, network: Backbone) -> Iterator[Finding]:
-    """What a pyramid of ours, or a head on it, expects otherwise than it gets."""
-    backbone, neck, pyramid = model.backbone, model.neck, pyramid_of(model)
-    assert pyramid is not None
-    kind = f'{name_of(backbone.type)} {backbone.arch}'
-    expectations = (('in_channels', network.width, 'embed_dim'), ('stride', network.stride,
-                                                                  'patch_size'))
-    for key, expected, of_backbone in expectations:
+def _check_pyramid(model: ConfigDict, pyramid: type[Pyramid], width: int,
+                   stride: int) -> Iterator[Finding]:
+    """Yield the settings of a pyramid and its heads that do not match the backbone."""
+    backbone, neck = model.backbone, model.neck
+    for key, expected, column in (('in_channels', width, 'embed_dim'), ('stride', stride,
+                                                                        'patch_size')):
         if neck.get(key) != expected:
-            found = neck.get(key, 'not set')
             yield Finding(
-                'width', f'model.neck.{key} is {found}, and {of_backbone} of {kind} is {expected} '
-                '(model.backbone.arch)', (f'model.neck.{key}', 'model.backbone.arch'),
-                f'set model.neck.{key}={expected}')
+                'width', f'model.neck.{key} is {neck.get(key, "not set")}, and {column} of '
+                f'{get_type_name(backbone.type)} {backbone.arch} is {expected} ({ARCH})',
+                (f'model.neck.{key}', ARCH), f'set model.neck.{key}={expected}')
     defaults = inspect.signature(pyramid).parameters.values()
     settings = {parameter.name: parameter.default for parameter in defaults} | neck
-    strides = list(settings['out_strides'] or SimplePyramid.default_strides(network.stride))
+    strides = list(settings['out_strides'] or SimplePyramid.default_strides(stride))
     if backbone.get('return_prefix_tokens'):
         yield Finding(
-            'prefix-tokens',
-            f'model.backbone.return_prefix_tokens is True, and {pyramid.__name__} takes maps alone',
+            'prefix-tokens', 'model.backbone.return_prefix_tokens is True, and '
+            f'{pyramid.__name__} accepts feature maps only',
             ('model.backbone.return_prefix_tokens', 'model.neck'), 'set it to False')
-    taps = backbone.get('out_indices')
-    if pyramid is ColumnarPyramid and taps is not None and len(taps) != len(strides):
+    indices = backbone.get('out_indices')
+    if pyramid is ColumnarPyramid and indices is not None and len(indices) != len(strides):
         yield Finding(
-            'level-count',
-            f'model.backbone.out_indices has {len(taps)} blocks, and model.neck.out_strides '
-            f'{len(strides)} strides', ('model.backbone.out_indices', 'model.neck.out_strides'))
+            'level-count', f'{OUT_INDICES} has {len(indices)} blocks, and model.neck.out_strides '
+            f'{len(strides)} strides', (OUT_INDICES, 'model.neck.out_strides'))
     if isinstance(settings['in_channels'], int):
-        yield from head_problems(model, levels_of(pyramid, settings, strides))
+        yield from find_head_problems(model, _infer_levels(pyramid, settings, strides))
 
 
-def levels_of(pyramid: type, settings: dict[str, Any], strides: list[float]) -> Levels:
-    """The levels that heads get; none if a neck on top is not known.
+def _infer_levels(pyramid: type, settings: dict[str, Any], strides: list[float]) -> Levels:
+    """Return the levels that heads get; none if there is an unknown neck on top.
 
     A simple pyramid has the settings of an FPN itself.
     """
     width, place = settings['in_channels'], 'model.neck.in_channels'
+    num_levels, number_place = len(strides), 'model.neck.out_strides'
     fpn = settings if pyramid is SimplePyramid else settings.get('fpn')
-    number, number_place = len(strides), 'model.neck.out_strides'
-    if fpn is not None:
-        if fpn is not settings and not gives_one_width(fpn):
-            number = 0
-        else:
-            inner = 'model.neck' if fpn is settings else 'model.neck.fpn'
-            if fpn.get('num_outs') is not None:
-                number, number_place = fpn['num_outs'], f'{inner}.num_outs'
-            strides = strides[fpn.get('start_level', 0):]
-            strides += [strides[-1] * 2**(index + 1) for index in range(number - len(strides))]
-            if 'out_channels' in fpn:
-                width, place = fpn['out_channels'], f'{inner}.out_channels'
-    return Levels([width] * number, strides[:number], 'the pyramid gives', place,
+    if fpn is not None and fpn is not settings and not has_one_width(fpn):
+        num_levels = 0
+    elif fpn is not None:
+        section = 'model.neck' if fpn is settings else 'model.neck.fpn'
+        if fpn.get('num_outs') is not None:
+            num_levels, number_place = fpn['num_outs'], f'{section}.num_outs'
+        strides = strides[fpn.get('start_level', 0):]
+        strides += [strides[-1] * 2**(index + 1) for index in range(num_levels - len(strides))]
+        if 'out_channels' in fpn:
+            width, place = fpn['out_channels'], f'{section}.out_channels'
+    return Levels([width] * num_levels, strides[:num_levels], 'the pyramid gives', place,
                   'model.neck.out_strides', number_place)
 
 
-def gives_one_width(neck: dict[str, Any]) -> bool:
-    """Whether a neck is one of mmdet or mmseg whose levels have ``out_channels`` each."""
+def has_one_width(neck: dict[str, Any]) -> bool:
+    """Return True for necks of mmdet and mmseg whose levels all have ``out_channels``."""
     kind = neck.get('type')
-    return name_of(kind) in NECKS_OF_ONE_WIDTH and bool(library_of(kind, MODELS))
+    return get_type_name(kind) in NECKS_OF_ONE_WIDTH and bool(get_library(kind, MODELS))
 
 
-def foreign_neck_problems(model: ConfigDict, network: Backbone) -> Iterator[Finding]:
-    """What a neck of others expects otherwise than it gets."""
-    neck = model.neck
-    widths = neck.get('in_channels')
-    if not gives_one_width(neck) or not isinstance(widths, (list, tuple)):
-        return
-    expected = [network.width] * network.num_maps
-    if list(widths) != expected:
-        yield Finding(
-            'width', f'model.neck.in_channels is {list(widths)}, and {network.says}, with '
-            f'{network.num_maps} maps', ('model.neck.in_channels', 'model.backbone.arch'),
-            f'set model.neck.in_channels={expected}')
-
-
-def batch_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[Finding]:
-    """Batches that are too small to be normalised."""
+def find_batch_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[Finding]:
+    """Yield batches of one image if a head of mmseg normalizes one value per image."""
     if 'train_dataloader' not in dataloaders or cfg.get('train_dataloader') is None:
         return
-    several = cfg.get('launcher', 'none') != 'none'
-    if cfg.train_dataloader.get('batch_size') != 1 or several and cfg.get('sync_bn'):
+    is_distributed = cfg.get('launcher', 'none') != 'none'
+    if cfg.train_dataloader.get('batch_size') != 1 or is_distributed and cfg.get('sync_bn'):
         return
     for name in ('decode_head', 'auxiliary_head'):
-        for _, head in parts_named(cfg.model, name, 'model'):
-            if pools_to_one(head) and not (several and 'Sync' in name_of(head.norm_cfg.type)):
+        for _, head in iter_components(cfg.model, name, 'model'):
+            norm = get_type_name((head.get('norm_cfg') or {}).get('type'))
+            pools = 1 in (head.get('pool_scales') or
+                          ()) or 'ASPP' in get_type_name(head.get('type'))
+            if pools and norm in BATCH_NORMS and not (is_distributed and 'Sync' in norm):
                 yield Finding(
-                    'batch-size', f'train_dataloader.batch_size is 1, and {name_of(head["type"])} '
-                    f'(model.{name}) normalises one value per image and channel',
+                    'batch-size',
+                    f'train_dataloader.batch_size is 1, and {get_type_name(head["type"])} '
+                    f'(model.{name}) normalizes one value per image and channel',
                     ('train_dataloader.batch_size', f'model.{name}'),
                     'set train_dataloader.batch_size=2 or more')
-
-
-def pools_to_one(head: ConfigDict) -> bool:
-    """Whether a head of mmseg normalises maps of one pixel over the batch."""
-    norm = name_of((head.get('norm_cfg') or {}).get('type'))
-    pools = 1 in (head.get('pool_scales') or ()) or 'ASPP' in name_of(head.get('type'))
-    return pools and norm in BATCH_NORMS

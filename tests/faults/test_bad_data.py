@@ -1,4 +1,4 @@
-"""Data that are damaged: found before training, named when they break a sample, or skipped."""
+"""Damaged data: detected before training, named when a sample fails to load, or skipped."""
 from __future__ import annotations
 
 import errno
@@ -20,14 +20,13 @@ from mmengine.dataset import BaseDataset
 from mmengine.registry import DATASETS
 from PIL import Image
 
-from colonnade.common.console_logging import Printable, WithoutStart
-from colonnade.datasets.bad_samples import SampleError, name_samples, of_storage
-from colonnade.datasets.validation.image_files import reading_fault
-from colonnade.datasets.validation.label_map_files import label_map_fault
-from colonnade.datasets.validation.listed_files import Depth
+from colonnade.datasets.bad_samples import SampleError, handle_bad_samples, is_storage_error
+from colonnade.datasets.validation.image_files import describe_read_error
+from colonnade.datasets.validation.label_map_files import check_label_map
+from colonnade.datasets.validation.listed_files import CheckLevel
 from colonnade.datasets.validation.preflight import BadDataError, run_preflight_checks
 from colonnade.datasets.validation.sources import Source, check_source, find_sources
-from colonnade.engine.runner.hooks import QuietFilter
+from colonnade.engine.runner.log_filters import Printable, QuietFilter, StartFilter
 from colonnade.runtime.sanitize import printable
 from colonnade.settings.checks.all_checks import check_config
 from colonnade.settings.dataset_paths import redirect_data_root
@@ -38,20 +37,20 @@ ANN_FILE = 'coco/annotations/instances_train2017.json'
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache of its own."""
+    """Empty cache folder."""
     monkeypatch.setenv('COLONNADE_CACHE', str(tmp_path / 'cache'))
     return tmp_path / 'cache'
 
 
 @pytest.fixture
 def data(shapes: Path, tmp_path: Path) -> Path:
-    """A copy of the drawn shapes, to damage."""
+    """Copy of the synthetic shapes, to be damaged."""
     return shutil.copytree(shapes, tmp_path / 'shapes')
 
 
 @pytest.fixture
 def check(run_tool: Callable, data: Path, tmp_path: Path) -> Callable[..., dict[str, Any]]:
-    """Run check_dataset.py on a head's data; returns status, counts by kind and findings."""
+    """Function that runs check_dataset.py and returns message, findings, and counts by rule."""
 
     def run(head: str, *options: str | Path, split: str = 'train') -> dict[str, Any]:
         out = tmp_path / 'report.json'
@@ -72,7 +71,7 @@ def check(run_tool: Callable, data: Path, tmp_path: Path) -> Callable[..., dict[
 
 @pytest.fixture
 def train(run_tool: Callable, data: Path, tmp_path: Path) -> Callable[..., str]:
-    """Train a head for two iterations on the copy; returns the message that ends it, or its log."""
+    """Function that trains for two iterations and returns the error message or the log."""
 
     def run(head: str, *options: str, more: tuple[str, ...] = ()) -> str:
         arguments = [config(head), '--data-root', data / LAYOUTS[head], '--work-dir',
@@ -87,22 +86,22 @@ def train(run_tool: Callable, data: Path, tmp_path: Path) -> Callable[..., str]:
     return run
 
 
-def images_of(data: Path, layout: str) -> list[Path]:
-    """The training images of a layout, in order."""
+def list_images(data: Path, layout: str) -> list[Path]:
+    """Return the sorted training images of a dataset."""
     folder = 'coco/train2017' if layout == 'coco' else 'ade/images/training'
     return sorted((data / folder).iterdir())
 
 
-def cut(path: Path) -> None:
-    """Leave half of a file."""
+def truncate(path: Path) -> None:
+    """Keep the first half of a file."""
     path.write_bytes(path.read_bytes()[:path.stat().st_size // 2])
 
 
-def cut_in_header(path: Path) -> None:
+def truncate_in_header(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:20])
 
 
-def empty(path: Path) -> None:
+def make_empty(path: Path) -> None:
     path.write_bytes(b'')
 
 
@@ -120,22 +119,22 @@ def break_link(path: Path) -> None:
     path.symlink_to('/nowhere/a.jpg')
 
 
-def turn(path: Path) -> None:
+def swap_sides(path: Path) -> None:
     Image.open(path).resize((32, 64)).save(path)
 
 
-DAMAGES = [(Path.unlink, 'missing-file', 'there is no'), (empty, 'empty-file', '0 bytes'),
-           (cut, 'damaged-image', 'cut off or damaged: '),
-           (replace_by_text, 'not-an-image', 'its content is no image'),
+DAMAGES = [(Path.unlink, 'missing-file', 'does not exist'), (make_empty, 'empty-file', '0 bytes'),
+           (truncate, 'damaged-image', 'truncated or damaged: '),
+           (replace_by_text, 'not-an-image', 'it is not an image'),
            (replace_by_folder, 'unreadable-file', 'Is a directory'),
-           (break_link, 'broken-link', 'is a link to /nowhere/a.jpg: there is none'),
-           (turn, 'other-size', '32 x 64 pixels, the file says 64 x 64'),
-           (cut_in_header, 'damaged-image', 'cut off or damaged: ')]  # yapf: disable
+           (break_link, 'broken-link', 'is a link to /nowhere/a.jpg, which does not exist'),
+           (swap_sides, 'other-size', '32 x 64 pixels, but its annotations say 64 x 64'),
+           (truncate_in_header, 'damaged-image', 'truncated or damaged: ')]  # yapf: disable
 
 
-def test_damaged_images_are_listed(check: Callable, data: Path) -> None:
-    """Each kind in an image of its own, with its file and id, and what to do."""
-    paths = images_of(data, 'coco')
+def test_check_dataset_lists_damaged_images(check: Callable, data: Path) -> None:
+    """Each finding has the file and ID of the image, and advice."""
+    paths = list_images(data, 'coco')
     for path, (damage, _, _) in zip(paths, DAMAGES, strict=False):
         damage(path)
     found = check('mask_rcnn')
@@ -146,13 +145,13 @@ def test_damaged_images_are_listed(check: Callable, data: Path) -> None:
         assert each['file'] == path.name and each['id'] and each['advice']
 
 
-def test_sound_data_have_no_findings(check: Callable) -> None:
+def test_valid_data_have_no_findings(check: Callable) -> None:
     for head in ('mask_rcnn', 'sem_fpn'):
         assert check(head) == dict(message=None, findings=[], counts={})
 
 
-def test_damaged_annotations_are_listed(check: Callable, data: Path) -> None:
-    """Each kind in an annotation of its own; those that mmdet passes over do not stop training."""
+def test_check_dataset_lists_invalid_annotations(check: Callable, data: Path) -> None:
+    """Errors that mmdet ignores do not stop training."""
     nan, polygon = float('nan'), [90, 90, 99, 90, 99, 99]
     changes: dict[str, tuple[dict[str, Any], bool]] = {
         'wrong-value': (dict(bbox=[1, 2, nan, 4]), True),
@@ -196,13 +195,14 @@ def save_label(path: Path) -> None:
     Image.fromarray(np.full((64, 64), 77, np.uint8)).save(path)
 
 
-def test_damaged_label_maps_are_listed(check: Callable, data: Path) -> None:
+def test_check_dataset_lists_damaged_label_maps(check: Callable, data: Path) -> None:
     damages = [(Path.unlink, 'no-label-map', 'has no label map'),
-               (save_rgb, 'wrong-label-map', 'a label map has one channel, this has 3'),
-               (turn, 'other-label-map', '32 x 64 pixels, the image 64 x 64'),
-               (save_16_bits, 'wrong-label-map', 'labels must be in 0 ... 255, got 700 to 700'),
-               (cut, 'damaged-image', 'cut off or damaged'), (empty, 'empty-file', '0 bytes'),
-               (save_label, 'unknown-label', 'has label 76, and the config has 4 classes')]
+               (save_rgb, 'wrong-label-map', 'a label map has one channel, but this one has 3'),
+               (swap_sides, 'other-label-map', '32 x 64 pixels, but the image 64 x 64'),
+               (save_16_bits, 'wrong-label-map', 'labels must be 0 to 255, got 700 to 700'),
+               (truncate, 'damaged-image', 'truncated or damaged'),
+               (make_empty, 'empty-file', '0 bytes'),
+               (save_label, 'unknown-label', 'has label 76, but the config has 4 classes')]
     maps = sorted((data / 'ade/annotations/training').iterdir())
     for path, (damage, *_) in zip(maps, damages, strict=False):
         damage(path)
@@ -213,31 +213,31 @@ def test_damaged_label_maps_are_listed(check: Callable, data: Path) -> None:
         assert text in each['fault']
 
 
-def test_label_maps_without_an_image_are_listed(check: Callable, data: Path) -> None:
-    images_of(data, 'ade')[2].unlink()
+def test_check_dataset_lists_unpaired_label_maps(check: Callable, data: Path) -> None:
+    list_images(data, 'ade')[2].unlink()
     found = check('sem_fpn')
     assert found['message'] is None and found['counts'] == {'no-image': 1}
     assert found['findings'][0]['fault'].endswith('.png has no image')
 
 
-def test_images_of_segmenters_are_opened_before_training(data: Path) -> None:
-    path = images_of(data, 'ade')[2]
+def test_preflight_check_opens_images(data: Path) -> None:
+    path = list_images(data, 'ade')[2]
     replace_by_text(path)
     cfg = read_config(config('sem_fpn'))
     redirect_data_root(cfg, data / 'ade')
-    with pytest.raises(BadDataError, match=f'{path} cannot be read: its content is no image'):
+    with pytest.raises(BadDataError, match=f'{path} cannot be read: it is not an image'):
         run_preflight_checks(cfg, skip=False)
 
 
-def test_data_in_shards_are_checked(run_tool: Callable, check: Callable, data: Path,
-                                    tmp_path: Path) -> None:
-    cut(images_of(data, 'coco')[0])
+def test_check_dataset_in_shards(run_tool: Callable, check: Callable, data: Path,
+                                 tmp_path: Path) -> None:
+    truncate(list_images(data, 'coco')[0])
     run_tool('make_shards', config('mask_rcnn'), tmp_path / 'shards', '--data-root', data / 'coco')
     found = check('mask_rcnn', '--data-root', tmp_path / 'shards')
     assert found['counts'] == {'damaged-image': 1}
 
 
-def test_data_sets_of_the_same_files_are_checked_once(data: Path) -> None:
+def test_datasets_with_same_files_are_checked_once(data: Path) -> None:
     cfg = read_config(config('mask_rcnn'))
     redirect_data_root(cfg, data / 'coco')
     dataset = cfg.train_dataloader.dataset
@@ -248,8 +248,8 @@ def test_data_sets_of_the_same_files_are_checked_once(data: Path) -> None:
     assert names == ['train_dataloader.dataset.datasets[0]', 'val_dataloader.dataset.dataset']
 
 
-def test_names_of_files_keep_to_their_line(check: Callable, data: Path,
-                                           capsys: pytest.CaptureFixture[str]) -> None:
+def test_file_names_are_printed_in_one_line(check: Callable, data: Path,
+                                            capsys: pytest.CaptureFixture[str]) -> None:
     content = json.loads((data / ANN_FILE).read_text())
     content['images'][0]['file_name'] = 'a\n\x1b[31mb.jpg'
     (data / ANN_FILE).write_text(json.dumps(content))
@@ -257,18 +257,18 @@ def test_names_of_files_keep_to_their_line(check: Callable, data: Path,
     assert r'a\n\x1b[31mb.jpg' in capsys.readouterr().out
 
 
-def test_training_refuses_missing_images(train: Callable, data: Path) -> None:
-    gone = images_of(data, 'coco')[3]
-    gone.unlink()
+def test_missing_images_stop_training(train: Callable, data: Path) -> None:
+    missing = list_images(data, 'coco')[3]
+    missing.unlink()
     says = train('mask_rcnn')
     assert says.startswith('train: training would stop at its data:\n  train_dataloader.dataset: '
                            'files that are not there (1): ')
-    assert says.count(str(gone)) == 1 and '\n    To do: restore the file' in says
-    assert '--on-bad-data skip' in says
+    assert says.count(str(missing)) == 1 and '\n    To do: restore the file' in says
+    assert '--on-bad-sample skip' in says
 
 
-def test_images_that_training_leaves_out_may_be_missing(data: Path) -> None:
-    """mmdet leaves out those without annotations, where a config says so."""
+def test_missing_images_that_training_omits(data: Path) -> None:
+    """mmdet can be configured to omit images without annotations."""
     content = json.loads((data / ANN_FILE).read_text())
     first = content['images'][0]
     content['annotations'] = [each for each in content['annotations']
@@ -281,71 +281,70 @@ def test_images_that_training_leaves_out_may_be_missing(data: Path) -> None:
     run_preflight_checks(cfg, skip=False)
     cfg.train_dataloader.dataset.filter_cfg = None
     run_preflight_checks(cfg, skip=True)  # warns
-    with pytest.raises(BadDataError, match='there is no .*' + first['file_name']):
+    with pytest.raises(BadDataError, match=first['file_name'] + ' does not exist'):
         run_preflight_checks(cfg, skip=False)
 
 
-def test_a_second_start_reads_nothing(data: Path, cache: Path,
-                                      monkeypatch: pytest.MonkeyPatch) -> None:
-    """Until something changes. A damaged cache is made anew, and none at all is no error."""
+def test_preflight_result_is_cached(data: Path, cache: Path,
+                                    monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is cached until a file changes. A damaged cache is recreated, a missing one no error."""
     read: list[str] = []
 
-    def look(cfg: Config, source: Source, depth: Depth) -> None:
+    def record_check(cfg: Config, source: Source, level: CheckLevel) -> None:
         read.append(source.name)
-        check_source(cfg, source, depth)
+        check_source(cfg, source, level)
 
-    def look_at_labels(*arguments: Any) -> Any:
+    def record_label_map(*arguments: Any) -> Any:
         labels.append(arguments[0])
-        return label_map_fault(*arguments)
+        return check_label_map(*arguments)
 
     labels: list[Any] = []
     for module in ('label_map_files', 'listed_files'):
-        monkeypatch.setattr(f'colonnade.datasets.validation.{module}.label_map_fault',
-                            look_at_labels)
-    monkeypatch.setattr('colonnade.datasets.validation.preflight.check_source', look)
+        monkeypatch.setattr(f'colonnade.datasets.validation.{module}.check_label_map',
+                            record_label_map)
+    monkeypatch.setattr('colonnade.datasets.validation.preflight.check_source', record_check)
     cfg = read_config(config('sem_fpn'))
     redirect_data_root(cfg, data / 'ade')
 
-    def number_read() -> int:
+    def count_checks() -> int:
         read.clear()
         run_preflight_checks(cfg, skip=False)
         return len(read)
 
-    assert number_read() == 2 and labels
+    assert count_checks() == 2 and labels
     labels.clear()
     check_config(cfg, ('train_dataloader', 'val_dataloader'))
-    assert number_read() == 0 and not labels
+    assert count_checks() == 0 and not labels
     for path in cache.rglob('*.json'):
         path.write_text('{"states": 3')
-    assert [number_read(), number_read()] == [2, 0]
-    path = images_of(data, 'ade')[0]
+    assert [count_checks(), count_checks()] == [2, 0]
+    path = list_images(data, 'ade')[0]
     path.write_bytes(path.read_bytes() + b'x')
-    assert number_read() == 1
+    assert count_checks() == 1
     (path.parent / 'new.jpg').write_bytes(path.read_bytes())
     with pytest.raises(
             BadDataError, match=r'images without a label map \(1\): .*new.jpg has no label'):
-        number_read()
+        count_checks()
     (path.parent / 'new.jpg').unlink()
     shutil.rmtree(cache)
     cache.write_text('a file')
-    assert [number_read(), number_read()] == [2, 2]
+    assert [count_checks(), count_checks()] == [2, 2]
 
 
-def test_what_stops_training_is_looked_at_again(data: Path,
-                                                monkeypatch: pytest.MonkeyPatch) -> None:
-    """A disk that answers again, or permissions, change no file."""
+def test_errors_are_not_cached(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Disks and permissions can be fixed without changing a file."""
     cfg = read_config(config('mask_rcnn'))
     redirect_data_root(cfg, data / 'coco')
     with monkeypatch.context() as patch:
-        patch.setattr('colonnade.datasets.validation.listed_files.header_fault',
-                      lambda path, *_, **__: reading_fault(path, OSError(5, 'no answer')))
+        patch.setattr('colonnade.datasets.validation.listed_files.check_header',
+                      lambda path, *_, **__: describe_read_error(path, OSError(5, 'no answer')))
         with pytest.raises(BadDataError, match='cannot be read: no answer'):
             run_preflight_checks(cfg, skip=False)
     run_preflight_checks(cfg, skip=False)
 
 
-def test_what_mmdet_reads_without_trouble_stops_nothing(data: Path) -> None:
-    """Large ids, sizes that only the file has wrong, and what no class and no image uses."""
+def test_tolerated_annotations_do_not_stop_training(data: Path) -> None:
+    """IDs are large, widths wrong in the file only, and some entries are not used."""
     content = json.loads((data / ANN_FILE).read_text())
     for entry in content['images']:
         entry.update(id=entry['id'] + 2**60, width=entry['width'] + 1)
@@ -371,22 +370,22 @@ def test_what_mmdet_reads_without_trouble_stops_nothing(data: Path) -> None:
     (dict(type='LoadImageFromFile', imdecode_backend='tifffile'), False),
     (dict(type='LoadImageFromNDArray'), False),
 ])  # yapf: disable
-def test_images_that_no_colours_are_made_of(step: dict[str, Any], stops: bool, data: Path) -> None:
-    """Floating-point numbers are refused only where OpenCV would make 8 bits of them."""
-    for path in images_of(data, 'coco'):
+def test_floating_point_images(step: dict[str, Any], stops: bool, data: Path) -> None:
+    """They are rejected only if OpenCV would convert them to 8 bits."""
+    for path in list_images(data, 'coco'):
         Image.open(path).convert('F').save(path, format='TIFF')
     cfg = read_config(config('mask_rcnn'))
     redirect_data_root(cfg, data / 'coco')
     cfg.train_dataloader.dataset.pipeline[0] = step
     for whole in (False, True):
         source, = find_sources(cfg, ('train', ))
-        check_source(cfg, source, Depth(whole))
-        assert source.report.number('sample') == stops * len(images_of(data, 'coco'))
+        check_source(cfg, source, CheckLevel(whole))
+        assert source.report.count_effects('sample') == stops * len(list_images(data, 'coco'))
 
 
 @pytest.mark.parametrize('kind, stops', [('CocoMetric', True), ('FasterCocoMetric', False)])
 def test_pycocotools_needs_iscrowd(kind: str, stops: bool, data: Path) -> None:
-    """faster-coco-eval takes 0 for it."""
+    """faster-coco-eval assumes 0."""
     cfg = read_config(config('mask_rcnn'))
     redirect_data_root(cfg, data / 'coco')
     cfg.val_evaluator.type = kind
@@ -395,7 +394,7 @@ def test_pycocotools_needs_iscrowd(kind: str, stops: bool, data: Path) -> None:
     del content['annotations'][0]['iscrowd']
     file.write_text(json.dumps(content))
     source, = find_sources(cfg, ('val', ))
-    check_source(cfg, source, Depth())
+    check_source(cfg, source, CheckLevel())
     assert dict(source.report.counts) == {
         ('no-iscrowd', 'loading' if stops else 'meaning'): 1,
         ('skipped-check', 'none'): 1,
@@ -403,57 +402,59 @@ def test_pycocotools_needs_iscrowd(kind: str, stops: bool, data: Path) -> None:
     }
 
 
-def cut_late(train: Callable, data: Path, *options: str, more: tuple[str, ...] = ()) -> str:
-    """Train with an image that breaks behind its header, which the look before does not see."""
-    cut(images_of(data, 'ade')[3])
+def train_with_truncated_image(train: Callable,
+                               data: Path,
+                               *options: str,
+                               more: tuple[str, ...] = ()) -> str:
+    """Train with an image that is damaged after its header, which the preflight check misses."""
+    truncate(list_images(data, 'ade')[3])
     return train('sem_fpn', *options, more=more)
 
 
-EVERY = ('train_dataloader.batch_size=12', 'train_cfg.max_iters=1')  # every image in an iteration
+ALL_IMAGES = ('train_dataloader.batch_size=12', 'train_cfg.max_iters=1')  # in a single iteration
 
 
 @pytest.mark.parametrize('workers', [0, 2])
-def test_a_sample_that_breaks_names_itself(workers: int, train: Callable, data: Path,
-                                           capfd: pytest.CaptureFixture[str]) -> None:
-    says = cut_late(train, data, more=(
-        *EVERY, f'train_dataloader.num_workers={workers}'))  # yapf: disable
-    path = images_of(data, 'ade')[3]
+def test_error_names_the_bad_sample(workers: int, train: Callable, data: Path,
+                                    capfd: pytest.CaptureFixture[str]) -> None:
+    says = train_with_truncated_image(train, data, more=(
+        *ALL_IMAGES, f'train_dataloader.num_workers={workers}'))  # yapf: disable
+    path = list_images(data, 'ade')[3]
     assert says == (f'train: sample {path} with {data}/ade/annotations/training/{path.stem}.png '
                     '(index 3, BaseSegDataset) cannot be loaded: AssertionError: failed to load '
-                    f'image: {path}. colonnade check_dataset CONFIG lists all that break; '
-                    '--on-bad-data skip takes others in their place')  # yapf: disable
+                    f'image: {path}. run colonnade check_dataset CONFIG to list all samples that fail; '
+                    '--on-bad-sample skip uses other samples instead')  # yapf: disable
     assert 'Traceback' not in capfd.readouterr().err
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize('workers', [0, 2])
-def test_a_sample_that_breaks_is_skipped(workers: int, train: Callable, data: Path,
-                                         tmp_path: Path) -> None:
-    log = cut_late(train, data, '--on-bad-data', 'skip', more=(
-        *EVERY, f'train_dataloader.num_workers={workers}'))  # yapf: disable
-    path = images_of(data, 'ade')[3]
-    assert f'skipped: sample {path}' in log and '1 samples were skipped, ' in log
+def test_bad_sample_is_skipped(workers: int, train: Callable, data: Path, tmp_path: Path) -> None:
+    log = train_with_truncated_image(train, data, '--on-bad-sample', 'skip', more=(
+        *ALL_IMAGES, f'train_dataloader.num_workers={workers}'))  # yapf: disable
+    path = list_images(data, 'ade')[3]
+    assert f'skipped: sample {path}' in log and 'skipped 1 samples ' in log
     lines = (tmp_path / 'run/skipped_samples.jsonl').read_text().splitlines()
     assert lines and all(str(path) in json.loads(line)['error'] for line in lines)
 
 
 @pytest.mark.slow
-def test_label_maps_of_another_size_are_skipped(train: Callable, data: Path) -> None:
-    """And those of several channels; a batch would not hold them."""
+def test_label_maps_of_other_size_are_skipped(train: Callable, data: Path) -> None:
+    """Label maps with several channels are skipped, too; they would not fit into a batch."""
     maps = sorted((data / 'ade/annotations/training').iterdir())
-    turn(maps[2])
+    swap_sides(maps[2])
     save_rgb(maps[5])
-    log = train('sem_fpn', '--on-bad-data', 'skip', more=EVERY)
-    assert '2 samples were skipped, ' in log
+    log = train('sem_fpn', '--on-bad-sample', 'skip', more=ALL_IMAGES)
+    assert 'skipped 2 samples ' in log
 
 
 @pytest.mark.parametrize('damage, says', [
-    (turn, 'loaded: the label map has 32 x 64 pixels, the image 64 x 64. as is said'),
-    (save_rgb, 'loaded: a label map has one channel, this has 3. as is said'),
-    (empty, '002.png is empty: 0 bytes. as is said'),
+    (swap_sides, 'loaded: the label map has 32 x 64 pixels, but the image 64 x 64. the advice'),
+    (save_rgb, 'loaded: a label map has one channel, but this one has 3. the advice'),
+    (make_empty, '002.png is empty: 0 bytes. the advice'),
 ])
-def test_label_maps_that_are_not_of_their_images(damage: Callable, says: str, data: Path,
-                                                 tmp_path: Path) -> None:
+def test_label_maps_that_do_not_fit_images(damage: Callable, says: str, data: Path,
+                                           tmp_path: Path) -> None:
     cfg = read_config(config('sem_fpn'))
     redirect_data_root(cfg, data / 'ade')
     damage(sorted((data / 'ade/annotations/training').iterdir())[2])
@@ -461,17 +462,17 @@ def test_label_maps_that_are_not_of_their_images(damage: Callable, says: str, da
         settings.data_prefix = cfg.train_dataloader.dataset.data_prefix
         dataset = DATASETS.build(settings)
         steps = [*dataset.pipeline.transforms]
-        name_samples(dataset, None, 'as is said')
-        assert dataset.pipeline.transforms == steps  # so that indices are the config's
+        handle_bad_samples(dataset, None, 'the advice')
+        assert dataset.pipeline.transforms == steps  # indices are those of the config
         assert dataset[1]
         with pytest.raises(SampleError, match=f'{re.escape(says)}$'):
             dataset[2]
-    name_samples(dataset := DATASETS.build(settings), tmp_path / 'skipped.jsonl')
+    handle_bad_samples(dataset := DATASETS.build(settings), tmp_path / 'skipped.jsonl')
     assert dataset[2]['data_samples'].img_path == dataset[3]['data_samples'].img_path
 
 
-def test_the_next_sample_takes_the_place(data: Path, tmp_path: Path) -> None:
-    """Also at the end, and not beyond a hundred."""
+def test_next_sample_replaces_bad_one(data: Path, tmp_path: Path) -> None:
+    """The first sample follows the last one; at most a hundred samples are tried."""
 
     class Numbers(BaseDataset):
         broken: tuple[int, ...] = (1, 2, 4)
@@ -484,62 +485,64 @@ def test_the_next_sample_takes_the_place(data: Path, tmp_path: Path) -> None:
                 raise ValueError('broken')
             return idx
 
-    numbers = Numbers(serialize_data=False)  # which would collect garbage
-    name_samples(numbers, tmp_path / 'skipped.jsonl')
+    numbers = Numbers(serialize_data=False)  # it would run the garbage collector
+    handle_bad_samples(numbers, tmp_path / 'skipped.jsonl')
     assert [numbers[index] for index in range(5)] == [0, 3, 3, 3, 0]
     lines = [json.loads(line) for line in (tmp_path / 'skipped.jsonl').read_text().splitlines()]
     assert [line['index'] for line in lines] == [1, 2, 2, 4]
     assert lines[0].items() >= dict(data='Numbers', file='1.jpg', id=1).items()
     numbers.broken = (0, 1, 2, 3, 4)
-    with pytest.raises(SampleError, match='5 samples in a row break; the first: sample 0'):
+    with pytest.raises(
+            SampleError, match='5 samples in a row cannot be loaded; the first: sample 0'):
         numbers[0]
     numbers.prepare_data.skipped = Path('/dev/full')  # type: ignore[attr-defined]
-    with pytest.raises(SampleError, match='5 samples in a row break'):
+    with pytest.raises(SampleError, match='5 samples in a row cannot be loaded'):
         numbers[0]
 
 
 @pytest.mark.parametrize('number', [errno.EIO, errno.ESTALE, errno.ENETDOWN, errno.ETIMEDOUT])
-def test_a_disk_that_fails_is_no_bad_sample(number: int) -> None:
-    assert of_storage(OSError(number, 'no answer'))
-    assert not of_storage(OSError(errno.ENOENT, 'absent')) and not of_storage(ValueError())
+def test_storage_errors_are_not_bad_samples(number: int) -> None:
+    assert is_storage_error(OSError(number, 'no answer'))
+    assert not is_storage_error(OSError(errno.ENOENT, 'absent')) and not is_storage_error(
+        ValueError())
 
 
-def test_what_cannot_be_shown_is_written_out() -> None:
+def test_unprintable_characters_are_escaped() -> None:
     assert printable('a\udcff\x1b\u202e\n') == 'a\\udcff\\x1b\\u202e\n'
 
 
-def test_a_malformed_line_of_the_log_ends_nothing(capsys: pytest.CaptureFixture) -> None:
+def test_malformed_log_line_raises_nothing(capsys: pytest.CaptureFixture) -> None:
     logger = logging.Logger('malformed')
     handler = logging.StreamHandler(sys.stderr)
-    handler.addFilter(WithoutStart())
+    handler.addFilter(StartFilter())
     logger.addHandler(handler)
     logger.addFilter(Printable())
     logger.addFilter(QuietFilter())
     logger.info('epoch', 3)
     said = capsys.readouterr().err
-    assert said.startswith('epoch (3,) (this text') and 'test_bad_data.py' in said
+    assert said.startswith('epoch (3,) (the format string') and 'test_bad_data.py' in said
 
 
 @pytest.mark.slow
-def test_samples_of_validation_are_never_skipped(train: Callable, data: Path) -> None:
+def test_validation_samples_are_never_skipped(train: Callable, data: Path) -> None:
     path = min((data / 'ade/images/validation').iterdir())
-    cut(path)
-    says = train('sem_fpn', '--on-bad-data', 'skip')
+    truncate(path)
+    says = train('sem_fpn', '--on-bad-sample', 'skip')
     assert says.startswith(f'train: sample {path} with') and 'failed to load image' in says
 
 
-def test_testing_names_the_sample(run_tool: Callable, trained: Path, data: Path) -> None:
+def test_testing_names_the_bad_sample(run_tool: Callable, trained: Path, data: Path) -> None:
     path = min((data / 'ade/images/validation').iterdir())
-    cut(path)
+    truncate(path)
     with pytest.raises(SystemExit, match=f'^test: sample {path} with'):
         run_tool('test', config('sem_fpn'), trained / 'iter_2.pth', '--data-root', data / 'ade',
                  '--work-dir', trained, '--cfg-options', *NO_WORKERS)
 
 
 @pytest.mark.slow
-def test_all_processes_end_at_bad_data(data: Path, tmp_path: Path) -> None:
-    """One of them looks; none waits for ever."""
-    gone = images_of(data, 'ade')[3]
+def test_all_processes_stop_at_bad_data(data: Path, tmp_path: Path) -> None:
+    """Only one process checks the data, and none waits forever."""
+    gone = list_images(data, 'ade')[3]
     gone.with_name('more.jpg').write_bytes(gone.read_bytes())
     says = run_python(*LAUNCH, 'tools/train.py', config('sem_fpn'), '--launcher', 'pytorch',
                       '--data-root', data / 'ade', '--work-dir', tmp_path / 'run', *SHORT,

@@ -23,7 +23,7 @@ def drawn() -> tuple[float, ...]:
     return random.random(), float(np.random.rand()), float(torch.rand(()))
 
 
-def test_seeds_differ_by_all_that_they_are_made_from() -> None:
+def test_seeds_are_distinct() -> None:
     seeds = [Seed(run, rank, iteration, purpose)
              for run in (0, 1) for rank in (0, 1) for iteration in (0, 7, 8)
              for purpose in (DATA, MODEL)]  # yapf: disable
@@ -36,7 +36,7 @@ def test_seeds_differ_by_all_that_they_are_made_from() -> None:
     assert all(len(set(each)) == len(seeds) for each in zip(*found, strict=True))
 
 
-def test_a_batch_is_drawn_from_its_seed() -> None:
+def test_batch_uses_its_seed() -> None:
     seed = Seed(3, 0, 5, DATA)
     batch = SeededBatch([4, 2], seed)
     assert list(batch) == [4, 2] and len(batch) == 2
@@ -46,8 +46,7 @@ def test_a_batch_is_drawn_from_its_seed() -> None:
 
 
 @pytest.mark.parametrize('diff_rank_seed', [False, True])
-def test_processes_start_from_the_same_values(diff_rank_seed: bool, tmp_path: Path) -> None:
-    """They drop other things, and share out one order of the images."""
+def test_processes_share_initial_values(diff_rank_seed: bool, tmp_path: Path) -> None:
     command = [ROOT / 'tests/helpers/seeded_processes.py', tmp_path, diff_rank_seed]
     ended = run_independently(command, command, out=tmp_path, timeout=60)
     assert [each.status for each in ended] == [0, 0], ended
@@ -61,8 +60,7 @@ def test_processes_start_from_the_same_values(diff_rank_seed: bool, tmp_path: Pa
 
 @pytest.mark.slow
 @pytest.mark.parametrize('head', ['mask_rcnn', 'sem_fpn', 'upernet'])
-def test_training_and_testing_twice(head: str, shapes: Path, tmp_path: Path) -> None:
-    """In two threads; once with two workers, and once with one."""
+def test_training_is_deterministic(head: str, shapes: Path, tmp_path: Path) -> None:
     data, metrics = shapes / LAYOUTS[head], []
     for name, workers in (('one', 1), ('two', 2)):
         status, printed = run(
@@ -83,7 +81,7 @@ def test_training_and_testing_twice(head: str, shapes: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_another_seed_is_another_training(shapes: Path, tmp_path: Path, run_tool: Callable) -> None:
+def test_seed_changes_training(shapes: Path, tmp_path: Path, run_tool: Callable) -> None:
     weights = []
     for seed in (1, 2):
         out = tmp_path / str(seed)

@@ -19,10 +19,12 @@ from mmengine.registry import MODELS
 from torch.distributed import TCPStore
 
 from colonnade.common.errors import UserCodeError
-from colonnade.engine.distributed.process_consistency import deciding_settings, differences
+from colonnade.engine.distributed.process_consistency import (format_differences,
+                                                              get_relevant_settings)
 from colonnade.engine.watchdog import monitor
-from colonnade.engine.watchdog.phases import (BUSY, DATA, GATHERS, LEFT, STEP, Phases, Report,
-                                              find_silent, find_slow_data, find_stuck)
+from colonnade.engine.watchdog.hang_detection import (BUSY, DATA, GATHERS, LEFT, STEP, Phases,
+                                                      Report, find_silent, find_slow_data,
+                                                      find_stuck)
 from colonnade.settings.reading import read_config
 
 LIMIT = 6  # seconds; the default is 600
@@ -49,34 +51,38 @@ def faulty(tmp_path: Path,
     return path
 
 
-def run_two_of(path: Path,
-               shapes: Path,
-               tmp_path: Path,
-               *options: str,
-               timeout: float = 100) -> list[Ended]:
+def train_two(path: Path,
+              shapes: Path,
+              tmp_path: Path,
+              *options: str,
+              timeout: float = 100) -> list[Ended]:
     """Train in two processes that nothing but we stop."""
     command = train(path, '--data-root', shapes / 'ade', '--work-dir', tmp_path / 'run',
-                    '--hang-limit', LIMIT, '--no-report', *OPTIONS, *options)  # yapf: disable
+                    '--hang-timeout', LIMIT, '--no-report', *OPTIONS, *options)  # yapf: disable
     return run_independently(command, command, out=tmp_path, timeout=timeout)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize('fault, rank, expected', [
-    ('kill', 1, r'process 1 \(pid \d+ on \S+\) was killed or crashed, without a word'),
-    ('kill', 0, r'process 0 \(pid \d+ on \S+\) was killed or crashed, without a word'),
+    ('kill', 1, r'process 1 \(pid \d+ on \S+\) was killed or crashed without an error message'),
+    ('kill', 0, r'process 0 \(pid \d+ on \S+\) was killed or crashed without an error message'),
     ('fail', 1, r'process 1 \(pid \d+ on \S+\) ended: RuntimeError: a fault of one process'),
     ('fail', 0, r'process 0 \(pid \d+ on \S+\) ended: RuntimeError: a fault of one process'),
     ('file', 1, r'process 1 \(pid \d+ on \S+\) ended: OSError: a file of one process'),
     ('memory', 1, r'process 1 \(.*\) ended: RuntimeError: .*can.t allocate memory'),
+    ('stop', 1, r'the run hangs: process 1 \(.*\) has not reported for \d+ s, since iteration'),
+    ('stop', 0, r'the run hangs: process 0 \(.*\) has not reported for \d+ s, since iteration'),
 ])
-def test_a_process_that_dies_ends_all(fault: str, rank: int, expected: str, shapes: Path,
-                                      tmp_path: Path) -> None:
-    """Also where nothing stops the others, as with srun."""
-    ended = run_two_of(
+def test_crashed_process_ends_job(fault: str, rank: int, expected: str, shapes: Path,
+                                  tmp_path: Path) -> None:
+    ended = train_two(
         faulty(tmp_path, hook=dict(fault=fault, rank=rank)), shapes, tmp_path, *NO_WORKERS, *NO_VAL)
     statuses = [each.status for each in ended]
-    assert statuses == [-9 if fault == 'kill' and rank == own else 1 for own in (0, 1)]
+    status = dict(kill=-9, stop=None).get(fault, 1)  # a stopped process is left to the launcher
+    assert statuses == [status if rank == own else 1 for own in (0, 1)]
     assert re.search(expected, latest_log(tmp_path / 'run'))
+    if fault == 'stop':
+        return
     assert re.search(f'train: {expected}', ended[1 - rank].printed)
     where = dict(kill='', fail=', in fail', file=', in lack_a_file',
                  memory=', in exhaust_memory')[fault]  # yapf: disable
@@ -86,9 +92,8 @@ def test_a_process_that_dies_ends_all(fault: str, rank: int, expected: str, shap
 
 @pytest.mark.slow
 @pytest.mark.parametrize('options', [(), ('--fsdp', )])
-def test_a_bug_while_saving_ends_all(options: tuple[str, ...], shapes: Path,
+def test_error_while_saving_ends_job(options: tuple[str, ...], shapes: Path,
                                      tmp_path: Path) -> None:
-    """As an error of the disk does, and the log has its traceback."""
     path = faulty(tmp_path, hook=dict(fault='fail', rank=0, iteration=-1))
     command = train(path, '--data-root', shapes / 'ade', '--work-dir', tmp_path / 'run',
                     '--no-report', *options, *OPTIONS, *NO_WORKERS, *NO_VAL,
@@ -100,8 +105,7 @@ def test_a_bug_while_saving_ends_all(options: tuple[str, ...], shapes: Path,
     assert 'in fail' in latest_log(tmp_path / 'run')
 
 
-def test_an_error_of_one_process_is_one_of_all(tmp_path: Path) -> None:
-    """Each is the one that leads to it; nobody waits, and errors of the record end nothing."""
+def test_raise_on_all_ranks(tmp_path: Path) -> None:
     command = [ROOT / 'tests/helpers/failing_processes.py']
     one, other = run_independently(command, command, out=tmp_path, timeout=60)
     assert one.status == other.status == 0, (one, other)
@@ -119,26 +123,9 @@ def test_an_error_of_one_process_is_one_of_all(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('rank', [0, 1])
-def test_a_stopped_process_ends_all(rank: int, shapes: Path, tmp_path: Path) -> None:
-    """By SIGSTOP; the others end, what is stopped is left to the launcher."""
-    ended = run_two_of(
-        faulty(tmp_path, hook=dict(fault='stop', rank=rank)),
-        shapes,
-        tmp_path,
-        *NO_WORKERS,
-        *NO_VAL,
-        timeout=60)
-    assert [each.status for each in ended] == [None if rank == own else 1 for own in (0, 1)]
-    assert re.search(
-        rf'the run hangs: process {rank} \(.*\) was not heard of for \d+ s, '
-        'after it was in iteration', latest_log(tmp_path / 'run'))
-
-
-@pytest.mark.slow
-def test_an_endless_loop_in_an_iteration_ends_all(shapes: Path, tmp_path: Path) -> None:
+def test_hang_in_iteration_ends_job(shapes: Path, tmp_path: Path) -> None:
     path = faulty(tmp_path, hook=dict(fault='loop', rank=1))
-    ended = run_two_of(path, shapes, tmp_path, *NO_WORKERS, *NO_VAL)
+    ended = train_two(path, shapes, tmp_path, *NO_WORKERS, *NO_VAL)
     assert [each.status for each in ended] == [1, 1]
     assert re.search(r'the run hangs: process \d \(.*\) has been in iteration 3 for \d+ s',
                      latest_log(tmp_path / 'run'))
@@ -148,14 +135,13 @@ def test_an_endless_loop_in_an_iteration_ends_all(shapes: Path, tmp_path: Path) 
 
 @pytest.mark.slow
 @pytest.mark.parametrize('num_workers', [0, 1])
-def test_an_endless_loop_in_a_transform_ends_by_the_limit_of_torch(
-        num_workers: int, shapes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a process or in its worker, none of which is left; the log names it before."""
+def test_hang_in_transform_ends_by_torch_timeout(num_workers: int, shapes: Path, tmp_path: Path,
+                                                 monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(monitor, 'REMINDER', 1.)
     options = NO_WORKERS if num_workers == 0 else [
         'train_dataloader.num_workers=1', 'train_dataloader.persistent_workers=False'
     ]
-    ended = run_two_of(
+    ended = train_two(
         faulty(tmp_path, transform=dict(fault='loop', count=7, rank=1)), shapes, tmp_path, *options,
         *NO_VAL, 'env_cfg.dist_cfg.timeout=30')
     assert [each.status for each in ended] == [1, 1]
@@ -169,9 +155,8 @@ def test_an_endless_loop_in_a_transform_ends_by_the_limit_of_torch(
 
 @pytest.mark.slow
 @pytest.mark.parametrize('rank', [0, 1])
-def test_a_slow_evaluation_is_no_hang(rank: int, shapes: Path, tmp_path: Path) -> None:
-    """It takes twice the limit in one process, and the other waits."""
-    ended = run_two_of(
+def test_slow_evaluation_is_not_a_hang(rank: int, shapes: Path, tmp_path: Path) -> None:
+    ended = train_two(
         faulty(tmp_path, hook=dict(fault='late', rank=rank, iteration=0)), shapes, tmp_path,
         'train_cfg.val_interval=3', *NO_WORKERS)
     assert [each.status for each in ended] == [0, 0], ended
@@ -179,11 +164,10 @@ def test_a_slow_evaluation_is_no_hang(rank: int, shapes: Path, tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_data_that_pause_are_no_hang(shapes: Path, tmp_path: Path,
-                                     monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each image takes longer than the limit in one process, which is named."""
+def test_slow_data_is_not_a_hang(shapes: Path, tmp_path: Path,
+                                 monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(monitor, 'REMINDER', 3.)
-    ended = run_two_of(
+    ended = train_two(
         faulty(tmp_path, transform=dict(fault='late', count=1, rank=1)), shapes, tmp_path,
         'train_dataloader.batch_size=1', 'train_cfg.max_iters=2', *NO_WORKERS, *NO_VAL)
     assert [each.status for each in ended] == [0, 0], ended
@@ -198,7 +182,7 @@ def evaluation(path: Path, shapes: Path, tmp_path: Path, weights: str = 'model.p
     model = MODELS.build(read_config(path).model)
     torch.save(model.state_dict(), tmp_path / weights)
     return [ROOT / 'tools/test.py', path, tmp_path / weights, '--launcher', 'pytorch',
-            '--data-root', shapes / 'ade', '--work-dir', tmp_path / 'run', '--hang-limit', LIMIT,
+            '--data-root', shapes / 'ade', '--work-dir', tmp_path / 'run', '--hang-timeout', LIMIT,
             '--cfg-options', 'test_dataloader.num_workers=0',
             'test_dataloader.persistent_workers=False']  # yapf: disable
 
@@ -211,15 +195,16 @@ def evaluate_by_two(path: Path, shapes: Path, tmp_path: Path) -> list[Ended]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize('fault, rank, expected', [
-    ('kill', 1, r'process 1 \(pid \d+ on \S+\) was killed or crashed, without a word'),
+    ('kill', 1, r'process 1 \(pid \d+ on \S+\) was killed or crashed without an error message'),
     ('fail', 0, r'process 0 \(pid \d+ on \S+\) ended: RuntimeError: a fault of one process'),
-    ('stop', 1, r'the run hangs: process 1 \(.*\) was not heard of for \d+ s, after it was in'),
+    ('stop', 1, r'the run hangs: process 1 \(.*\) has not reported for \d+ s, since'),
+    ('loop', 1, r'the run hangs: process 1 \(.*\) has been in iteration 2 for'),
 ])
-def test_an_evaluation_ends_as_a_whole(fault: str, rank: int, expected: str, shapes: Path,
-                                       tmp_path: Path) -> None:
+def test_crashed_process_ends_evaluation(fault: str, rank: int, expected: str, shapes: Path,
+                                         tmp_path: Path) -> None:
     path = faulty(tmp_path, hook=dict(fault=fault, rank=rank, iteration=2))
     ended = evaluate_by_two(path, shapes, tmp_path)
-    of_faulty = dict(kill=-9, fail=1, stop=None)[fault]
+    of_faulty = dict(kill=-9, fail=1, stop=None, loop=1)[fault]
     assert [each.status for each in ended] == [of_faulty if rank == own else 1 for own in (0, 1)]
     assert re.search(expected, latest_log(tmp_path / 'run'))
     assert re.search(expected, ended[1 - rank].printed)
@@ -227,16 +212,7 @@ def test_an_evaluation_ends_as_a_whole(fault: str, rank: int, expected: str, sha
 
 
 @pytest.mark.slow
-def test_an_endless_loop_in_an_evaluation_ends_all(shapes: Path, tmp_path: Path) -> None:
-    """While the other process waits for what this one found."""
-    path = faulty(tmp_path, hook=dict(fault='loop', rank=1, iteration=2))
-    assert [each.status for each in evaluate_by_two(path, shapes, tmp_path)] == [1, 1]
-    assert re.search(r'the run hangs: process 1 \(.*\) has been in iteration 2 for',
-                     latest_log(tmp_path / 'run'))
-
-
-@pytest.mark.slow
-def test_an_evaluation_of_another_checkpoint_is_refused(shapes: Path, tmp_path: Path) -> None:
+def test_evaluation_refuses_different_checkpoints(shapes: Path, tmp_path: Path) -> None:
     commands = [evaluation(config('sem_fpn'), shapes, tmp_path, weights)
                 for weights in ('one.pth', 'other.pth')]  # yapf: disable
     ended = run_independently(*commands, out=tmp_path)
@@ -247,13 +223,12 @@ def test_an_evaluation_of_another_checkpoint_is_refused(shapes: Path, tmp_path: 
 
 
 def reports(*states: tuple[str, float, float]) -> list[Report]:
-    """Of processes, from their phase, the seconds in it and their silence."""
+    """Return reports of processes, given phase, seconds in it, and silence."""
     return [Report(rank, 'here', 7, phase, 12, seconds=seconds, silence=silence)
             for rank, (phase, seconds, silence) in enumerate(states)]  # yapf: disable
 
 
-def test_who_holds_up_the_others() -> None:
-    """From what processes report of themselves, as the first of them judges it."""
+def test_find_stuck_process() -> None:
     for fine in (
             reports((STEP, 599, 0), (STEP, 599, 0)),
             reports((STEP, 5000, 0), (DATA, 5000, 0)),  # loads data, for however long
@@ -272,10 +247,10 @@ def test_who_holds_up_the_others() -> None:
         assert re.match(expected, find_stuck(reports(*states), 600))
     for phase in (DATA, STEP, BUSY):
         silent = reports((STEP, 5, 0), (phase, 5, 601))
-        assert re.match('process 1 .* was not heard of for 601 s', find_silent(silent, 600))
+        assert re.match('process 1 .* has not reported for 601 s', find_silent(silent, 600))
 
 
-def test_who_waits_for_data() -> None:
+def test_find_slow_data() -> None:
     assert find_slow_data(reports((DATA, 59, 0), (STEP, 90, 0)), 60) == ''
     assert re.match(
         r'process 2 .* has been waiting for the data of iteration 12 for 70 s, and 2 of 3',
@@ -283,8 +258,7 @@ def test_who_waits_for_data() -> None:
 
 
 @pytest.mark.parametrize('kind', ['train', 'val', 'test'])
-def test_phases_of_a_process(kind: str) -> None:
-    """Data count for nothing, steps for their time, and other hooks may take any."""
+def test_process_phases(kind: str) -> None:
     report = Report(0, 'here', 7)
     loop = SimpleNamespace(dataloader=[0, 0])
     runner = SimpleNamespace(iter=0, val_loop=loop, test_loop=loop)
@@ -311,13 +285,13 @@ def test_phases_of_a_process(kind: str) -> None:
 
 
 def wait_for_an_end(port: int, hanging: Path) -> None:
-    """What the second process of two does, whose disk hangs when the first one ends the job."""
-    watch_of(1, port, hanging).start()
+    """Run the second of two processes, whose disk hangs when the first one ends the job."""
+    build_watch(1, port, hanging).start()
     time.sleep(60)
 
 
-def watch_of(rank: int, port: int, path: Path) -> monitor.Watch:
-    """The watch of one of two processes, which have a store at a port."""
+def build_watch(rank: int, port: int, path: Path) -> monitor.Watch:
+    """Return the watch of one of two processes that share a store."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(monitor, 'get_rank', lambda: rank)
         patch.setattr(monitor, 'get_world_size', lambda: 2)
@@ -326,35 +300,33 @@ def watch_of(rank: int, port: int, path: Path) -> monitor.Watch:
 
 @pytest.fixture
 def port() -> Iterator[int]:
-    """That of a store in which no process has reported an end."""
+    """Return the port of a store in which no process has reported an end."""
     store = TCPStore('127.0.0.1', 0, is_master=True, wait_for_workers=False)
     store.set(monitor.ENDED, '')
     yield store.port
 
 
-def test_a_disk_that_hangs_keeps_no_process(port: int, tmp_path: Path,
-                                            monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever opens a pipe that nobody reads waits for ever."""
+def test_hanging_disk_does_not_block_exit(port: int, tmp_path: Path,
+                                          monkeypatch: pytest.MonkeyPatch) -> None:
     os.mkfifo(tmp_path / 'pipe')
     monkeypatch.setattr(monitor, 'GRACE', 1.)
     process = multiprocessing.get_context('fork').Process(
         target=wait_for_an_end, args=(port, tmp_path / 'pipe'))
     with no_dump_of_forks():
         process.start()
-    first = watch_of(0, port, tmp_path)
+    first = build_watch(0, port, tmp_path)
     first.send_report()
     first.reason = 'a fault'
-    first.tell()
+    first.send_reason()
     process.join(30)
     process.kill()
     assert process.exitcode == 1
 
 
-def test_the_first_traceback_is_kept(port: int, tmp_path: Path,
-                                     monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever is told after it; also that of an error whose message would be enough."""
+def test_first_traceback_is_kept(port: int, tmp_path: Path,
+                                 monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(monitor, 'BEAT', 0.01)
-    own, other = watch_of(0, port, tmp_path), watch_of(1, port, tmp_path)
+    own, other = build_watch(0, port, tmp_path), build_watch(1, port, tmp_path)
     other.send_report()
     try:
         try:
@@ -362,11 +334,11 @@ def test_the_first_traceback_is_kept(port: int, tmp_path: Path,
         except KeyError as cause:
             raise UserCodeError('a sample cannot be loaded') from cause
     except UserCodeError as error:
-        details = monitor.traceback_of(error)
+        details = monitor.format_details(error)
     assert "KeyError: 'theirs'" in details
     for reason, text in (('a', details), ('b', 'other')):
         other.reason, other.details = reason, text
-        other.tell()
+        other.send_reason()
     thread = Thread(target=own.exchange, daemon=True)
     thread.start()
     time.sleep(0.5)
@@ -376,14 +348,13 @@ def test_the_first_traceback_is_kept(port: int, tmp_path: Path,
 
 
 @pytest.mark.parametrize('limit', ['-1', 'nan'])
-def test_limits_are_numbers_from_0_on(limit: str, shapes: Path, tmp_path: Path,
-                                      run_tool: Callable) -> None:
-    with pytest.raises(SystemExit, match=f'train: --hang-limit must be 0 or more, got {limit}'):
+def test_hang_timeout_errors(limit: str, shapes: Path, tmp_path: Path, run_tool: Callable) -> None:
+    with pytest.raises(SystemExit, match=f'train: --hang-timeout must be 0 or more, got {limit}'):
         run_tool('train', config('sem_fpn'), '--data-root', shapes / 'ade', '--work-dir', tmp_path,
-                 '--hang-limit', limit)  # yapf: disable
+                 '--hang-timeout', limit)  # yapf: disable
 
 
-def test_what_two_processes_compare(tmp_path: Path) -> None:
+def test_process_consistency(tmp_path: Path) -> None:
     for name, content in (('one', b'1'), ('copy', b'1'), ('other', b'2')):
         (tmp_path / name).mkdir()
         (tmp_path / name / 'rest.pth').write_bytes(content)
@@ -408,8 +379,8 @@ def test_what_two_processes_compare(tmp_path: Path) -> None:
     ('data', 'process 1 .* other data than process 0 .*: 11 images in train_dataloader, not 12'),
     ('label map', 'process 1 .* other data .*: the content of .*annotations/training is not that '),
 ])
-def test_a_process_with_another_config_or_data_is_refused(option: str, expected: str, shapes: Path,
-                                                          tmp_path: Path) -> None:
+def test_different_config_or_data_is_refused(option: str, expected: str, shapes: Path,
+                                             tmp_path: Path) -> None:
     root = shapes / 'ade'
     first = train(config('sem_fpn'), '--data-root', root, '--work-dir', tmp_path / 'run',
                   '--no-report', *OPTIONS, *NO_WORKERS)  # yapf: disable
@@ -430,17 +401,18 @@ def test_a_process_with_another_config_or_data_is_refused(option: str, expected:
         assert 'Traceback' not in each.printed
 
 
-def test_paths_may_differ_between_machines() -> None:
+def test_paths_may_differ_between_hosts() -> None:
     first = dict(data_root="'/data/coco'", lr='0.1', url="'s3://a/b'")
-    assert differences(dict(data_root="'/scratch/7/coco'", lr='0.1', url="'/b'"), first) == ''
-    assert differences(dict(first, lr='0.2', more='1'),
-                       first) == ('lr is 0.2 there, not 0.1, more is 1 there, not not set')
-    assert differences({}, dict(commit='a'), missing=False) == ''
+    assert format_differences(dict(data_root="'/scratch/7/coco'", lr='0.1', url="'/b'"),
+                              first) == ''
+    assert format_differences(dict(first, lr='0.2', more='1'),
+                              first) == ('lr is 0.2 there, not 0.1, more is 1 there, not not set')
+    assert format_differences({}, dict(commit='a'), missing=False) == ''
 
 
-def test_what_does_not_decide_a_training_may_differ() -> None:
+def test_irrelevant_settings_may_differ() -> None:
     cfg = read_config(config('sem_fpn'))
-    first = deciding_settings(cfg)
+    first = get_relevant_settings(cfg)
     cfg.merge_from_dict({
         'stamp': '20260101_120000',  # a variable of the config
         'work_dir': 'runs/gpu07_20260101_120000',
@@ -451,14 +423,14 @@ def test_what_does_not_decide_a_training_may_differ() -> None:
         'default_hooks.logger.out_dir': 'runs/gpu07',
         'val_evaluator.output_dir': 'runs/gpu07/maps',
     })
-    assert differences(deciding_settings(cfg), first) == ''
+    assert format_differences(get_relevant_settings(cfg), first) == ''
     cfg.merge_from_dict({
         'default_hooks.checkpoint.interval': 7,
         'optim_wrapper.optimizer.lr': 7.,
         'test_dataloader.batch_size': 7,
         'model.backbone.drop_path_rate': 0.7,
     })
-    found = differences(deciding_settings(cfg), first)
+    found = format_differences(get_relevant_settings(cfg), first)
     assert re.findall(r'(\S+) is ', found) == [
         'default_hooks.checkpoint.interval', 'model.backbone.drop_path_rate',
         'optim_wrapper.optimizer.lr', 'test_dataloader.batch_size'

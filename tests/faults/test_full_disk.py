@@ -14,13 +14,13 @@ from conftest import LAYOUTS, NO_WORKERS, config, latest_log, run_two
 from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
-from test_run_folder import EVERY, TINY, Written
+from test_work_dir import EVERY, TINY, Written
 
-from colonnade.common.hashing import sha256_of
-from colonnade.engine.work_dir.trackers import PatientLog
-from colonnade.weights.checksums import SUMS, read_checksums
+from colonnade.common.hashing import compute_sha256
+from colonnade.engine.work_dir.trackers import TolerantLogFile
+from colonnade.weights.checkpoint_files import SUMS, read_checksums
 
-MEGABYTES = 24  # of the disk: of five checkpoints of the model below
+MEGABYTES = 24  # size of the disk: five checkpoints of the model
 
 
 @HOOKS.register_module(force=True)
@@ -36,7 +36,6 @@ class FillDisk(Hook):
         self.full, self.free = full, free
 
     def before_train_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None) -> None:
-        """Write a file until there is no room, or delete it."""
         filler = Path(runner.work_dir).parent / 'filler'
         if runner.iter + 1 == self.full:
             fill(filler)
@@ -90,28 +89,26 @@ def train(disk: Path, run_tool: Callable, shapes: Path, tmp_path: Path,
     return run
 
 
-def files_of(work_dir: Path) -> set[str]:
-    """Checkpoints and what may be left of them; each is the one that its SHA-256 is of."""
+def list_checkpoint_files(work_dir: Path) -> set[str]:
+    """Return the names of checkpoints and hidden files; check that SHA-256 match."""
     sums = read_checksums(work_dir)
     assert {name for name, _ in sums} == {path.name for path in work_dir.glob('*.pth')}
-    assert all(sha256_of(work_dir / name) == digest for name, digest in sums)
+    assert all(compute_sha256(work_dir / name) == digest for name, digest in sums)
     hidden = [path.name for path in work_dir.iterdir() if path.name.startswith('.')]
     return {name for name, _ in sums} | set(hidden)
 
 
-def test_a_disk_that_is_full_for_a_while(train: Callable,
-                                         capsys: pytest.CaptureFixture[str]) -> None:
-    """The best of that time is lost, and the next that is better than the one before is saved."""
+def test_disk_is_full_temporarily(train: Callable, capsys: pytest.CaptureFixture[str]) -> None:
     work_dir = train([0.5, 0.75, 0.25, 0.625], 2, 4)
-    assert files_of(work_dir) == {'iter_4.pth', 'best_score_iter_4.pth'}
+    assert list_checkpoint_files(work_dir) == {'iter_4.pth', 'best_score_iter_4.pth'}
     assert (work_dir / 'last_checkpoint').read_text() == str(work_dir / 'iter_4.pth')
     assert (work_dir / 'best_checkpoint').read_text() == str(work_dir / 'best_score_iter_4.pth')
     said = ''.join(capsys.readouterr())
     size = (work_dir / 'iter_4.pth').stat().st_size
     found = re.search(r'ERROR - (.*iter_2.pth) cannot be saved: No space left on device \(it needs '
-                      r'([\d,]+) bytes, and ([\d,]+) are free\). Training goes on, and saves again '
-                      rf'when the next checkpoint is due, and at its end. The newest checkpoint is '
-                      rf'{work_dir}/iter_1.pth', said)  # yapf: disable
+                      r'([\d,]+) bytes, and ([\d,]+) are free\). Training continues, and saves '
+                      r'again when the next checkpoint is due, and at its end. The latest '
+                      rf'checkpoint is {work_dir}/iter_1.pth', said)  # yapf: disable
     assert found, said
     needed, free = (int(number.replace(',', '')) for number in found.groups()[1:])
     assert needed == pytest.approx(size, rel=0.05) and free < needed
@@ -121,40 +118,38 @@ def test_a_disk_that_is_full_for_a_while(train: Callable,
     assert infos['best_score'] == 0.625 and infos['keep_ckpt_ids'] == [4]
 
 
-def test_the_log_is_open_before_its_first_line(tmp_path: Path) -> None:
-    """mmengine writes how weights were initialized to its stream, without a record."""
-    handler = PatientLog(logging.FileHandler(tmp_path / 'log.txt'))
+def test_log_file_is_open_initially(tmp_path: Path) -> None:
+    handler = TolerantLogFile(logging.FileHandler(tmp_path / 'log.txt'))
     handler.stream.write('initialized\n')
     handler.close()
     assert (tmp_path / 'log.txt').read_text() == 'initialized\n'
 
 
 @pytest.mark.slow
-def test_a_full_disk_under_the_runner_of_mmengine(train: Callable) -> None:
-    """Of a config with a runner of its own: its checkpoints are whole, and have sums too."""
+def test_full_disk_with_mmengine_runner(train: Callable) -> None:
     work_dir = train([0.5, 0.75, 0.25, 0.625], 2, 4, own="runner_type = 'Runner'\n")
-    assert files_of(work_dir) == {'iter_4.pth', 'best_score_iter_4.pth'}
+    assert list_checkpoint_files(work_dir) == {'iter_4.pth', 'best_score_iter_4.pth'}
 
 
 @pytest.mark.slow
-def test_a_disk_that_stays_full(train: Callable, disk: Path) -> None:
+def test_disk_stays_full(train: Callable, disk: Path) -> None:
     with pytest.raises(SystemExit) as stopped:
         train([0.5, 0.25, 0.25], 2, 0)
     text = str(stopped.value)
     assert re.match(
         f'train: {disk}/run/iter_3.pth cannot be saved: No space left on device .*Training has '
-        'ended, and its last state is lost: make room and go on with --resume. The newest '
+        'ended, and its last state is lost: free disk space and resume with --resume. The latest '
         f'checkpoint is {disk}/run/iter_1.pth', text), text
-    assert files_of(disk / 'run') == {'iter_1.pth', 'best_score_iter_1.pth'}
+    assert list_checkpoint_files(disk / 'run') == {'iter_1.pth', 'best_score_iter_1.pth'}
     (disk / 'filler').unlink()
     work_dir = train([0.5, 0.75, 0.25], 0, 0, '--resume')
     assert 'Iter(train) [2/3]' in latest_log(work_dir)
-    assert files_of(work_dir) == {'iter_3.pth', 'best_score_iter_3.pth'}
+    assert list_checkpoint_files(work_dir) == {'iter_3.pth', 'best_score_iter_3.pth'}
 
 
 @pytest.mark.slow
-def test_room_at_the_end(train: Callable, disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The last checkpoint is tried once more behind the last evaluation."""
+def test_last_checkpoint_is_saved_at_end(train: Callable, disk: Path,
+                                         monkeypatch: pytest.MonkeyPatch) -> None:
     compute = Written.compute_metrics
 
     def free(self: Written, results: list) -> dict:
@@ -164,7 +159,7 @@ def test_room_at_the_end(train: Callable, disk: Path, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(Written, 'compute_metrics', free)
     work_dir = train([0.5, 0.25], 2, 0)
-    assert files_of(work_dir) == {'iter_2.pth', 'best_score_iter_1.pth'}
+    assert list_checkpoint_files(work_dir) == {'iter_2.pth', 'best_score_iter_1.pth'}
     assert f'the last state is saved: {work_dir}/iter_2.pth' in latest_log(work_dir)
     assert SUMS in {path.name for path in work_dir.iterdir()}
 
@@ -188,8 +183,7 @@ for rank in (0, 1):
 
 
 @pytest.mark.slow
-def test_all_processes_hear_of_a_full_disk(tmp_path: Path) -> None:
-    """Those that do not write would wait for the one that does."""
+def test_full_disk_is_raised_on_all_ranks(tmp_path: Path) -> None:
     (tmp_path / 'script.py').write_text(SCRIPT)
     printed = run_two(str(tmp_path / 'script.py'), out=tmp_path)
     for rank in (0, 1):

@@ -1,4 +1,4 @@
-"""Annotation files of COCO and of other forms, changed at random."""
+"""Fuzzing of annotation files in COCO and other formats."""
 from __future__ import annotations
 
 import json
@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.drawn_data import CLASSES, HEIGHT, WIDTH, coco_content, draw_image
-from helpers.foreign_data import WRITERS, Parts, drawn_parts, options, read
 from helpers.fuzzing import attempt, changed_bytes, changed_json, changed_text, fuzz
+from helpers.synthetic_data import CLASSES, HEIGHT, WIDTH, coco_content, draw_image
+from helpers.third_party_formats import WRITERS, Parts, drawn_parts, options, read
 from hypothesis import event, given
 from hypothesis import strategies as st
 from mmdet.datasets import CocoDataset
@@ -22,8 +22,8 @@ from mmengine.registry import METRICS, DefaultScope
 from pycocotools import mask as coco_masks
 
 from colonnade.datasets.custom.instance_datasets import describe_instances
-from colonnade.datasets.validation.coco_files import (Usage, check_headers, check_instances,
-                                                      load_coco)
+from colonnade.datasets.validation.coco_files import (Usage, check_instances, load_coco,
+                                                      make_header_check)
 from colonnade.datasets.validation.validation_report import Report
 from colonnade.settings.reading import import_without_warnings
 
@@ -35,8 +35,8 @@ PIPELINE = [
 ]
 
 
-def content_of_all_kinds() -> dict[str, list]:
-    """Two images whose annotations are polygons, both forms of RLE, and a crowd."""
+def make_content() -> dict[str, list]:
+    """Return a COCO file with polygons, compressed and uncompressed RLEs, and a crowd."""
     content = coco_content(3)
     mask = np.zeros((HEIGHT, WIDTH), np.uint8, order='F')
     mask[4:16, 4:20] = 1
@@ -54,21 +54,21 @@ def content_of_all_kinds() -> dict[str, list]:
     return content
 
 
-ALL_KINDS = content_of_all_kinds()
+CONTENT = make_content()
 
 
 @pytest.fixture(scope='module')
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the images of a file that is whole, ``whole.json``."""
+    """Folder with the intact file ``intact.json`` and its images."""
     folder = tmp_path_factory.mktemp('images')
-    for image in ALL_KINDS['images']:
+    for image in CONTENT['images']:
         draw_image(folder / image['file_name'])
-    (folder / 'whole.json').write_text(json.dumps(ALL_KINDS))
+    (folder / 'intact.json').write_text(json.dumps(CONTENT))
     return folder
 
 
-def described(train: Path, val: Path, images: Path) -> tuple[Any, Report]:
-    """What ``tools/create_config.py`` and ``tools/check_dataset.py`` say of two files."""
+def describe(train: Path, val: Path, images: Path) -> tuple[Any, Report]:
+    """Return the result of ``describe_instances`` for two files, and the report."""
     report = Report()
     data = describe_instances([train, val], [images, images],
                               None,
@@ -78,7 +78,7 @@ def described(train: Path, val: Path, images: Path) -> tuple[Any, Report]:
     return data, report
 
 
-def dataset_of(file: Path, images: Path, *, test: bool = False) -> CocoDataset:
+def build_dataset(file: Path, images: Path, *, test: bool = False) -> CocoDataset:
     with redirect_stdout(StringIO()), DefaultScope.overwrite_default_scope('mmdet'):
         return CocoDataset(
             ann_file=str(file),
@@ -90,24 +90,24 @@ def dataset_of(file: Path, images: Path, *, test: bool = False) -> CocoDataset:
 
 
 @fuzz(few=40)
-@given(content=changed_json(ALL_KINDS))
-def test_annotations_to_train_with(content: bytes, images: Path) -> None:
-    """A file is refused by its name, or mmdet trains with what the report counts."""
+@given(content=changed_json(CONTENT))
+def test_training_annotations(content: bytes, images: Path) -> None:
+    """A file is rejected by name, or mmdet trains on what the report counts."""
     file = images / 'changed.json'
     file.write_bytes(content)
-    found = attempt(lambda: described(file, images / 'whole.json', images))
+    found = attempt(lambda: describe(file, images / 'intact.json', images))
     assert found is not None
     data, report = found
-    assert all('changed.json' in fault or 'training' in fault or '.jpg' in fault
-               for fault in report.faults), report.faults  # yapf: disable
-    if report.num_faults or not data.masks:
-        event('faults')
+    assert all('changed.json' in error or 'training' in error or '.jpg' in error
+               for error in report.errors), report.errors  # yapf: disable
+    if report.num_errors or not data.masks:
+        event('errors')
         return
     assert data.classes == CLASSES
     loaded, quiet = load_coco(file, Report()), Report()
     assert loaded is not None
-    counted = check_instances(file, loaded, quiet, look=check_headers(images))
-    dataset = dataset_of(file, images)
+    counted = check_instances(file, loaded, quiet, check_images=make_header_check(images))
+    dataset = build_dataset(file, images)
     assert len(dataset) == data.num_images[0]
     used = dict.fromkeys(CLASSES, 0)
     for index in range(len(dataset)):
@@ -122,19 +122,19 @@ def test_annotations_to_train_with(content: bytes, images: Path) -> None:
 
 @pytest.fixture(scope='module')
 def metric(images: Path) -> Callable[[Path], dict[str, float]]:
-    """The metrics of predictions that are the annotations of a file."""
+    """Function that evaluates predictions equal to the annotations of a file."""
     import_without_warnings('mmdet.evaluation')
     kind = METRICS.get('mmdet.FasterCocoMetric') or METRICS.get('mmdet.CocoMetric')
 
     def measure(file: Path) -> dict[str, float]:
-        dataset = dataset_of(file, images, test=True)
+        dataset = build_dataset(file, images, test=True)
         with redirect_stdout(StringIO()):
             evaluator = kind(ann_file=str(file), metric=['bbox', 'segm'])
         evaluator.dataset_meta = dataset.metainfo
         for index in range(len(dataset)):
             sample = dataset[index]['data_samples']
             truth = sample.gt_instances
-            answer = dict(
+            prediction = dict(
                 img_id=sample.img_id,
                 ori_shape=sample.ori_shape,
                 gt_instances=truth,
@@ -143,23 +143,23 @@ def metric(images: Path) -> Callable[[Path], dict[str, float]]:
                     labels=truth.labels,
                     scores=truth.labels.float() * 0 + 0.9,
                     masks=truth.masks.to_tensor(bool, 'cpu')))
-            evaluator.process({}, [answer])
+            evaluator.process({}, [prediction])
         return evaluator.evaluate(len(dataset))
 
     return measure
 
 
 @fuzz(few=10, many=2000)
-@given(content=changed_json(ALL_KINDS))
-def test_annotations_to_evaluate_with(content: bytes, images: Path, metric: Callable) -> None:
-    """A file is refused, or the evaluation gives numbers."""
+@given(content=changed_json(CONTENT))
+def test_validation_annotations(content: bytes, images: Path, metric: Callable) -> None:
+    """A file is rejected, or the evaluation returns metrics."""
     file = images / 'changed.json'
     file.write_bytes(content)
-    found = attempt(lambda: described(images / 'whole.json', file, images))
+    found = attempt(lambda: describe(images / 'intact.json', file, images))
     assert found is not None
     data, report = found
-    if report.num_faults or not data.masks:
-        event('faults')
+    if report.num_errors or not data.masks:
+        event('errors')
         return
     with redirect_stdout(StringIO()):
         values = metric(file)
@@ -167,9 +167,9 @@ def test_annotations_to_evaluate_with(content: bytes, images: Path, metric: Call
 
 
 @pytest.fixture(scope='module')
-def foreign(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The same drawn data set in each form."""
-    root = tmp_path_factory.mktemp('foreign')
+def formats(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Folder of the same synthetic dataset in each format."""
+    root = tmp_path_factory.mktemp('formats')
     parts: Parts = drawn_parts(root / 'drawn')
     for form, write in WRITERS.items():
         write(parts, root / form)
@@ -183,9 +183,9 @@ NUMBERS = count()
 @pytest.mark.parametrize('form', WRITERS)
 @fuzz(few=4, many=1500)
 @given(draw=st.data())
-def test_other_forms(form: str, foreign: dict[str, Path], draw: st.DataObject) -> None:
-    """A data set is refused by the path of a file, or becomes annotations without a fault."""
-    folder = foreign[form]
+def test_third_party_formats(form: str, formats: dict[str, Path], draw: st.DataObject) -> None:
+    """A dataset is rejected by the path of a file, or converted to valid annotations."""
+    folder = formats[form]
     files = [file for file in sorted(folder.rglob('*.*')) if file.suffix in SUFFIXES]
     file = draw.draw(st.sampled_from(files))
     source = file.read_bytes()
@@ -201,13 +201,13 @@ def test_other_forms(form: str, foreign: dict[str, Path], draw: st.DataObject) -
         if found is None:
             return
         written, report = found
-        assert all(form in fault for fault in report.faults), report.faults
+        assert all(form in error for error in report.errors), report.errors
         for part, content in zip(('train', 'val'), written, strict=False):
             (folder.parent / f'{part}.json').write_text(json.dumps(content))
             quiet = Report()
             check_instances(folder.parent / f'{part}.json', content, quiet,
-                            look=check_headers(folder), usage=Usage(masks=False))  # yapf: disable
-            wrong = [fault for fault in quiet.faults if 'there is no' not in fault]
+                            check_images=make_header_check(folder), usage=Usage(masks=False))  # yapf: disable
+            wrong = [error for error in quiet.errors if 'does not exist' not in error]
             assert form == 'coco' or not wrong, wrong
     finally:
         file.write_bytes(source)

@@ -1,4 +1,4 @@
-"""Files of weights, changed at random."""
+"""Fuzzing of weights files."""
 from __future__ import annotations
 
 import io
@@ -76,7 +76,7 @@ def backbone() -> XCiT:
 
 
 def differs(found: Any, expected: Any) -> bool:
-    """Whether a part of a checkpoint is another one."""
+    """Return True if a part of a checkpoint differs."""
     if isinstance(expected, Tensor):
         return not (isinstance(found, Tensor) and found.shape == expected.shape
                     and found.dtype == expected.dtype and torch.equal(found, expected))
@@ -96,8 +96,7 @@ def differs(found: Any, expected: Any) -> bool:
 @pytest.mark.parametrize('form', FORMS)
 @fuzz(few=20, many=5000)
 @given(draw=st.data())
-def test_bytes_of_checkpoints(form: str, folder: Path, backbone: XCiT, draw: st.DataObject) -> None:
-    """A file is refused by its name. One with checksums that is taken is what was saved."""
+def test_fuzzed_bytes(form: str, folder: Path, backbone: XCiT, draw: st.DataObject) -> None:
     path = folder / f'{form}.pth'
     path.write_bytes(draw.draw(changed_bytes(FORMS[form])))
     content = attempt(lambda: read_checkpoint(path), WeightsError, names=str(path))
@@ -130,8 +129,7 @@ class Shown:
 
 @fuzz(few=8, many=4000)
 @given(content=changed_values(CHECKPOINT, odd=ODD).map(Shown))
-def test_contents_of_checkpoints(content: Shown, folder: Path, backbone: XCiT) -> None:
-    """A whole file of other content is refused by its name, or loads the tensors that it holds."""
+def test_fuzzed_contents(content: Shown, folder: Path, backbone: XCiT) -> None:
     path = folder / 'content.pth'
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')
@@ -159,8 +157,7 @@ TENSORS = FORMS['safetensors'][8 + HEAD:]
 
 @fuzz(few=30, many=10000)
 @given(draw=st.data())
-def test_headers_of_safetensors(folder: Path, draw: st.DataObject) -> None:
-    """A file whose header says something else is refused, or holds tensors of that header."""
+def test_fuzzed_safetensors_headers(folder: Path, draw: st.DataObject) -> None:
     header = draw.draw(changed_json(json.loads(HEADER)))
     path = folder / 'header.safetensors'
     path.write_bytes(struct.pack('<Q', len(header)) + header + TENSORS)
@@ -194,8 +191,7 @@ def shards(folder: Path) -> Path:
 
 @fuzz(few=25, many=4000)
 @given(draw=st.data())
-def test_folders_of_shards(shards: Path, draw: st.DataObject) -> None:
-    """A folder is refused by its path, or holds all tensors in their shapes."""
+def test_shard_folders(shards: Path, draw: st.DataObject) -> None:
     path = draw.draw(st.sampled_from(sorted(shards.iterdir())))
     source = path.read_bytes()
     path.write_bytes(draw.draw(changed_bytes(source)))

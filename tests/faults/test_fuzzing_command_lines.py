@@ -1,4 +1,4 @@
-"""Command lines of the tools, changed at random. What they name is not there, so none succeeds."""
+"""Random changes of command lines whose files do not exist, so that none succeeds."""
 from __future__ import annotations
 
 import sys
@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 
 SEGMENTER = 'sem_fpn/xcit_nano_12_p16_slim_shapes'
 DETECTOR = 'mask_rcnn/xcit_nano_12_p16_slim_shapes'
-#: a command of each tool that reads files, which would be right if its files were there
+#: valid arguments of each command that reads files, apart from the missing files
 COMMANDS = {
-    'train': f'{SEGMENTER} --data-root nowhere --work-dir run --resume --accumulate 2 --tracker '
+    'train': f'{SEGMENTER} --data-root nowhere --work-dir run --resume --grad-accum 2 --tracker '
              'tensorboard --patience 3 --min-delta 0.1 --cfg-options train_cfg.max_iters=1 '
              'train_dataloader.batch_size=2',
     'test': f'{SEGMENTER} missing.pth --data-root nowhere --work-dir run --out m.json --tta',
-    'predict': f'{DETECTOR} missing.pth nowhere --out found --threshold 0.5 --tile 64 --overlap '
-               '0.2 --batch-size 2 --limit 3 --outputs pictures results --first-label 1',
+    'predict': f'{DETECTOR} missing.pth nowhere --out found --threshold 0.5 --tile-size 64 --tile-overlap '
+               '0.2 --batch-size 2 --max-inputs 3 --outputs visualizations results --label-offset 1',
     'visualize': f'{SEGMENTER} missing.pth nowhere.jpg --out pictures',
     'export': f'{SEGMENTER} missing.pth --out exported',
     'package': f'make {SEGMENTER} missing.pth --out packed --license cc-by-4.0',
@@ -34,18 +34,19 @@ COMMANDS = {
     'build_report': 'nowhere',
     'compare_runs': 'nowhere elsewhere --out compare.html',
 }  # yapf: disable
-#: none leads out of the folder that the tests run in
+#: words without paths outside the temporary folder
 WORDS = ('', ' ', '-', '--', '-1', '0', '1e400', 'nan', '9' * 400, 'x', '--x', '=', 'a=b', 'a=',
          'model.x=1', 'model=1', 'train_cfg=', 'train_cfg.max_iters=x', 'model.backbone.arch=tiny',
          'train_dataloader=None', '[', '(((', '{}', 'ü', '\udcff', 'a\nb', '\x1b[31mred', 'None',
-         '--trust', '--resume', '--load-from', '--amp', '--fsdp', '--launcher', '--plan', '--fuse',
-         '--device', 'cpu', 'cuda:99', '--data', '--masks', '--split', '0.2', '--out', 'folder',
-         'file.json', 'file.pth', SEGMENTER, DETECTOR, 'sem_fpn', '--cfg-options')
+         '--trust', '--resume', '--load-from', '--amp', '--fsdp', '--launcher', '--estimate',
+         '--fuse', '--device', 'cpu', 'cuda:99', '--data', '--masks', '--val-fraction', '0.2',
+         '--out', 'folder', 'file.json', 'file.pth', SEGMENTER, DETECTOR, 'sem_fpn',
+         '--cfg-options')
 
 
 @st.composite
-def changed_words(draw: st.DrawFn, command: str) -> list[str]:
-    """The words of a command, of which some are others, missing, repeated or elsewhere."""
+def change_words(draw: st.DrawFn, command: str) -> list[str]:
+    """Return words of a command with some replaced, inserted, removed, repeated or moved."""
     words = command.split()
     for _ in range(draw(st.integers(1, 4))):
         at = draw(st.integers(0, max(len(words) - 1, 0)))
@@ -60,13 +61,13 @@ def changed_words(draw: st.DrawFn, command: str) -> list[str]:
                 words[at:at] = words[at:at + 2]
             case 'move' if words:
                 words.insert(draw(st.integers(0, len(words))), words.pop(at))
-    # argparse of Python 3.11 takes a second '--' for a list of nothing
+    # argparse of Python 3.11 parses a second '--' as an empty list.
     return [word for at, word in enumerate(words) if word != '--' or '--' not in words[:at]]
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the tools run: with an empty folder, and files that are not what they are called."""
+    """Working directory with an empty folder, and files with misleading names."""
     (tmp_path / 'folder').mkdir()
     (tmp_path / 'file.json').write_text('{}')
     (tmp_path / 'file.pth').write_bytes(b'\x80\x02}q\x00.')
@@ -79,19 +80,19 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @fuzz(few=3, many=700)
 @given(draw=st.data())
 def test_command_lines(tool: str, folder: Path, draw: st.DataObject) -> None:
-    """A tool ends with one line that begins with its name, or with its usage; never well."""
-    words = draw.draw(changed_words(COMMANDS[tool]))
+    """A tool fails with its usage, or with one line that starts with its name."""
+    words = draw.draw(change_words(COMMANDS[tool]))
     sys.argv = [tool, *words]
-    said = StringIO()
-    with limited(), redirect_stdout(said), redirect_stderr(said), \
+    output = StringIO()
+    with limited(), redirect_stdout(output), redirect_stderr(output), \
             pytest.raises(SystemExit) as stopped:
         import_module(f'colonnade.tools.{tool}').main()
     code = stopped.value.code
     if isinstance(code, str):
-        event('refused')
+        event('rejected')
         assert code.startswith(f'{tool}: ') and len(code) > len(f'{tool}: ')
     elif code == 2:
         event('usage')
-        assert f'{tool}: error: ' in said.getvalue() or 'error: ' in said.getvalue()
+        assert f'{tool}: error: ' in output.getvalue() or 'error: ' in output.getvalue()
     else:
-        assert code == 0 and {'-h', '--help'} & set(words), (code, said.getvalue()[-300:])
+        assert code == 0 and {'-h', '--help'} & set(words), (code, output.getvalue()[-300:])

@@ -1,4 +1,4 @@
-"""Configs and settings of the command line, changed at random."""
+"""Random changes of configs and their overrides."""
 from __future__ import annotations
 
 import logging
@@ -15,52 +15,52 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mmengine.config import Config
 
-from colonnade.engine.training import TrainOptions, training_settings
-from colonnade.settings.overrides import exists, merge_options, paths_below, value_at
+from colonnade.engine.training import TrainOptions, load_training_settings
+from colonnade.settings.overrides import exists, get_value, iter_paths, merge_options
 from colonnade.settings.plain_config import PackageError, config_text, parse_config
 from colonnade.settings.reading import read_config
 from colonnade.weights.mmengine_loaders import is_plain_config
 
 HEADS = ('mask_rcnn', 'sem_fpn', 'upernet')
-#: of configs: no text that mmengine replaces, and no number that would be a count of processes
+#: values without mmengine placeholders
 VALUES = tuple(value for value in ODD if value != '{{ x }}')
 
 
 @cache
-def values_of(head: str) -> dict[str, Any]:
-    """The values of a shipped config."""
+def read_values(head: str) -> dict[str, Any]:
+    """Return the values of a shipped config."""
     return read_config(config(head)).to_dict()
 
 
 @cache
-def paths_of(head: str) -> list[str]:
-    """All that can be set in a config."""
-    return [path for path, _ in paths_below(values_of(head)) if ' ' not in path]
+def list_keys(head: str) -> list[str]:
+    """Return all keys of a config."""
+    return [path for path, _ in iter_paths(read_values(head)) if ' ' not in path]
 
 
-def text_of(content: dict[str, Any]) -> bytes:
-    """The file of a config."""
+def format_config(content: dict[str, Any]) -> bytes:
+    """Return a config file."""
     lines = [f'{key} = {value!r}\n' for key, value in content.items() if key.isidentifier()]
     return ''.join(['from math import inf, nan\n', *lines]).encode(errors='surrogatepass')
 
 
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
-    """Warnings of thousands of configs are not logged."""
+    """Disable the log, which thousands of configs would fill."""
     logging.disable()
     yield
     logging.disable(logging.NOTSET)
 
 
 @pytest.mark.parametrize('head', HEADS)
-def test_whole_configs_pass(head: str, shapes: Path, tmp_path: Path) -> None:
-    (tmp_path / 'whole.py').write_bytes(text_of(values_of(head)))
-    assert checked(tmp_path / 'whole.py', shapes / LAYOUTS[head], tmp_path / 'run').model
+def test_complete_configs(head: str, shapes: Path, tmp_path: Path) -> None:
+    (tmp_path / 'complete.py').write_bytes(format_config(read_values(head)))
+    assert load_settings(tmp_path / 'complete.py', shapes / LAYOUTS[head], tmp_path / 'run').model
 
 
-def checked(path: Path, root: Path, work_dir: Path, **options: Any) -> Config:
-    asked = TrainOptions(path, data_root=root, work_dir=work_dir, **options)
-    return training_settings(asked).config
+def load_settings(path: Path, root: Path, work_dir: Path, **options: Any) -> Config:
+    args = TrainOptions(path, data_root=root, work_dir=work_dir, **options)
+    return load_training_settings(args).config
 
 
 @pytest.mark.parametrize('head', HEADS)
@@ -68,20 +68,20 @@ def checked(path: Path, root: Path, work_dir: Path, **options: Any) -> Config:
 @given(draw=st.data())
 def test_values_of_configs(head: str, shapes: Path, draw: st.DataObject,
                            tmp_path_factory: pytest.TempPathFactory) -> None:
-    """A config is refused in a line before anything is loaded, or passes all checks."""
+    """A config is rejected in one line before anything is loaded, or passes all checks."""
     folder = tmp_path_factory.getbasetemp()
     content = draw.draw(
-        changed_values(values_of(head), 2, odd=VALUES).map(lambda v: Shown(head, v)))
-    content.before = values_of(head)
+        changed_values(read_values(head), 2, odd=VALUES).map(lambda v: ChangedConfig(head, v)))
+    content.before = read_values(head)
     if not isinstance(content.values, dict):
         return
     path = folder / 'changed.py'
-    path.write_bytes(text_of(content.values))
-    attempt(lambda: checked(path, shapes / LAYOUTS[head], folder / 'run'))
+    path.write_bytes(format_config(content.values))
+    attempt(lambda: load_settings(path, shapes / LAYOUTS[head], folder / 'run'))
 
 
-class Shown:
-    """A changed config that is shown by what differs."""
+class ChangedConfig:
+    """Changed config, displayed as its differences."""
 
     def __init__(self, head: str, values: Any) -> None:
         self.head, self.values, self.before = head, values, None
@@ -98,21 +98,21 @@ TEXT = (ROOT / 'configs/sem_fpn/xcit_nano_12_p16_slim_shapes.py').read_text().re
 @given(text=changed_text(TEXT))
 def test_texts_of_configs(text: str, shapes: Path,
                           tmp_path_factory: pytest.TempPathFactory) -> None:
-    """A config that is no Python, or inherits from nothing, is refused by its path."""
+    """A config that cannot be read is rejected with its path."""
     folder = tmp_path_factory.getbasetemp()
     path = folder / 'text.py'
     path.write_bytes(text.encode(errors='surrogatepass'))
     cfg = attempt(lambda: read_config(path), names='text.py')
     if cfg is not None:
-        attempt(lambda: checked(path, shapes / 'ade', folder / 'run'))
+        attempt(lambda: load_settings(path, shapes / 'ade', folder / 'run'))
 
 
 @pytest.mark.parametrize('head', HEADS[:2])
 @fuzz(few=8, many=4000)
 @given(draw=st.data())
 def test_settings(head: str, draw: st.DataObject) -> None:
-    """A setting is refused by its name, or is in the config then."""
-    chosen = draw.draw(st.lists(st.sampled_from(paths_of(head)), min_size=1, max_size=2))
+    """An override is rejected with its key, or changes the config."""
+    chosen = draw.draw(st.lists(st.sampled_from(list_keys(head)), min_size=1, max_size=2))
     options = {}
     for key in chosen:
         parts = key.split('.')
@@ -128,7 +128,7 @@ def test_settings(head: str, draw: st.DataObject) -> None:
                 parts[at] = draw.draw(st.sampled_from(chosen)).split('.')[-1]
         if name := '.'.join(parts):
             options[name] = deepcopy(draw.draw(st.sampled_from(VALUES)))
-    cfg = Config(deepcopy(values_of(head)))
+    cfg = Config(deepcopy(read_values(head)))
     done = attempt(lambda: merge_options(cfg, options) or True, names='--cfg-options')
     if done and '_delete_' not in str(options):
         after = cfg.to_dict()
@@ -138,20 +138,19 @@ def test_settings(head: str, draw: st.DataObject) -> None:
                 for other in options)
             if not nested and not isinstance(value, dict):
                 assert exists(after, key)
-                assert repr(value_at(after, key)) == repr(value)
+                assert repr(get_value(after, key)) == repr(value)
 
 
 @fuzz(few=40, many=10000)
 @given(draw=st.data())
 def test_configs_of_packages(draw: st.DataObject) -> None:
-    """A config of somebody else is refused by its name, or read as Python would read it."""
-    source = values_of(draw.draw(st.sampled_from(HEADS)))
+    """An untrusted config is rejected with its name, or read as Python would."""
+    source = read_values(draw.draw(st.sampled_from(HEADS)))
     key = draw.draw(st.sampled_from(sorted(source)))
     text = draw.draw(changed_text(config_text({key: source[key]}, [])))
-    found = attempt(lambda: parse_config(text, 'config.py'), PackageError, names='config.py')
-    plain_one = is_plain_config(text)
-    assert isinstance(plain_one, bool)
-    if found is not None:
+    values = attempt(lambda: parse_config(text, 'config.py'), PackageError, names='config.py')
+    assert isinstance(is_plain_config(text), bool)
+    if values is not None:
         expected: dict[str, Any] = {}
-        exec(text, dict(dict=dict), expected)  # literals and dict(...) alone
-        assert repr(found) == repr(expected)
+        exec(text, dict(dict=dict), expected)  # only literals and dict(...)
+        assert repr(values) == repr(expected)

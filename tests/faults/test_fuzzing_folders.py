@@ -1,4 +1,4 @@
-"""Folders that the tools write and read again, changed at random: exports, shards, runs."""
+"""Fuzzing of folders that the tools write and read again: exports, shards, runs."""
 from __future__ import annotations
 
 import json
@@ -17,12 +17,11 @@ from hypothesis import strategies as st
 from mmengine.config import Config
 
 from colonnade.common.storage.shard_reader import ShardsBackend, open_shard, sharded
-from colonnade.datasets.shards.dataset_sharding import ShardOptions, make_shards
-from colonnade.datasets.shards.shard_verification import verify_shards
+from colonnade.datasets.shards.dataset_sharding import ShardOptions, make_shards, verify_shards
 from colonnade.engine.training import set_resume
 from colonnade.engine.work_dir import Run
 from colonnade.engine.work_dir.metrics_table import MetricsTable
-from colonnade.runtime.errors import ModelError
+from colonnade.runtime.metadata import ModelError
 from colonnade.runtime.model import load
 from colonnade.visualization.run_report.report_page import write_report
 
@@ -30,8 +29,8 @@ IMAGE = np.random.default_rng(0).integers(0, 256, (20, 30, 3), np.uint8)
 
 
 @contextmanager
-def replaced(path: Path, content: bytes) -> Iterator[None]:
-    """While open, a file has another content."""
+def replace_content(path: Path, content: bytes) -> Iterator[None]:
+    """Context manager that changes the content of a file."""
     before = path.read_bytes()
     path.write_bytes(content)
     try:
@@ -47,10 +46,10 @@ def export(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @fuzz(few=25, many=3000)
 @given(draw=st.data())
-def test_descriptions_of_exports(export: Path, draw: st.DataObject) -> None:
-    """A ``model.json`` is refused by its path and key, or the model answers with its classes."""
+def test_export_metadata(export: Path, draw: st.DataObject) -> None:
+    """A ``model.json`` is rejected by path and key, or the model predicts its classes."""
     source = json.loads((export / 'model.json').read_text())
-    with replaced(export / 'model.json', draw.draw(changed_json(source, 2))):
+    with replace_content(export / 'model.json', draw.draw(changed_json(source, 2))):
         model = attempt(lambda: load(export, threads=1), names=str(export))
     if model is None:
         return
@@ -62,11 +61,11 @@ def test_descriptions_of_exports(export: Path, draw: st.DataObject) -> None:
 
 @fuzz(few=15, many=2000)
 @given(draw=st.data())
-def test_graphs_of_exports(export: Path, draw: st.DataObject) -> None:
-    """A graph with another hash is refused before it is opened."""
+def test_exported_graphs(export: Path, draw: st.DataObject) -> None:
+    """A graph with another hash is rejected before it is opened."""
     source = (export / 'model.onnx').read_bytes()
     content = draw.draw(changed_bytes(source))
-    with replaced(export / 'model.onnx', content):
+    with replace_content(export / 'model.onnx', content):
         model = attempt(lambda: load(export, threads=1), ModelError, names='model.onnx')
     assert (model is not None) == (content == source)
 
@@ -85,8 +84,8 @@ def shards(shapes: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @fuzz(few=20, many=3000)
 @given(draw=st.data())
-def test_folders_of_shards(shards: Path, shapes: Path, draw: st.DataObject) -> None:
-    """Damage is found by ``--verify``; a file that is read in spite of it is what was written."""
+def test_data_shards(shards: Path, shapes: Path, draw: st.DataObject) -> None:
+    """``--verify`` detects damage; a file that can still be read is what was written."""
     path = draw.draw(st.sampled_from(sorted(file for file in shards.iterdir() if file.is_file())))
     if path.suffix == '.json' and draw.draw(st.booleans()):
         content = draw.draw(changed_json(json.loads(path.read_bytes())))
@@ -97,7 +96,7 @@ def test_folders_of_shards(shards: Path, shapes: Path, draw: st.DataObject) -> N
     name = draw.draw(st.sampled_from(names))
     before = path.read_bytes()
     same = content == before
-    with replaced(path, content):
+    with replace_content(path, content):
         open_shard.cache_clear()
         verified = attempt(lambda: verify_shards(str(shards)), names=str(shards))
         if path.suffix == '.tar' and not same:
@@ -110,7 +109,7 @@ def test_folders_of_shards(shards: Path, shapes: Path, draw: st.DataObject) -> N
 
 @pytest.fixture(scope='module')
 def run(trained_once: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run with its record, without what is large."""
+    """Run with its record, without large files."""
     return shutil.copytree(
         trained_once,
         tmp_path_factory.mktemp('runs') / 'run',
@@ -119,8 +118,8 @@ def run(trained_once: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @fuzz(few=10, many=1500)
 @given(draw=st.data())
-def test_records_of_runs(run: Path, draw: st.DataObject) -> None:
-    """A report is written, or refused by the path of the file that is damaged."""
+def test_run_records(run: Path, draw: st.DataObject) -> None:
+    """A report is written, or rejected by the path of the damaged file."""
     files = [run / 'metrics.csv', *sorted((run / 'record').rglob('*.json'))]
     path = draw.draw(st.sampled_from(files))
     before = path.read_text()
@@ -128,7 +127,7 @@ def test_records_of_runs(run: Path, draw: st.DataObject) -> None:
         content: bytes = draw.draw(changed_json(json.loads(before), 2))
     else:
         content = draw.draw(changed_text(before)).encode(errors='surrogatepass')
-    with replaced(path, content):
+    with replace_content(path, content):
         page = attempt(lambda: write_report(run, is_live=False), names=str(run))
         if page is not None:
             assert page.read_text().rstrip().endswith('</html>')
@@ -141,8 +140,8 @@ def test_records_of_runs(run: Path, draw: st.DataObject) -> None:
 
 @fuzz(few=20, many=3000)
 @given(text=st.data())
-def test_names_of_checkpoints(run: Path, text: st.DataObject) -> None:
-    """``last_checkpoint`` leads to a checkpoint that is there, or is refused by its path."""
+def test_checkpoint_names(run: Path, text: st.DataObject) -> None:
+    """``last_checkpoint`` leads to an existing checkpoint, or is rejected by path."""
     (run / 'iter_1.pth').touch()
     path = run / 'last_checkpoint'
     path.write_text('')
@@ -151,4 +150,4 @@ def test_names_of_checkpoints(run: Path, text: st.DataObject) -> None:
     cfg = Config(dict(work_dir=str(run), resume=False, load_from=None))
     done = attempt(lambda: set_resume(cfg, 'auto') or True, names=str(run))
     if done and cfg.resume:
-        assert Run.of(cfg).checkpoints()[0].exists()
+        assert Run.from_config(cfg).checkpoints()[0].exists()

@@ -1,4 +1,4 @@
-"""Images and label maps, changed at random."""
+"""Fuzzing of images and label maps."""
 from __future__ import annotations
 
 import io
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from mmseg.datasets.transforms import LoadAnnotations
 from PIL import Image
 
-from colonnade.datasets.validation.image_files import image_size, labels_of
+from colonnade.datasets.validation.image_files import read_image_size, read_label_values
 from colonnade.inference.serving.uploads import Limits, UploadError, read_upload
 from colonnade.runtime.images import ImageError, num_frames, read_image
 
@@ -23,36 +23,36 @@ pytestmark = pytest.mark.filterwarnings('ignore')  # Pillow warns of damaged tag
 WIDTH, HEIGHT = 40, 24
 PIXELS = np.random.default_rng(0).integers(0, 256, (HEIGHT, WIDTH, 3), np.uint8)
 LABELS = np.resize(np.arange(6, dtype=np.uint8), (HEIGHT, WIDTH))
-PICTURE = Image.fromarray(PIXELS)
+IMAGE = Image.fromarray(PIXELS)
 
 
-def file_of(image: Image.Image, kind: str, **options: object) -> bytes:
+def encode_image(image: Image.Image, kind: str, **options: object) -> bytes:
     buffer = io.BytesIO()
     image.save(buffer, kind, **options)
     return buffer.getvalue()
 
 
-def turned(orientation: int) -> Image.Exif:
+def make_exif(orientation: int) -> Image.Exif:
     exif = Image.Exif()
     exif[0x0112] = orientation
     return exif
 
 
-#: a file of each kind that data sets and uploads have
+#: one file per format of datasets and uploads
 FILES = dict(
-    jpeg=file_of(PICTURE, 'JPEG'),
-    turned=file_of(PICTURE, 'JPEG', exif=turned(6)),
-    progressive=file_of(PICTURE, 'JPEG', progressive=True),
-    cmyk=file_of(PICTURE.convert('CMYK'), 'JPEG'),
-    png=file_of(PICTURE, 'PNG'),
-    turned_png=file_of(PICTURE, 'PNG', exif=turned(8)),
-    palette=file_of(PICTURE.quantize(16), 'PNG', transparency=3),
-    deep=file_of(Image.fromarray(LABELS.astype(np.uint16) * 9000), 'PNG'),
-    gif=file_of(PICTURE, 'GIF', save_all=True, append_images=[PICTURE.rotate(180)]),
-    webp=file_of(PICTURE, 'WEBP'),
-    tiff=file_of(PICTURE, 'TIFF', compression='tiff_lzw'),
-    bmp=file_of(PICTURE, 'BMP'),
-    ppm=file_of(PICTURE, 'PPM'))
+    jpeg=encode_image(IMAGE, 'JPEG'),
+    turned=encode_image(IMAGE, 'JPEG', exif=make_exif(6)),
+    progressive=encode_image(IMAGE, 'JPEG', progressive=True),
+    cmyk=encode_image(IMAGE.convert('CMYK'), 'JPEG'),
+    png=encode_image(IMAGE, 'PNG'),
+    turned_png=encode_image(IMAGE, 'PNG', exif=make_exif(8)),
+    palette=encode_image(IMAGE.quantize(16), 'PNG', transparency=3),
+    deep=encode_image(Image.fromarray(LABELS.astype(np.uint16) * 9000), 'PNG'),
+    gif=encode_image(IMAGE, 'GIF', save_all=True, append_images=[IMAGE.rotate(180)]),
+    webp=encode_image(IMAGE, 'WEBP'),
+    tiff=encode_image(IMAGE, 'TIFF', compression='tiff_lzw'),
+    bmp=encode_image(IMAGE, 'BMP'),
+    ppm=encode_image(IMAGE, 'PPM'))
 KINDS = dict(jpeg='jpg', turned='jpg', progressive='jpg', cmyk='jpg', tiff='tif')
 SUFFIX = {
     name: KINDS.get(name, 'png' if 'p' in name[:3] or name == 'deep' else name)
@@ -68,14 +68,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @st.composite
 def images(draw: st.DrawFn) -> tuple[str, bytes]:
-    """The suffix and the content of a damaged image."""
+    """Draw the suffix and the content of a damaged image."""
     name = draw(st.sampled_from(list(FILES)))
     content = draw(changed_bytes(FILES[name], draw(st.integers(1, 4))))
-    return SUFFIX[name], with_checksums(content) if draw(st.booleans()) else content
+    return SUFFIX[name], fix_checksums(content) if draw(st.booleans()) else content
 
 
-def with_checksums(content: bytes) -> bytes:
-    """A PNG whose chunks have the checksums of what they hold; other files as they are."""
+def fix_checksums(content: bytes) -> bytes:
+    """Return a PNG with valid checksums of its chunks; other files are unchanged."""
     data, at = bytearray(content), 8
     while data.startswith(b'\x89PNG') and at + 12 <= len(data):
         end = at + 8 + int.from_bytes(data[at:at + 4], 'big')
@@ -89,7 +89,7 @@ def with_checksums(content: bytes) -> bytes:
 @fuzz(few=100, many=20000)
 @given(image=images())
 def test_images(image: tuple[str, bytes], folder: Path) -> None:
-    """An image is refused by its name, or is RGB values; a file and its bytes are the same."""
+    """An image is rejected by name or decoded to RGB, equally from a file and its bytes."""
     suffix, content = image
     path = folder / f'changed.{suffix}'
     path.write_bytes(content)
@@ -106,7 +106,7 @@ def test_images(image: tuple[str, bytes], folder: Path) -> None:
 @fuzz(few=60, many=8000)
 @given(image=images())
 def test_uploads(image: tuple[str, bytes]) -> None:
-    """A file of a stranger is refused with a status, or is within the limits."""
+    """An upload is rejected with a status, or is within the limits."""
     limits = Limits(max_bytes=10**6, max_pixels=10**6)
     pixels = attempt(lambda: read_upload(image[1], limits), UploadError)
     if pixels is not None:
@@ -115,12 +115,12 @@ def test_uploads(image: tuple[str, bytes]) -> None:
 
 @fuzz(few=100, many=20000)
 @given(image=images())
-def test_sizes_of_images(image: tuple[str, bytes], folder: Path) -> None:
-    """An image is refused, or its size is that of what mmcv decodes for training."""
+def test_image_sizes(image: tuple[str, bytes], folder: Path) -> None:
+    """An image is rejected, or mmcv decodes it to the size that was read."""
     suffix, content = image
     path = folder / f'changed.{suffix}'
     path.write_bytes(content)
-    size = attempt(lambda: image_size(path), OSError)
+    size = attempt(lambda: read_image_size(path), OSError)
     if size is None or size[0] * size[1] > 10**7:
         return
     try:
@@ -129,40 +129,40 @@ def test_sizes_of_images(image: tuple[str, bytes], folder: Path) -> None:
     except cv2.error:
         decoded = None
     if decoded is None:
-        event('header alone is whole')  # training names the file
+        event('only the header is intact')  # training names the file
     else:
         assert decoded.shape[1::-1] == size
 
 
-def label_files() -> dict[str, bytes]:
-    """Label maps as programs save them."""
+def make_label_files() -> dict[str, bytes]:
+    """Return label maps as various programs save them."""
     gray = Image.fromarray(LABELS)
     paletted = gray.copy()
     paletted.putpalette(list(range(256)) * 3)
     return dict(
-        gray=file_of(gray, 'PNG'),
-        palette=file_of(paletted, 'PNG'),
-        bits=file_of(Image.fromarray(LABELS > 2), 'PNG'),
-        deep=file_of(Image.fromarray(LABELS.astype(np.uint16)), 'PNG'),
-        tiff=file_of(gray, 'TIFF'),
-        floats=file_of(Image.fromarray(LABELS.astype(np.float32)), 'TIFF'),
-        bmp=file_of(gray, 'BMP'),
-        gif=file_of(gray, 'GIF'),
-        webp=file_of(gray, 'WEBP', lossless=True),
-        colours=file_of(PICTURE, 'PNG'))
+        gray=encode_image(gray, 'PNG'),
+        palette=encode_image(paletted, 'PNG'),
+        bits=encode_image(Image.fromarray(LABELS > 2), 'PNG'),
+        deep=encode_image(Image.fromarray(LABELS.astype(np.uint16)), 'PNG'),
+        tiff=encode_image(gray, 'TIFF'),
+        floats=encode_image(Image.fromarray(LABELS.astype(np.float32)), 'TIFF'),
+        bmp=encode_image(gray, 'BMP'),
+        gif=encode_image(gray, 'GIF'),
+        webp=encode_image(gray, 'WEBP', lossless=True),
+        colours=encode_image(IMAGE, 'PNG'))
 
 
-LABEL_FILES = label_files()
+LABEL_FILES = make_label_files()
 
 
 @fuzz(few=100, many=20000)
 @given(draw=st.data())
 def test_label_maps(draw: st.DataObject, folder: Path) -> None:
-    """A label map is refused, or mmseg loads the labels that are reported."""
+    """A label map is rejected, or mmseg loads the labels that were read."""
     name = draw.draw(st.sampled_from(list(LABEL_FILES)))
     path = folder / f'labels.{name}'
-    path.write_bytes(with_checksums(draw.draw(changed_bytes(LABEL_FILES[name]))))
-    labels = attempt(lambda: labels_of(path, (WIDTH, HEIGHT)))
+    path.write_bytes(fix_checksums(draw.draw(changed_bytes(LABEL_FILES[name]))))
+    labels = attempt(lambda: read_label_values(path, (WIDTH, HEIGHT)))
     if labels is None:
         return
     with limited():

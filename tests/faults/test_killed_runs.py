@@ -1,4 +1,4 @@
-"""Trainings that are killed by ``kill -9``, and go on from the newest whole checkpoint."""
+"""Trainings that are killed by ``kill -9`` and resume from the latest intact checkpoint."""
 from __future__ import annotations
 
 import os
@@ -18,9 +18,9 @@ from conftest import LAYOUTS, NO_VAL, NO_WORKERS, SHORT, config, latest_log
 from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
-from test_run_folder import TINY
+from test_work_dir import TINY
 
-from colonnade.weights.checksums import SUMS
+from colonnade.weights.checkpoint_files import SUMS
 
 fork = get_context('fork')
 LENGTH = 12  # iterations of the run that is killed at random
@@ -29,17 +29,16 @@ KILLS = 8
 
 @HOOKS.register_module(force=True)
 class KilledWhileSaving(Hook):
-    """Kills its process when half of a checkpoint is written, unless the run goes on.
+    """Kills its process when half of a checkpoint is written, unless the run is resumed.
 
     Args:
-        iteration: Of the checkpoint.
+        iteration: Iteration of the checkpoint.
     """
 
     def __init__(self, iteration: int) -> None:
         self.iteration = iteration
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
-        """Let the disk take half."""
         if checkpoint['meta']['iter'] != self.iteration or runner._resume:
             return
 
@@ -48,7 +47,7 @@ class KilledWhileSaving(Hook):
                 file.write(content[:len(content) // 2])
             os.kill(os.getpid(), signal.SIGKILL)
 
-        Path.write_bytes = write  # in this process alone
+        Path.write_bytes = write  # only in this process
 
 
 @pytest.fixture
@@ -103,9 +102,7 @@ def assert_same(first: Path, second: Path) -> None:
             assert torch.equal(value, states[1][index][key]), (index, key)
 
 
-def test_a_torn_newest_file_is_not_gone_on_from(trained: Path, run_tool: Callable,
-                                                shapes: Path) -> None:
-    """By the command line, from the files of a training; the config says resume, or the option."""
+def test_resume_skips_damaged_checkpoint(trained: Path, run_tool: Callable, shapes: Path) -> None:
     newest = trained / 'iter_2.pth'
     os.truncate(newest, newest.stat().st_size // 2)
     run_tool('train', config('sem_fpn'), '--data-root', shapes / 'ade', '--work-dir', trained,
@@ -113,13 +110,13 @@ def test_a_torn_newest_file_is_not_gone_on_from(trained: Path, run_tool: Callabl
     log = latest_log(trained)
     assert 'Iter(train) [2/2]' in log and 'Iter(train) [1/2]' not in log
     assert f'{newest} is damaged or was altered' in log
-    assert f'Training goes on from the one before, {trained}/iter_1.pth' in log
+    assert f'Training resumes from the one before, {trained}/iter_1.pth' in log
     assert (trained / 'last_checkpoint').read_text() == str(newest)
     assert SUMS in {path.name for path in trained.iterdir()}
 
 
 @pytest.mark.slow
-def test_killed_when_half_of_a_checkpoint_is_written(train: Callable, tmp_path: Path) -> None:
+def test_killed_while_saving(train: Callable, tmp_path: Path) -> None:
     own = "custom_hooks = [dict(type='KilledWhileSaving', iteration=2)]\n"
     process = in_a_process(tmp_path / 'printed.txt', train, 'run', 3, own=own)
     process.join()
@@ -133,8 +130,7 @@ def test_killed_when_half_of_a_checkpoint_is_written(train: Callable, tmp_path: 
 
 
 @pytest.mark.slow
-def test_killed_at_random_until_it_is_done(train: Callable, tmp_path: Path) -> None:
-    """Data order and random states of a run that goes on are those of one that was not killed."""
+def test_killed_at_random(train: Callable, tmp_path: Path) -> None:
     seed = int(os.environ.get('COLONNADE_SEED', random.randrange(10**6)))
     print(f'seed {seed}: COLONNADE_SEED repeats it')
     moments = random.Random(seed)

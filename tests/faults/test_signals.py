@@ -32,7 +32,7 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, Sampler
 import colonnade
 from colonnade.engine.runner import seeding
 from colonnade.engine.runner.loops import SeededIterationLoop
-from colonnade.engine.runner.seeding import MODEL, Seed, SeededBatches, endless_loader
+from colonnade.engine.runner.seeding import MODEL, Seed, SeededBatches, build_endless_loader
 from colonnade.engine.runner.signal_handling import (SIGNALS, StopOnSignal, handle_signals,
                                                      start_worker)
 from colonnade.tools.command_line import handle_ctrl_c
@@ -51,7 +51,7 @@ def runs(shapes: Path, tmp_path: Path) -> Runs:
     (['t.py', '--load-from', 'x.pth', '--new-classes', 'a.py'], 'colonnade train a.py --resume'),
     (['a b/t.py', '--load-from=x', 'a.py'], 'colonnade train a.py --resume'),
 ])
-def test_the_command_that_goes_on(words: list[str], expected: str) -> None:
+def test_resume_command(words: list[str], expected: str) -> None:
     assert build_resume_command(words) == expected
 
 
@@ -61,19 +61,18 @@ def test_the_command_that_goes_on(words: list[str], expected: str) -> None:
     ('a.pth', '', False, 'nothing was saved since a.pth; go on'),
     ('a.pth', 'best.pth', True, 'after training had ended; its last checkpoint is a.pth'),
 ])
-def test_what_a_training_has_that_ended_at_once(last: str, best: str, has_ended: bool,
-                                                expected: str) -> None:
+def test_describe_saved_state(last: str, best: str, has_ended: bool, expected: str) -> None:
     assert describe_saved_state(last, best, has_ended, 'go on') == expected
 
 
 def wait_for_signals(ready: Any) -> None:
-    """What a worker is: it sleeps until it is ended."""
+    """Sleep as a worker until it is ended."""
     start_worker(None, 0)
     ready.set()
     time.sleep(60)
 
 
-def test_a_worker_ends_by_its_parent_alone() -> None:
+def test_worker_ignores_signals_of_others() -> None:
     fork = multiprocessing.get_context('fork')
     ready = fork.Event()
     worker = fork.Process(target=wait_for_signals, args=(ready, ), daemon=True)
@@ -98,14 +97,14 @@ class OfWorkers(Dataset):
         return os.getpid()
 
 
-def test_workers_of_an_iteration_loop_outlive_signals() -> None:
+def test_workers_of_iteration_loop_ignore_signals() -> None:
     loader, runner = DataLoader(
         OfWorkers(), num_workers=1), SimpleNamespace(
             visualizer=None, hooks=[])
     runner.train_loop, runner.val_loop = SeededIterationLoop(runner, loader, max_iters=9), None
     hook = StopOnSignal()
     hook.before_train(runner)
-    hook.give_back()
+    hook.restore_handlers()
     runner.train_loop.batches.start(7, 0, skip=0)
     batches = runner.train_loop.dataloader_iterator
     worker = int(next(batches))
@@ -113,8 +112,7 @@ def test_workers_of_an_iteration_loop_outlive_signals() -> None:
     assert [int(next(batches)) for _ in range(8)] == [worker] * 8
 
 
-def test_an_evaluation_within_a_step_is_not_broken_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No checkpoint holds the gradients that are summed."""
+def test_evaluation_within_step_is_finished(monkeypatch: pytest.MonkeyPatch) -> None:
     model, hook, stopped = nn.Linear(1, 1), StopOnSignal(), []
     wrapper = OptimWrapper(SGD(model.parameters(), lr=0.1), accumulative_counts=2)
     loop = SimpleNamespace(dataloader=[0, 0])
@@ -129,8 +127,7 @@ def test_an_evaluation_within_a_step_is_not_broken_off(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize('signalled', [False, True])
-def test_validation_waits_for_no_other_process(signalled: bool, tmp_path: Path) -> None:
-    """One process is done but for a batch before the other begins; both hear of a signal."""
+def test_validation_does_not_wait(signalled: bool, tmp_path: Path) -> None:
     command = [ROOT / 'tests/helpers/validating_processes.py', *['signal'] * signalled]
     ended = run_independently(command, command, out=tmp_path, timeout=60)
     assert [each.status for each in ended] == [0, 0], ended
@@ -139,8 +136,7 @@ def test_validation_waits_for_no_other_process(signalled: bool, tmp_path: Path) 
                                    ] if signalled else ['all batches\n'] * 2
 
 
-def test_a_signal_when_training_has_ended(capfd: pytest.CaptureFixture) -> None:
-    """It is not said that training stops; handlers are given back when all is written."""
+def test_signal_after_training(capfd: pytest.CaptureFixture) -> None:
     loop = SimpleNamespace(dataloader=DataLoader([0]))
     runner = SimpleNamespace(
         train_loop=loop, val_loop=None, hooks=[], register_hook=lambda hook: None)
@@ -149,22 +145,21 @@ def test_a_signal_when_training_has_ended(capfd: pytest.CaptureFixture) -> None:
         hook.after_train(runner)
         os.kill(os.getpid(), signal.SIGINT)
         said = capfd.readouterr().err
-        assert 'SIGINT: training has ended, and its last files are written; press Ctrl-C' in said
+        assert 'SIGINT: training has ended, and its last files are being written; press' in said
         assert 'training stops' not in said
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_signals_where_nothing_is_saved(capfd: pytest.CaptureFixture) -> None:
+def test_signal_without_checkpoints(capfd: pytest.CaptureFixture) -> None:
     hook = StopOnSignal()
     hook.receive(signal.SIGTERM, None)
     assert 'SIGTERM: training stops, and its config saves no state; press' in capfd.readouterr().err
 
 
-def test_ctrl_c_while_a_config_is_laid_out(monkeypatch: pytest.MonkeyPatch,
-                                           capsys: pytest.CaptureFixture[str]) -> None:
-    """mmengine says of it that the config is wrong."""
+def test_ctrl_c_while_config_is_formatted(monkeypatch: pytest.MonkeyPatch,
+                                          capsys: pytest.CaptureFixture[str]) -> None:
 
     @handle_ctrl_c('train')
     def lay_out() -> str:
@@ -183,7 +178,7 @@ def test_ctrl_c_while_a_config_is_laid_out(monkeypatch: pytest.MonkeyPatch,
 
 
 class Sized(list):
-    """A data set of images that are high or wide."""
+    """A dataset of upright and wide images."""
 
     def get_data_info(self, index: int) -> dict[str, int]:
         return dict(width=1, height=index % 3)
@@ -195,7 +190,7 @@ class Sized(list):
     (True, InfiniteSampler, AspectRatioBatchSampler),
     (False, DefaultSampler, AspectRatioBatchSampler),
 ])
-def test_batches_go_on_in_their_order(endless: bool, sampler: type, kind: type) -> None:
+def test_resumed_batches(endless: bool, sampler: type, kind: type) -> None:
 
     def batches(iteration: int, skip: int) -> list[tuple[Any, ...]]:
         made = SeededBatches(
@@ -211,15 +206,14 @@ def test_batches_go_on_in_their_order(endless: bool, sampler: type, kind: type) 
 
 
 class Global:
-    """A sampler that draws from generators of the whole program."""
+    """A sampler that uses global generators."""
 
     def __iter__(self) -> Iterator[int]:
         for _ in range(100):
             yield int(np.random.choice(50)) + 50 * int(torch.randint(50, ())) + random.randrange(50)
 
 
-def test_samplers_of_global_generators_go_on_in_their_order() -> None:
-    """Whatever the model draws in between."""
+def test_resumed_global_sampler() -> None:
 
     def batches(at: int) -> list[tuple[Any, ...]]:
         made, found = SeededBatches(BatchSampler(Global(), 2, False), endless=True), []
@@ -233,8 +227,7 @@ def test_samplers_of_global_generators_go_on_in_their_order() -> None:
     assert batches(3) == whole[3:] and len({str(indices) for indices, _ in whole}) == 8
 
 
-def test_processes_share_out_an_order_of_global_generators(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As they are seeded alike, each takes its part of the same permutation."""
+def test_processes_split_global_order(monkeypatch: pytest.MonkeyPatch) -> None:
 
     class Shuffled(Sampler):
 
@@ -258,7 +251,7 @@ def test_processes_share_out_an_order_of_global_generators(monkeypatch: pytest.M
     assert sorted(shown) == list(range(12))
 
 
-def test_a_training_set_smaller_than_a_batch() -> None:
+def test_training_set_smaller_than_batch() -> None:
     empty = SeededBatches(BatchSampler(DefaultSampler([1]), 2, drop_last=True), endless=True)
     with pytest.raises(ValueError, match='fewer images than a batch'):
         next(iter(empty))
@@ -266,13 +259,12 @@ def test_a_training_set_smaller_than_a_batch() -> None:
 
 @pytest.mark.parametrize('sampler', [DefaultSampler, InfiniteSampler])
 @pytest.mark.parametrize('kind', [BatchSampler, AspectRatioBatchSampler])
-def test_a_hook_may_read_the_data_of_an_endless_loader(sampler: type, kind: type) -> None:
-    """It ends where the sampler does, and training draws what it would have drawn."""
+def test_hook_reads_data_of_endless_loader(sampler: type, kind: type) -> None:
 
     def drawn(hook: bool) -> list[tuple[int, ...]]:
         data = Sized(range(11))
         loader = DataLoader(data, batch_sampler=kind(sampler(data, seed=4), 2, drop_last=False))
-        endless, batches = endless_loader(loader)
+        endless, batches = build_endless_loader(loader)
         assert batches is not None and len(endless) == len(loader) == 6
         batches.start(7, 0, skip=0)
         found, own = [], iter(endless)
@@ -285,14 +277,14 @@ def test_a_hook_may_read_the_data_of_an_endless_loader(sampler: type, kind: type
     assert drawn(True) == drawn(False)
 
 
-def test_seeded_batches_can_be_copied() -> None:
+def test_seeded_batches_are_copied() -> None:
     batches = SeededBatches(BatchSampler(DefaultSampler(range(4), seed=1), 2, False), endless=False)
     for made in (copy.deepcopy(batches), pickle.loads(pickle.dumps(batches))):
         assert list(made) == list(batches) and made.batch_size == 2
 
 
 @pytest.mark.slow
-def test_a_second_ctrl_c_ends_at_once(runs: Runs, run_tool: Callable, tmp_path: Path) -> None:
+def test_second_ctrl_c(runs: Runs, run_tool: Callable, tmp_path: Path) -> None:
     runs.config('sem_fpn', name='SIGINT', iteration=1, times=2)
     with pytest.raises(SystemExit) as end:
         run_tool('train', *runs.words('run', *NO_VAL, *NO_WORKERS[:2]))
@@ -301,7 +293,7 @@ def test_a_second_ctrl_c_ends_at_once(runs: Runs, run_tool: Callable, tmp_path: 
 
 
 @pytest.mark.slow
-def test_a_notebook_gets_ctrl_c_itself(runs: Runs) -> None:
+def test_ctrl_c_in_notebook(runs: Runs) -> None:
     path = runs.config('sem_fpn', name='SIGINT', iteration=1)
     options = {'train_cfg.max_iters': 2, 'train_dataloader.num_workers': 0,
                'train_dataloader.persistent_workers': False}  # yapf: disable
@@ -315,9 +307,8 @@ def test_a_notebook_gets_ctrl_c_itself(runs: Runs) -> None:
 
 
 @pytest.mark.slow
-def test_a_config_without_checkpoints_has_nothing_to_save(runs: Runs, run_tool: Callable,
-                                                          tmp_path: Path,
-                                                          capfd: pytest.CaptureFixture) -> None:
+def test_signal_to_training_without_checkpoints(runs: Runs, run_tool: Callable, tmp_path: Path,
+                                                capfd: pytest.CaptureFixture) -> None:
     runs.config('sem_fpn', name='SIGTERM', iteration=1)
     words = [word for word in runs.words('run', *NO_VAL, *NO_WORKERS[:2])
              if 'checkpoint.interval' not in word]  # yapf: disable
@@ -332,8 +323,7 @@ WORKERS = ['train_dataloader.num_workers=1', 'train_dataloader.persistent_worker
 
 
 @pytest.mark.slow
-def test_torchrun_hands_a_signal_on(runs: Runs) -> None:
-    """It is no failure that starts the processes again."""
+def test_torchrun_forwards_signal(runs: Runs) -> None:
     runs.config('sem_fpn')
     words = runs.words('run', *NO_VAL, *WORKERS, iters=500, start=('--launcher', 'pytorch'))
     seldom = 'default_hooks.checkpoint.interval=500'
@@ -352,7 +342,7 @@ def test_torchrun_hands_a_signal_on(runs: Runs) -> None:
 
 
 @pytest.mark.slow
-def test_torchrun_starts_again_what_a_signal_stopped(runs: Runs, tmp_path: Path) -> None:
+def test_torchrun_restarts_after_signal(runs: Runs, tmp_path: Path) -> None:
     runs.config('sem_fpn', name='SIGTERM', iteration=3, rank=1)
     resuming = ('--launcher', 'pytorch', '--resume')
     words = runs.words('run', *NO_VAL, *NO_WORKERS[:2], iters=6, start=resuming)
@@ -375,8 +365,7 @@ MADE = dict(predict='predicted', make_shapes='.shapes-*')
 
 @pytest.mark.slow
 @pytest.mark.parametrize('tool', ['test', *MADE])
-def test_ctrl_c_ends_tools_in_a_line(tool: str, runs: Runs, trained: Path) -> None:
-    """Their workers get it too."""
+def test_ctrl_c_ends_tools(tool: str, runs: Runs, trained: Path) -> None:
     folder, data, checkpoint = runs.folder, runs.shapes / 'ade', trained / 'iter_2.pth'
     path = runs.config('sem_fpn', averaging=False, name='SIGINT', iteration=0, group=True)
     arguments = dict(

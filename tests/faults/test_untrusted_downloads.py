@@ -1,4 +1,4 @@
-"""What servers of weights can do to us: nothing but fail, with a line that says how."""
+"""Untrusted servers of weights: all they can cause is a one-line error."""
 from __future__ import annotations
 
 import hashlib
@@ -17,21 +17,21 @@ from colonnade.backbones import XCiT
 from colonnade.weights import WeightsError, downloads, load_weights
 
 
-def file_of_weights() -> bytes:
+def encode_weights() -> bytes:
     buffer = io.BytesIO()
     torch.save(original_state(), buffer)
     return buffer.getvalue()
 
 
-WEIGHTS = file_of_weights()
+WEIGHTS = encode_weights()
 DIGEST = hashlib.sha256(WEIGHTS).hexdigest()
 
 
 class Server(BaseHTTPRequestHandler):
-    """Sends what its path asks for."""
+    """Server whose behavior depends on the path."""
 
     def log_message(self, *_: object) -> None:
-        """Nothing."""
+        """Log nothing."""
 
     def do_GET(self) -> None:
         kind = self.path.split('/')[1]
@@ -47,7 +47,7 @@ class Server(BaseHTTPRequestHandler):
             try:
                 while True:
                     self.wfile.write(b'\0' * 2**16)
-            except OSError:  # the other side has enough
+            except OSError:  # The client has closed the connection.
                 return
         elif kind == 'silent':
             self.server.ended.wait(60)
@@ -58,12 +58,12 @@ class Server(BaseHTTPRequestHandler):
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setenv('TORCH_HOME', str(tmp_path))
-    with ThreadingHTTPServer(('127.0.0.1', 0), Server) as running:
-        running.ended = Event()
-        Thread(target=running.serve_forever, args=[0.01], daemon=True).start()
-        yield f'http://127.0.0.1:{running.server_port}'
-        running.ended.set()
-        running.shutdown()
+    with ThreadingHTTPServer(('127.0.0.1', 0), Server) as http_server:
+        http_server.ended = Event()
+        Thread(target=http_server.serve_forever, args=[0.01], daemon=True).start()
+        yield f'http://127.0.0.1:{http_server.server_port}'
+        http_server.ended.set()
+        http_server.shutdown()
 
 
 FAILURES = {
@@ -72,11 +72,11 @@ FAILURES = {
     'cut/a.pth': r'the connection broke after 1000 of \d+ bytes',
     'endless/a.pth': 'it has more than 1048576 bytes',
     'silent/a.pth': 'timed out',
-    'whole/a-01234567.pth': f'it has the SHA-256 {DIGEST}, and its name says 01234567',
+    'whole/a-01234567.pth': f'its SHA-256 is {DIGEST}, expected 01234567',
 }
 
 
-def test_two_threads_fetch_a_file(server: str, tmp_path: Path) -> None:
+def test_concurrent_downloads(server: str, tmp_path: Path) -> None:
     path = tmp_path / 'a.pth'
     with ThreadPoolExecutor(2) as threads:
         list(threads.map(lambda _: downloads.fetch_file(f'{server}/whole/a.pth', path), range(2)))
@@ -84,10 +84,10 @@ def test_two_threads_fetch_a_file(server: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize('path', FAILURES)
-def test_a_failed_download_leaves_nothing(path: str, server: str, tmp_path: Path,
-                                          monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file that was cached in part would fail each later run."""
-    monkeypatch.setattr(downloads, 'MOST_BYTES', 2**20)
+def test_failed_downloads_leave_no_files(path: str, server: str, tmp_path: Path,
+                                         monkeypatch: pytest.MonkeyPatch) -> None:
+    """An incomplete file in the cache would break later runs."""
+    monkeypatch.setattr(downloads, 'MAX_BYTES', 2**20)
     monkeypatch.setattr(downloads, 'TIMEOUT', 0.5 if path.startswith('silent') else 20)
     with pytest.raises(WeightsError, match=FAILURES[path]) as raised:
         downloads.fetch(f'{server}/{path}')
@@ -96,5 +96,5 @@ def test_a_failed_download_leaves_nothing(path: str, server: str, tmp_path: Path
 
 
 @pytest.mark.parametrize('name', [f'a-{DIGEST[:8]}.pth', 'a-20240131.pth', 'xcit-small.pth'])
-def test_names_with_their_hash_and_without(name: str, server: str) -> None:
+def test_names_with_and_without_hash(name: str, server: str) -> None:
     load_weights(XCiT(TINY), f'{server}/whole/{name}')

@@ -1,4 +1,4 @@
-"""Images and videos of strangers fill no memory, start no program and read no other file."""
+"""Untrusted images and videos cannot exhaust memory, start programs or read other files."""
 from __future__ import annotations
 
 import io
@@ -21,30 +21,30 @@ from PIL import Image
 from test_predict import SEGMENTER, predict, weights  # noqa: F401, fixtures
 
 from colonnade import runtime
-from colonnade.common.hashing import sha256_of
+from colonnade.common.hashing import compute_sha256
 from colonnade.inference.serving.uploads import Limits, UploadError, read_upload
 from colonnade.inference.video import open_video
 from colonnade.runtime import ImageError, ModelError, read_image
 
 
-def chunk(kind: bytes, content: bytes) -> bytes:
+def make_chunk(kind: bytes, content: bytes) -> bytes:
     return struct.pack('>I', len(content)) + kind + content + struct.pack(
         '>I', zlib.crc32(kind + content))
 
 
-def png(width: int, height: int, *chunks: bytes) -> bytes:
-    """A PNG that claims a size, with other pixels."""
+def make_png(width: int, height: int, *chunks: bytes) -> bytes:
+    """Return a PNG whose header has another size than its pixels."""
     head = struct.pack('>IIBBBBB', width, height, 8, 2, 0, 0, 0)
-    return b''.join((b'\x89PNG\r\n\x1a\n', chunk(b'IHDR', head), *chunks,
-                     chunk(b'IDAT', zlib.compress(bytes(10**6))), chunk(b'IEND', b'')))
+    return b''.join((b'\x89PNG\r\n\x1a\n', make_chunk(b'IHDR', head), *chunks,
+                     make_chunk(b'IDAT', zlib.compress(bytes(10**6))), make_chunk(b'IEND', b'')))
 
 
-def text_bomb() -> bytes:
-    return png(1, 1, chunk(b'zTXt', b'a\0\0' + zlib.compress(bytes(2**27))))
+def make_text_bomb() -> bytes:
+    return make_png(1, 1, make_chunk(b'zTXt', b'a\0\0' + zlib.compress(bytes(2**27))))
 
 
-def animated(kind: str) -> bytes:
-    """Many frames of one colour in few bytes."""
+def make_animation(kind: str) -> bytes:
+    """Return an animation of uniform frames."""
     frames = [Image.new('RGB', (200, 150), (n, 0, 0)) for n in range(5)]
     content = io.BytesIO()
     frames[0].save(content, kind, save_all=True, append_images=frames[1:])
@@ -52,20 +52,20 @@ def animated(kind: str) -> bytes:
 
 
 EPS = b'%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n(%pipe%id) (r) file\n'
-FILES = {  # content, what is said
-    'a bomb of PNG': (png(50000, 50000), 'has 2,500,000,000 pixels, more than 178,956,970'),
-    'sizes of PNG that no file has': (png(2**31 - 1, 2**31 - 1), 'pixels, more than 178,956,970'),
-    'text in a PNG': (text_bomb(), 'cannot be decoded: Decompressed data too large'),
+FILES = {  # name -> content, error
+    'PNG bomb': (make_png(50000, 50000), 'has 2,500,000,000 pixels, more than 178,956,970'),
+    'PNG with impossible size': (make_png(2**31 - 1, 2**31 - 1), 'pixels, more than 178,956,970'),
+    'text in PNG': (make_text_bomb(), 'cannot be decoded: Decompressed data too large'),
     'SVG': (b'<svg xmlns="http://www.w3.org/2000/svg"><image href="file:///etc/passwd"/></svg>',
-            'no image that can be read'),
-    'HTML': (b'<html><img src="file:///etc/passwd"></html>', 'no image that can be read'),
+            'not a readable image'),
+    'HTML': (b'<html><img src="file:///etc/passwd"></html>', 'not a readable image'),
     'EPS': (EPS, 'cannot be decoded: Unable to locate Ghostscript'),
-    'a GIF without frames': (b'GIF89a\xff\xff\xff\xff\0\0\0;', 'cannot be decoded|no image'),
+    'GIF without frames': (b'GIF89a\xff\xff\xff\xff\0\0\0;', 'cannot be decoded|no image'),
 }
 
 
 @pytest.mark.parametrize('name', FILES)
-def test_images_that_are_refused(name: str, tmp_path: Path) -> None:
+def test_dangerous_images_are_rejected(name: str, tmp_path: Path) -> None:
     content, says = FILES[name]
     assert len(content) < 200_000
     (tmp_path / 'a.jpg').write_bytes(content)
@@ -78,13 +78,13 @@ def test_images_that_are_refused(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize('kind', ['GIF', 'PNG', 'WEBP'])
-def test_one_frame_alone_is_decoded(kind: str, tmp_path: Path) -> None:
-    (tmp_path / 'a.img').write_bytes(animated(kind))
+def test_only_first_frame_is_decoded(kind: str, tmp_path: Path) -> None:
+    (tmp_path / 'a.img').write_bytes(make_animation(kind))
     assert read_image(tmp_path / 'a.img').shape == (150, 200, 3)
 
 
 def test_no_program_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of images and of label maps, which mmseg reads by Pillow."""
+    """Images and label maps, which mmseg reads with Pillow, start no program."""
     program, marker = tmp_path / 'bin/gs', tmp_path / 'made'
     program.parent.mkdir()
     program.write_text(f'#!/bin/sh\ntouch {marker}\n')
@@ -115,9 +115,8 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 
 
 @pytest.mark.slow
-def test_a_bomb_in_training(tmp_path: Path) -> None:
-    """OpenCV refuses it by the header."""
-    (tmp_path / 'a.png').write_bytes(png(50000, 50000))
+def test_training_rejects_png_bomb(tmp_path: Path) -> None:
+    (tmp_path / 'a.png').write_bytes(make_png(50000, 50000))
     done = subprocess.run([sys.executable, '-c', MEMORY, tmp_path / 'a.png'],
                           capture_output=True,
                           text=True)
@@ -133,21 +132,20 @@ PLAYLISTS = {
 
 
 @pytest.mark.parametrize('kind', PLAYLISTS)
-def test_videos_that_are_lists_of_others(kind: str, tmp_path: Path,
-                                         monkeypatch: pytest.MonkeyPatch) -> None:
+def test_playlists_are_rejected(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    film = cv2.VideoWriter('secret.avi', cv2.VideoWriter_fourcc(*'MJPG'), 5, (32, 32))
-    film.write(np.zeros((32, 32, 3), np.uint8))
-    film.release()
+    video = cv2.VideoWriter('secret.avi', cv2.VideoWriter_fourcc(*'MJPG'), 5, (32, 32))
+    video.write(np.zeros((32, 32, 3), np.uint8))
+    video.release()
     assert open_video(Path('secret.avi'), 1).size == (32, 32)
     Path('list.mp4').write_text(PLAYLISTS[kind].format('secret.avi'))
     assert cv2.VideoCapture('list.mp4').read()[0]  # FFmpeg would read it
-    with pytest.raises(ImageError, match='list.mp4 is no video that can be read'):
+    with pytest.raises(ImageError, match='list.mp4 is not a readable video'):
         open_video(Path('list.mp4'), 1)
 
 
 @pytest.mark.parametrize('place', ['../secret.bin', '{}/secret.bin', 'link.bin'])
-def test_graphs_whose_weights_lie_elsewhere(place: str, tmp_path: Path) -> None:
+def test_graphs_with_external_weights(place: str, tmp_path: Path) -> None:
     folder = write_folder(tmp_path / 'exported')
     (tmp_path / 'secret.bin').write_bytes(bytes(36))
     (folder / 'link.bin').symlink_to(tmp_path / 'secret.bin')
@@ -159,7 +157,7 @@ def test_graphs_whose_weights_lie_elsewhere(place: str, tmp_path: Path) -> None:
     (folder / 'model.onnx').write_bytes(model.SerializeToString())
     text = (folder / 'model.json').read_text()
     old = text.partition('"sha256": "')[2][:64]
-    (folder / 'model.json').write_text(text.replace(old, sha256_of(folder / 'model.onnx')))
+    (folder / 'model.json').write_text(text.replace(old, compute_sha256(folder / 'model.onnx')))
     with pytest.raises(ModelError, match='(?i)external data path'):
         runtime.load(folder)
 
@@ -169,7 +167,7 @@ def test_names_with_control_characters(
         predict: Callable,  # noqa: F811
         tmp_path: Path,
         capsys: pytest.CaptureFixture[str]) -> None:
-    """They neither colour the terminal nor pass for lines of ours."""
+    """They cannot color the terminal or imitate log lines."""
     folder = tmp_path / 'images'
     folder.mkdir()
     Image.new('RGB', (64, 64)).save(folder / 'good.png')

@@ -1,4 +1,4 @@
-"""What is downloaded to set up must be what the locks say."""
+"""Packages downloaded by the setup must match the lock files."""
 from __future__ import annotations
 
 import re
@@ -17,21 +17,20 @@ LOCKS = ('requirements.txt', 'requirements-setup.txt', 'requirements-audit.txt',
 
 
 @pytest.mark.parametrize('name', LOCKS)
-def test_all_packages_have_hashes(name: str) -> None:
+def test_lock_files_have_hashes(name: str) -> None:
     lines = (ROOT / name).read_text().replace('\\\n', '').splitlines()
     packages = [line for line in lines if '==' in line]
     assert packages and all(re.search(r'--hash=sha256:[0-9a-f]{64}', each) for each in packages)
 
 
-def test_the_set_up_takes_its_versions_from_the_lock(tmp_path: Path) -> None:
+def test_setup_uses_locked_versions(tmp_path: Path) -> None:
     for requirement in (bootstrap.UV, bootstrap.MMCV):
         assert bootstrap.locked(requirement, str(tmp_path)).read_text().startswith(requirement)
     assert build_mmcv.SHA256 in bootstrap.locked(bootstrap.MMCV, str(tmp_path)).read_text()
 
 
 @pytest.mark.slow
-def test_forged_packages_are_not_installed(tmp_path: Path) -> None:
-    """By pip, as the set-up calls it."""
+def test_forged_packages_are_rejected(tmp_path: Path) -> None:
     name, version = bootstrap.UV.split('==')
     folder = f'{name}-{version}.dist-info/'
     with zipfile.ZipFile(tmp_path / f'{name}-{version}-py3-none-any.whl', 'w') as wheel:

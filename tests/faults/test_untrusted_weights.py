@@ -1,4 +1,4 @@
-"""Files of weights run nothing, by whichever entrance they come in."""
+"""Untrusted weights files, whose code no entry point runs."""
 from __future__ import annotations
 
 import ast
@@ -16,7 +16,7 @@ import pytest
 import safetensors.torch
 import torch
 from conftest import NO_WORKERS, SHORT, config
-from helpers.malicious_pickle import Evil, write_evil
+from helpers.malicious_pickle import MaliciousObject, write_malicious_checkpoint
 from mmdet.apis import DetInferencer, init_detector
 from mmengine.config import Config
 from mmengine.runner import Runner
@@ -28,7 +28,7 @@ from test_nothing_runs import SCHEMES
 from colonnade import evaluate, load, train
 from colonnade.evaluation.probing.feature_cache import FeatureCache
 from colonnade.weights import WeightsError
-from colonnade.weights.checksums import SUMS
+from colonnade.weights.checkpoint_files import SUMS
 from colonnade.weights.downloads import fetch
 from colonnade.weights.files import read_checkpoint
 
@@ -54,8 +54,8 @@ TOOLS: dict[str, list[list[Any]]] = {
 
 @pytest.fixture
 def evil(tmp_path: Path) -> Iterator[Path]:
-    """A checkpoint that makes a file if its pickle is run, which it must not be."""
-    marker = write_evil(tmp_path / 'evil.pth', 'zip')
+    """Checkpoint that would create a file if its pickle ran."""
+    marker = write_malicious_checkpoint(tmp_path / 'evil.pth', 'zip')
     yield tmp_path / 'evil.pth'
     assert not marker.exists()
 
@@ -67,11 +67,13 @@ def refused(run_tool: Callable, tool: str, *arguments: Any,
     assert REFUSED in f'{stopped.value}{capsys.readouterr().err}'
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize('tool', TOOLS)
-def test_every_tool_that_takes_weights(tool: str, evil: Path, shapes: Path, run_tool: Callable,
-                                       monkeypatch: pytest.MonkeyPatch,
-                                       capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize('tool', [
+    pytest.param(tool, marks=[] if tool in ('convert_checkpoint', 'test') else pytest.mark.slow)
+    for tool in TOOLS
+])
+def test_tools_reject_pickled_code(tool: str, evil: Path, shapes: Path, run_tool: Callable,
+                                   monkeypatch: pytest.MonkeyPatch,
+                                   capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(evil.parent)
     Path('ade').symlink_to(shapes / 'ade')
     Path('images').symlink_to(shapes / 'ade/images/validation')
@@ -80,8 +82,7 @@ def test_every_tool_that_takes_weights(tool: str, evil: Path, shapes: Path, run_
         refused(run_tool, tool, *filled, capsys=capsys)
 
 
-def test_no_tool_that_takes_weights_is_left_out() -> None:
-    """Those that could trust them say so."""
+def test_table_has_every_tool() -> None:
     found = {
         name.removeprefix('tools.')
         for name in MODULES if name.startswith('tools.')
@@ -98,8 +99,8 @@ def test_no_tool_that_takes_weights_is_left_out() -> None:
     lambda path: evaluate(HEAD, path, data_root='ade', work_dir='out'),
     lambda path: train(HEAD, data_root='ade', work_dir='out', load_from=str(path)),
 ])
-def test_python_functions(read: Callable, evil: Path, shapes: Path,
-                          monkeypatch: pytest.MonkeyPatch) -> None:
+def test_api_rejects_pickled_code(read: Callable, evil: Path, shapes: Path,
+                                  monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(evil.parent)
     Path('ade').symlink_to(shapes / 'ade')
     with pytest.raises(WeightsError, match=REFUSED):
@@ -113,14 +114,14 @@ def test_python_functions(read: Callable, evil: Path, shapes: Path,
     lambda path: init_model(str(HEAD), path, device='cpu'),
     lambda path: MMSegInferencer(str(HEAD), path, device='cpu'),
 ])
-def test_inferencers_of_the_libraries(make: Callable, evil: Path) -> None:
+def test_openmmlab_inferencers_reject_pickled_code(make: Callable, evil: Path) -> None:
     with pytest.raises(WeightsError, match=REFUSED):
         make(str(evil))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize('resume', [True, False])
-def test_runners_of_mmengine(resume: bool, evil: Path, shapes: Path) -> None:
+def test_mmengine_runner_rejects_pickled_code(resume: bool, evil: Path, shapes: Path) -> None:
     cfg = Config.fromfile(HEAD)
     cfg.merge_from_dict(dict(work_dir=str(evil.parent / 'run'), load_from=str(evil), resume=resume))
     for key in ('train_dataloader', 'val_dataloader', 'test_dataloader'):
@@ -130,8 +131,7 @@ def test_runners_of_mmengine(resume: bool, evil: Path, shapes: Path) -> None:
         runner.load_or_resume()
 
 
-def test_schemes_that_no_test_walks() -> None:
-    """``test_nothing_runs.py`` fetches by each of the others."""
+def test_all_schemes_are_tested() -> None:
     known = {f'{each}//' for each in SCHEMES if each.endswith(':')} | set(SCHEMES)
     assert {each for each in CheckpointLoader._schemes
             if not any(each == one or one and one in each for one in known)} \
@@ -140,11 +140,11 @@ def test_schemes_that_no_test_walks() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize('key', ['optimizer', 'message_hub', 'param_schedulers'])
-def test_states_of_training(key: str, trained: Path, shapes: Path, tmp_path: Path,
-                            run_tool: Callable, capsys: pytest.CaptureFixture[str]) -> None:
-    """The latest of a work dir, by ``--resume`` alone."""
+def test_resume_rejects_pickled_code(key: str, trained: Path, shapes: Path, tmp_path: Path,
+                                     run_tool: Callable,
+                                     capsys: pytest.CaptureFixture[str]) -> None:
     content = torch.load(trained / 'iter_2.pth', weights_only=False)
-    content[key] = [content[key], Evil(tmp_path / 'made')]
+    content[key] = [content[key], MaliciousObject(tmp_path / 'made')]
     torch.save(content, trained / 'iter_2.pth')
     (trained / SUMS).unlink()  # a file with another SHA-256 is taken for damaged
     refused(run_tool, 'train', HEAD, '--data-root', shapes / 'ade', '--work-dir', trained,
@@ -159,8 +159,7 @@ def sharded(folder: Path) -> Path:
     return folder
 
 
-def test_folders_of_shards(evil: Path, tmp_path: Path) -> None:
-    """torch's own metadata is a pickle; ours is not read by pickle."""
+def test_shard_folders(evil: Path, tmp_path: Path) -> None:
     folder = sharded(tmp_path / 'iter_2.pth')
     evil.rename(folder / '.metadata')
     (folder / '__0_0.distcp').write_bytes((folder / '.metadata').read_bytes())
@@ -170,15 +169,15 @@ def test_folders_of_shards(evil: Path, tmp_path: Path) -> None:
         fetch(folder)
 
 
-def test_the_suffix_tells_nothing(evil: Path) -> None:
+def test_suffix_is_not_trusted(evil: Path) -> None:
     for suffix in ('.safetensors', '.pt2', '.pt', '.onnx', '.npz', ''):
         evil = evil.rename(evil.with_suffix(suffix))
         with pytest.raises(WeightsError, match=REFUSED):
             fetch(evil)
 
 
-def test_files_of_timms_hub(evil: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pickle under the name of a safetensors file."""
+def test_timm_hub_files_are_not_trusted(evil: Path, tmp_path: Path,
+                                        monkeypatch: pytest.MonkeyPatch) -> None:
     repository = tmp_path / 'hub/models--timm--xcit_nano_12_p16_224.fb_in1k'
     (repository / 'snapshots/1').mkdir(parents=True)
     (repository / 'refs').mkdir()
@@ -189,12 +188,11 @@ def test_files_of_timms_hub(evil: Path, tmp_path: Path, monkeypatch: pytest.Monk
         fetch('timm://xcit_nano_12_p16_224.fb_in1k')
 
 
-def test_features_in_the_cache(tmp_path: Path) -> None:
-    """Even with the right digest."""
+def test_feature_cache_is_not_trusted(tmp_path: Path) -> None:
     cache = FeatureCache(tmp_path, dict(backbone='a'))
     cache.write('b', np.zeros(3))
     buffer = io.BytesIO()
-    np.save(buffer, np.array([Evil(tmp_path / 'made')], dtype=object), allow_pickle=True)
+    np.save(buffer, np.array([MaliciousObject(tmp_path / 'made')], dtype=object), allow_pickle=True)
     payload = buffer.getvalue()
     cache.path_of('b').write_bytes(payload + cache._digest('b', payload))
     with pytest.raises(ValueError, match='allow_pickle=False'):
@@ -203,11 +201,11 @@ def test_features_in_the_cache(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize('key', ['ann_file', 'proposal_file'])
-def test_pickled_annotations(key: str, shapes: Path, tmp_path: Path, run_tool: Callable) -> None:
-    """mmengine unpickles what a config calls so."""
+def test_pickled_annotations_are_rejected(key: str, shapes: Path, tmp_path: Path,
+                                          run_tool: Callable) -> None:
     name = '../pickled.pkl'
     root = shutil.copytree(shapes / 'coco', tmp_path / 'data/coco')
-    write_evil(tmp_path / 'data/pickled.pkl', 'pickle')
+    write_malicious_checkpoint(tmp_path / 'data/pickled.pkl', 'pickle')
     with pytest.raises(SystemExit, match=rf'{key}: .*pickled.pkl is pickled, .* say --trust'):
         run_tool('train', DETECTOR, '--data-root', root, '--work-dir', tmp_path / 'run',
                  '--cfg-options', f'train_dataloader.dataset.{key}={name}')
@@ -238,8 +236,7 @@ def calls(name: str) -> Iterator[tuple[str, ast.Call]]:
             yield ast.unparse(node.func), node
 
 
-def test_no_code_of_ours_runs_texts() -> None:
-    """In all modules, but where the test says."""
+def test_product_calls_no_eval_or_pickle() -> None:
     found = set()
     for name in MODULES:
         for function, node in calls(name):
@@ -256,8 +253,7 @@ def test_no_code_of_ours_runs_texts() -> None:
     assert any(function == 'torch.load' for function, _ in calls('weights.files'))
 
 
-def test_a_compressed_file_is_not_unpacked(tmp_path: Path) -> None:
-    """torch would: 100 kB to 100 MB."""
+def test_compressed_files_are_not_unpacked(tmp_path: Path) -> None:
     torch.save(dict(a=torch.zeros(2**20)), tmp_path / 'stored.pth')
     with zipfile.ZipFile(tmp_path / 'stored.pth') as stored, \
             zipfile.ZipFile(tmp_path / 'a.pth', 'w', zipfile.ZIP_DEFLATED) as compressed:

@@ -63,7 +63,7 @@ class OwnHead(FPNHead):
         self.mask = torch.nn.Identity()
 
     def loss_by_feat(self, logits, samples):
-        self.mask(torch.tensor(float('-inf')))  # as where attention is masked: no NaN of a fault
+        self.mask(torch.tensor(float('-inf')))  # Inf on purpose, as for masked attention
         raise KIND('theirs')  # head
 
     def predict(self, inputs, batch_img_metas, test_cfg):
@@ -90,7 +90,7 @@ SETTINGS = dict(
 
 @pytest.fixture
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], tuple[Path, str]]:
-    """Write a config with a class of a module beside it; returns it and the line that fails."""
+    """Write a config with a class of a module next to it; returns it and the line that fails."""
 
     def write(place: str, kind: str) -> tuple[Path, str]:
         name = f'own_{place}_{kind}'.lower()
@@ -116,7 +116,7 @@ def run(run_tool: Callable, capfd: pytest.CaptureFixture[str]) -> Callable[..., 
         try:
             run_tool(tool, *arguments)
         except SystemExit as stopped:
-            assert isinstance(stopped.code, str)  # which is printed, with status 1
+            assert isinstance(stopped.code, str)  # printed, with exit status 1
             return f'{capfd.readouterr().err}{stopped.code}'
         except Exception:
             return f'{capfd.readouterr().err}{traceback.format_exc()}'
@@ -137,7 +137,7 @@ def run(run_tool: Callable, capfd: pytest.CaptureFixture[str]) -> Callable[..., 
         ('dataset', 'OSError'), ('transform', 'OSError'), ('constructor', 'OSError'),
         ('hook', 'ValueError'), ('head', 'OSError'), ('metric', 'ValueError'))),
 ])  # yapf: disable
-def test_training_shows_the_traceback(place: str, kind: str, says: str, own: Callable,
+def test_training_error_has_traceback(place: str, kind: str, says: str, own: Callable,
                                       run: Callable, shapes: Path, tmp_path: Path) -> None:
     path, line = own(place, kind)
     said = run('train', path, '--data-root', shapes / 'ade', '--work-dir', tmp_path / 'run', *SHORT,
@@ -148,7 +148,7 @@ def test_training_shows_the_traceback(place: str, kind: str, says: str, own: Cal
 
 @pytest.mark.slow
 @pytest.mark.parametrize('kind', ['ValueError', 'OSError'])
-def test_workers_show_the_traceback(kind: str, own: Callable, run: Callable, shapes: Path,
+def test_worker_error_has_traceback(kind: str, own: Callable, run: Callable, shapes: Path,
                                     tmp_path: Path) -> None:
     path, line = own('transform', kind)
     said = run('train', path, '--data-root', shapes / 'ade', '--work-dir', tmp_path / 'run', *SHORT,
@@ -156,7 +156,7 @@ def test_workers_show_the_traceback(kind: str, own: Callable, run: Callable, sha
     assert line in said and said.splitlines()[-1].startswith('train: sample ')
 
 
-def test_predicting_shows_the_traceback(own: Callable, run_tool: Callable, shapes: Path,
+def test_prediction_error_has_traceback(own: Callable, run_tool: Callable, shapes: Path,
                                         tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     path, line = own('prediction', 'ValueError')
     weights = random_checkpoint('sem_fpn/xcit_nano_12_p16_slim_shapes', tmp_path / 'random.pth')
@@ -167,7 +167,7 @@ def test_predicting_shows_the_traceback(own: Callable, run_tool: Callable, shape
 
 
 @pytest.mark.parametrize('tool', ['train', 'check_config', 'create_config'])
-def test_configs_show_the_traceback(tool: str, run: Callable, tmp_path: Path) -> None:
+def test_config_error_has_traceback(tool: str, run: Callable, tmp_path: Path) -> None:
     (tmp_path / 'own.py').write_text("number = 1\nother = open('theirs')\n")
     arguments = ['--masks', tmp_path, tmp_path, '--images', tmp_path, tmp_path]
     said = run(tool, tmp_path / 'own.py', *(arguments if tool == 'create_config' else []))
@@ -176,8 +176,8 @@ def test_configs_show_the_traceback(tool: str, run: Callable, tmp_path: Path) ->
         f'{tool}: {tmp_path}/own.py cannot be read: FileNotFoundError: ')
 
 
-def test_modules_that_cannot_be_imported_show_the_traceback(
-        run: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_import_error_has_traceback(run: Callable, tmp_path: Path,
+                                    monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / 'own_import.py').write_text('import no_such_package\n')
     (tmp_path / 'own.py').write_text("custom_imports = dict(imports=['own_import'])\n")

@@ -1,4 +1,4 @@
-"""Small backbones of every kind that is registered, a toy among them, for tests of their contract."""
+"""Small backbones of every registered class, including a toy, for contract tests."""
 from __future__ import annotations
 
 from functools import partial
@@ -25,7 +25,7 @@ ARCHS = {
 }
 for quadratic in (CaiT, PlainViT):
     ARCHS[quadratic]['patch_size'] = 16
-FORMS = {  # of backbones with several
+VARIANTS = {  # other implementations and types of blocks
     'XCiT of patch 16': partial(XCiT, ARCHS[XCiT] | dict(patch_size=16)),
     'CaiT by blocks': partial(CaiT, ARCHS[CaiT] | dict(patch_size=8), attn_block_size=17),
     'ResMLP by windows': partial(ResMLP, ARCHS[ResMLP], token_mixing='window'),
@@ -39,7 +39,7 @@ FORMS = {  # of backbones with several
     partial(SimplifiedViT, ARCHS[SimplifiedViT], block='sequential', centring=True),
     'SimplifiedViT of plain blocks': partial(SimplifiedViT, ARCHS[SimplifiedViT], block='plain'),
 }
-MAKERS = {cls.__name__: partial(cls, arch) for cls, arch in ARCHS.items()} | FORMS
+MAKERS = {cls.__name__: partial(cls, arch) for cls, arch in ARCHS.items()} | VARIANTS
 
 OURS = [cls for cls in ARCHS if cls.__module__.startswith('colonnade.')]
 WITH_KERNELS = [cls for cls in OURS if isinstance(cls(ARCHS[cls]).blocks[0], FusibleBlock)]
@@ -51,7 +51,7 @@ every_class_with_kernels = pytest.mark.parametrize(
 
 
 def tiny(make: type | partial = XCiT, *args: object, **kwargs: object) -> ColumnarBackbone:
-    """A small backbone with the same weights every time."""
+    """Build a small backbone with reproducible weights."""
     torch.manual_seed(0)
     if isinstance(make, type):
         args = args or (ARCHS[make], )
@@ -59,7 +59,7 @@ def tiny(make: type | partial = XCiT, *args: object, **kwargs: object) -> Column
 
 
 def randomised(module: Any) -> Any:
-    """A module whose weights are at no special point, the same every time."""
+    """Fill a module with reproducible weights, none of which is 0 or 1."""
     torch.manual_seed(1)
     for parameter in module.parameters():
         nn.init.normal_(parameter, std=0.3)
@@ -67,7 +67,7 @@ def randomised(module: Any) -> Any:
 
 
 def timm_model(cls: type, arch: str, **kwargs: object) -> nn.Module:
-    """timm's module of an architecture by timm's name for it, where it has one."""
+    """Build timm's module of an architecture, by timm's name if there is one."""
     row = cls.variants.rows[arch]
     if cls is XCiT:
         return timm.create_model(f'xcit_{arch}_224', num_classes=0, **kwargs)

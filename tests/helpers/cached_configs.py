@@ -1,4 +1,4 @@
-"""Configs that are read once for all tests, which get copies."""
+"""Cache of configs, of which tests get copies."""
 from __future__ import annotations
 
 from copy import deepcopy
@@ -13,7 +13,7 @@ read_once = cache(read_config)
 
 
 def copy_config(path: Path) -> Config:
-    """Return a config of a file that no test changes, as ``read_config`` does."""
+    """Return a copy of the config in a file that no test modifies."""
     cfg = deepcopy(read_once(path))
     prepare_library(cfg, str(path))
     return cfg

@@ -1,4 +1,4 @@
-"""Cases of a loop in one test, which share what is slow to make."""
+"""Cases of a loop in one test, which share slow set-up."""
 from __future__ import annotations
 
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What a process of two compares with the other one; prints whether it is the same."""
+"""Check the consistency of two processes, and print the results."""
 from __future__ import annotations
 
 import os

@@ -19,7 +19,7 @@ from mmengine.structures import InstanceData, PixelData
 from mmseg.structures import SegDataSample
 from torch import distributed
 
-from colonnade.engine.work_dir.metric_values import plain
+from colonnade.engine.work_dir.metric_values import to_json_value
 from colonnade.settings.reading import LaunchOptions, load_config
 
 #: images, and whether the sampler repeats some: 1 and 3 do not divide by two, 1 and 4 not by three
@@ -55,7 +55,7 @@ def compute_metrics(cfg: Any, num_images: int, round_up: bool) -> dict[str, Any]
     evaluator.dataset_meta = batches.dataset.metainfo
     for batch in batches:
         evaluator.process([predict(sample) for sample in batch['data_samples']], batch)
-    return plain(evaluator.evaluate(len(batches.dataset)))
+    return to_json_value(evaluator.evaluate(len(batches.dataset)))
 
 
 def compute_all_metrics(data: Path) -> dict[str, Any]:

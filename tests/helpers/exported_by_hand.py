@@ -1,4 +1,4 @@
-"""Folders of exported models with a network made by hand: a convolution of each pixel."""
+"""Exported models with a handmade network: a 1x1 convolution."""
 from __future__ import annotations
 
 import json
@@ -28,7 +28,7 @@ ABOUT: dict[str, Any] = dict(
 
 
 def write_folder(folder: Path, **changes: Any) -> Path:
-    """An exported segmenter in a new folder; ``changes`` are those of ``model.json``."""
+    """Write an exported segmenter to a new folder, with changes of ``model.json``."""
     folder.mkdir(parents=True)
     pixel = helper.make_node('Conv', ['image', 'weights'], ['logits'])
     sizes = ['batch', 3, 'height', 'width']

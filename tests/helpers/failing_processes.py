@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from mmengine.dist import all_gather_object
 from torch import distributed
 
-from colonnade.common.distributed import do_in_first, raise_on_all_ranks
+from colonnade.common.distributed import raise_on_all_ranks, run_on_first_rank
 from colonnade.common.errors import FileError, UserError
 from colonnade.visualization.run_report.recorder import RunRecord
 
@@ -32,7 +32,7 @@ def say(name: str, *works: Callable[[], None]) -> None:
 
     Args:
         name: Name of the case.
-        *works: What each process does.
+        *works: Function of each process.
     """
     try:
         with raise_on_all_ranks():
@@ -47,9 +47,9 @@ def refuse() -> None:
 
 
 def say_of_first(name: str, work: Callable[[], None]) -> None:
-    """Print what the work of the first process alone raises in this one."""
+    """Print what the work of the first process raises in this one."""
     try:
-        do_in_first(work)
+        run_on_first_rank(work)
     except Exception as error:
         print(f'{name}: {type(error).__name__} {error}')
 

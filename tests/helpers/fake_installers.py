@@ -1,4 +1,4 @@
-"""Stand-ins for pip, uv and torch, so that a whole set-up takes a second and no network."""
+"""Fake pip, uv and torch, with which a setup takes a second and needs no network."""
 from __future__ import annotations
 
 import sys
@@ -62,9 +62,9 @@ def write_program(path: Path, text: str) -> None:
 
 
 def write_fakes(folder: Path) -> dict[str, str]:
-    """Returns the environment in which they are found; ``folder / 'log'`` says what was made."""
+    """Write the fakes, and return their environment variables; ``folder / 'log'`` lists builds."""
     (folder / 'pip').mkdir(parents=True)
-    (folder / 'pip/__init__.py').touch()  # else the real pip goes first
+    (folder / 'pip/__init__.py').touch()  # otherwise the real pip is found first
     (folder / 'pip/__main__.py').write_text(PIP)
     (folder / 'torch.py').write_text(TORCH)
     write_program(folder / 'uv', UV.format(folder=folder))

@@ -1,4 +1,4 @@
-"""A hub on this machine: as much of its protocol as pushing and pulling a model needs."""
+"""A local hub with the part of the protocol that pushing and pulling a model needs."""
 from __future__ import annotations
 
 import base64
@@ -15,13 +15,13 @@ READ, WRITE = 'hf_reads', 'hf_writes'  # tokens
 
 
 class Hub(ThreadingHTTPServer):
-    """Its repositories: a list of commits each, which are files by their paths.
+    """A hub with repositories, which are lists of commits.
 
     Attributes:
-        repositories: By ``OWNER/NAME``.
-        private: Those that need a token.
-        large: Contents that were uploaded as large files, by their SHA-256.
-        damage: What is put behind every large file that arrives.
+        repositories: Commits by ``OWNER/NAME``; each maps paths to contents.
+        private: Repositories that need a token.
+        large: Uploaded large files by their SHA-256.
+        damage: Bytes to append to each large file.
     """
 
     def __init__(self) -> None:
@@ -37,8 +37,8 @@ class Hub(ThreadingHTTPServer):
 
 
 @contextmanager
-def running_hub() -> Iterator[Hub]:
-    """A hub that answers while the block runs."""
+def run_hub() -> Iterator[Hub]:
+    """Context manager that runs a hub."""
     with Hub() as hub:
         Thread(target=hub.serve_forever, args=[0.01], daemon=True).start()
         yield hub
@@ -46,14 +46,14 @@ def running_hub() -> Iterator[Hub]:
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Answers one request after the other."""
+    """Handler of requests."""
     server: Hub
     protocol_version = 'HTTP/1.1'
 
     def log_message(self, *_: Any) -> None:
-        """Nothing."""
+        """Log nothing."""
 
-    def answer(self, content: Any, status: int = 200, **headers: str) -> None:
+    def respond(self, content: Any, status: int = 200, **headers: str) -> None:
         body = content if isinstance(content, bytes) else json.dumps(content).encode()
         self.send_response(status)
         for key, value in {'Content-Length': str(len(body)), **headers}.items():
@@ -62,51 +62,51 @@ class Handler(BaseHTTPRequestHandler):
         if self.command != 'HEAD':
             self.wfile.write(body)
 
-    def refuse(self, status: int, code: str) -> None:
-        self.answer(dict(error=code), status, X_Error_Code=code, X_Error_Message=code)
+    def reject(self, status: int, code: str) -> None:
+        self.respond(dict(error=code), status, X_Error_Code=code, X_Error_Message=code)
 
     @property
     def token(self) -> str:
         return self.headers.get('Authorization', '').removeprefix('Bearer ')
 
-    def body(self) -> bytes:
+    def read_body(self) -> bytes:
         return self.rfile.read(int(self.headers.get('Content-Length', 0)))
 
     def do_PUT(self) -> None:
-        content = self.body() + self.server.damage
+        content = self.read_body() + self.server.damage
         self.server.large[self.path.rpartition('/')[2]] = content
-        self.answer(b'')
+        self.respond(b'')
 
     def do_HEAD(self) -> None:
         self.do_GET()
 
     def do_GET(self) -> None:
-        """``/OWNER/NAME/resolve/REVISION/FILE``."""
+        """Handle ``/OWNER/NAME/resolve/REVISION/FILE``."""
         if '/resolve/' not in self.path:
-            return self.refuse(404, 'EntryNotFound')
+            return self.reject(404, 'EntryNotFound')
         owner, name, _, revision, *rest = unquote(self.path).split('/')[1:]
         commits = self.server.repositories.get(f'{owner}/{name}')
         hidden = f'{owner}/{name}' in self.server.private and self.token not in (READ, WRITE)
         if commits is None or hidden:
-            return self.refuse(401, 'RepoNotFound')
-        numbers = {'main': len(commits) - 1, **{commit(i): i for i in range(len(commits))}}
+            return self.reject(401, 'RepoNotFound')
+        numbers = {'main': len(commits) - 1, **{get_oid(i): i for i in range(len(commits))}}
         if revision not in numbers:
-            return self.refuse(404, 'RevisionNotFound')
+            return self.reject(404, 'RevisionNotFound')
         content = commits[numbers[revision]].get('/'.join(rest))
         if content is None:
-            return self.refuse(404, 'EntryNotFound')
+            return self.reject(404, 'EntryNotFound')
         etag = hashlib.sha256(content).hexdigest()
-        self.answer(content, ETag=etag, X_Repo_Commit=commit(numbers[revision]))
+        self.respond(content, ETag=etag, X_Repo_Commit=get_oid(numbers[revision]))
 
     def do_POST(self) -> None:
-        body, path = self.body(), unquote(self.path)
+        body, path = self.read_body(), unquote(self.path)
         if path.endswith('/info/lfs/objects/batch'):
-            return self.answer(dict(objects=[self.upload(each) for each in
-                                             json.loads(body)['objects']]))  # yapf: disable
+            objects = [self.build_upload(each) for each in json.loads(body)['objects']]
+            return self.respond(dict(objects=objects))
         if path == '/api/validate-yaml':
-            return self.answer({})
+            return self.respond({})
         if self.token != WRITE and 'paths-info' not in path:
-            return self.answer(dict(error='the token may not write'), 403)
+            return self.respond(dict(error='the token has no write access'), 403)
         if path == '/api/repos/create':
             return self.create(json.loads(body))
         _, _, _, owner, name, action, revision = path.split('/')
@@ -115,30 +115,31 @@ class Handler(BaseHTTPRequestHandler):
             files = [dict(path=each['path'], shouldIgnore=False,
                           uploadMode='lfs' if each['path'].endswith('.safetensors') else 'regular')
                      for each in json.loads(body)['files']]  # yapf: disable
-            self.answer(dict(files=files))
+            self.respond(dict(files=files))
         elif action == 'paths-info':
             files = commits[int(revision, 16)]
-            self.answer([entry(each, files[each]) for each in parse_qs(body.decode())['paths']])
+            self.respond(
+                [build_entry(each, files[each]) for each in parse_qs(body.decode())['paths']])
         elif action == 'commit':
-            commits.append({**commits[-1], **dict(self.committed(body))})
-            oid = commit(len(commits) - 1)
+            commits.append({**commits[-1], **dict(self.iter_files(body))})
+            oid = get_oid(len(commits) - 1)
             url = f'{self.server.url}/{owner}/{name}/commit/{oid}'
-            self.answer(dict(commitUrl=url, commitOid=oid))
+            self.respond(dict(commitUrl=url, commitOid=oid))
 
-    def create(self, wanted: dict[str, Any]) -> None:
-        repository = f'{wanted["organization"]}/{wanted["name"]}'
+    def create(self, settings: dict[str, Any]) -> None:
+        repository = f'{settings["organization"]}/{settings["name"]}'
         self.server.repositories.setdefault(repository, [{}])
-        if wanted.get('visibility') == 'private' or wanted.get('private'):
+        if settings.get('visibility') == 'private' or settings.get('private'):
             self.server.private.add(repository)
-        self.answer(dict(url=f'{self.server.url}/{repository}'))
+        self.respond(dict(url=f'{self.server.url}/{repository}'))
 
-    def upload(self, wanted: dict[str, Any]) -> dict[str, Any]:
-        """Where a large file is to be put."""
-        href = f'{self.server.url}/large/{wanted["oid"]}'
-        return dict(**wanted, actions=dict(upload=dict(href=href)))
+    def build_upload(self, entry: dict[str, Any]) -> dict[str, Any]:
+        """Return an entry with the URL to upload a large file to."""
+        href = f'{self.server.url}/large/{entry["oid"]}'
+        return dict(**entry, actions=dict(upload=dict(href=href)))
 
-    def committed(self, body: bytes) -> Iterator[tuple[str, bytes]]:
-        """The files of a commit."""
+    def iter_files(self, body: bytes) -> Iterator[tuple[str, bytes]]:
+        """Yield the files of a commit."""
         for line in body.splitlines():
             item = json.loads(line)
             if item['key'] == 'file':
@@ -147,15 +148,15 @@ class Handler(BaseHTTPRequestHandler):
                 yield item['value']['path'], self.server.large[item['value']['oid']]
 
 
-def commit(number: int) -> str:
-    """The name of a commit."""
+def get_oid(number: int) -> str:
+    """Return the hash of a commit."""
     return f'{number:040x}'
 
 
-def entry(path: str, content: bytes) -> dict[str, Any]:
-    """What a hub says of a file."""
-    found: dict[str, Any] = dict(type='file', path=path, size=len(content), oid=commit(0))
+def build_entry(path: str, content: bytes) -> dict[str, Any]:
+    """Return the description of a file."""
+    entry: dict[str, Any] = dict(type='file', path=path, size=len(content), oid=get_oid(0))
     if path.endswith('.safetensors'):
         digest = hashlib.sha256(content).hexdigest()
-        found['lfs'] = dict(oid=digest, size=len(content), pointerSize=100)
-    return found
+        entry['lfs'] = dict(oid=digest, size=len(content), pointerSize=100)
+    return entry

@@ -23,7 +23,7 @@ class Ended(NamedTuple):
 
 
 def run_and_say(rank: int, command: list[str], port: int, logs: list[Path]) -> None:
-    """What a process does; its last words are in its log too, which is closed by then."""
+    """Run a process; its last output is in its log too, which is closed by then."""
     try:
         run_worker(rank, command, port, logs)
     except SystemExit as end:

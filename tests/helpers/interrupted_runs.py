@@ -21,7 +21,7 @@ WORKERS = ['train_dataloader.num_workers=2', 'train_dataloader.persistent_worker
 
 
 def differences(one: Any, other: Any, path: str = '') -> list[str]:
-    """Where two checkpoints are not equal to the bit."""
+    """Yield where two checkpoints are not equal bit for bit."""
     if isinstance(one, torch.Tensor):
         return [] if torch.equal(one, other) else [path]
     if isinstance(one, dict):
@@ -50,7 +50,7 @@ class Runs:
     """Short trainings in a folder.
 
     Attributes:
-        folder: Of the config and of all work dirs.
+        folder: Folder of the config and of all work dirs.
         shapes: The data.
     """
     folder: Path

@@ -16,8 +16,8 @@ class KilledOnce(Hook):
     """Kills one of several processes at an iteration, unless a file says that it was done.
 
     Args:
-        rank: Of the process.
-        iteration: Behind which it is killed.
+        rank: Rank of the process.
+        iteration: Iteration after which it is killed.
         done: The file.
     """
 

@@ -1,4 +1,4 @@
-"""State dicts of tiny backbones in each published layout, made by hand from timm's names."""
+"""State dicts of tiny backbones in each published format, converted by hand from timm's."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -30,7 +30,7 @@ def timm_state() -> State:
 
 
 def cait_state() -> State:
-    """timm's and the authors' names are the same."""
+    """Return a state dict, whose names are those of timm and the authors."""
     return randomised(Cait(num_classes=5, **TINY_CAIT))
 
 
@@ -88,7 +88,7 @@ def mmpretrain_state() -> State:
 
 
 def backbone_for(make: Callable, **kwargs: object) -> ColumnarBackbone:
-    """The backbone whose weights ``make`` gives."""
+    """Build the backbone of the weights of ``make``."""
     if make.__name__.startswith('cait'):
         return CaiT(TINY_CAIT, **kwargs)
     if make.__name__.startswith('resmlp'):
@@ -97,7 +97,7 @@ def backbone_for(make: Callable, **kwargs: object) -> ColumnarBackbone:
 
 
 def ours_state(make: Callable = timm_state) -> State:
-    """Under our names, what any layout of the same backbone as ``make``'s becomes."""
+    """Return the expected tensors under Colonnade's names for the backbone of ``make``."""
     in_timms = {CaiT: cait_state, ResMLP: resmlp_timm_state, XCiT: timm_state}
     backbone = backbone_for(make)
     return {

@@ -1,4 +1,4 @@
-"""A model behind the real server, in threads of this process, and what it did."""
+"""A model behind the real server, in threads of this process."""
 from __future__ import annotations
 
 import sys
@@ -24,24 +24,24 @@ from colonnade.settings.reading import read_config
 from colonnade.visualization import figures
 
 LIMITS = Limits(max_bytes=10**6, max_pixels=10**6)
-PATIENCE = 60  # seconds that a busy machine may take for anything
+PATIENCE = 60  # seconds, for slow hosts
 HOSTS = ('models.example', 'other.example:8443')
 LOOPBACK = ('127.0.0.1', '::1', 'localhost')
 
 
 class CountingModel(Model):
-    """Counts the images of each batch."""
+    """A model that records the size of each batch."""
 
     batches: list[int]
 
     def run(self, batch: Any) -> Any:
-        """As the model does."""
+        """Record the batch size."""
         self.batches.append(len(batch))
         return super().run(batch)
 
 
-def random_model(head: str, **options: Any) -> CountingModel:
-    """A slim model with random weights, whose scores differ."""
+def build_random_model(head: str, **options: Any) -> CountingModel:
+    """Return a slim model with random weights and different scores."""
     cfg = read_config(find_config(f'{head}/xcit_nano_12_p16_slim_shapes'))
     cfg.merge_from_dict(options)
     torch.manual_seed(0)
@@ -52,22 +52,22 @@ def random_model(head: str, **options: Any) -> CountingModel:
             value.normal_(std=0.2)
     names = ('disc', 'square', 'triangle')
     names = ('background', *names) if cfg.default_scope == 'mmseg' else names
-    colours = ((120, 120, 120), (220, 60, 60), (60, 180, 75), (60, 90, 220))[-len(names):]
-    model = CountingModel(module, cfg, names, colours, 'folder/weights.pth')
+    palette = ((120, 120, 120), (220, 60, 60), (60, 180, 75), (60, 90, 220))[-len(names):]
+    model = CountingModel(module, cfg, names, palette, 'folder/weights.pth')
     model.batches = []
     return model
 
 
 @dataclass
-class Live:
+class LiveServer:
     """A running server.
 
     Attributes:
-        url: Where it is, without a slash at the end.
-        model: That it serves.
-        reached: Addresses that this process connected to meanwhile.
-        service: Behind it.
-        server: uvicorn's.
+        url: URL without a slash at the end.
+        model: Model of the server.
+        reached: Addresses to which this process has connected.
+        service: Service of the server.
+        server: uvicorn's server.
     """
     url: str
     model: CountingModel
@@ -77,32 +77,32 @@ class Live:
 
 
 @contextmanager
-def live_server(model: CountingModel, **settings: Any) -> Iterator[Live]:
-    """Serve while the block runs."""
-    watching, reached = True, []
+def live_server(model: CountingModel, **settings: Any) -> Iterator[LiveServer]:
+    """Context manager that serves a model."""
+    is_watching, reached = True, []
 
     def watch(event: str, arguments: tuple) -> None:
-        if watching and event == 'socket.connect':
+        if is_watching and event == 'socket.connect':
             reached.append(arguments[1])
 
-    sys.addaudithook(watch)  # stays for good
+    sys.addaudithook(watch)  # cannot be removed
     service = Service(model, LIMITS, **settings)
     with closing(service), closing(listen('127.0.0.1', 0)) as socket:
         server = Server(build_app(service, figures, loopback=True, allowed_hosts=HOSTS), service)
         thread = Thread(target=server.run, kwargs=dict(sockets=[socket]), daemon=True)
         thread.start()
         try:
-            yield Live(f'http://127.0.0.1:{socket.getsockname()[1]}', model, reached, service,
-                       server)
+            url = f'http://127.0.0.1:{socket.getsockname()[1]}'
+            yield LiveServer(url, model, reached, service, server)
         finally:
             server.should_exit = True
             thread.join(PATIENCE)
-            watching = False
-            assert not thread.is_alive(), 'the server does not end'
+            is_watching = False
+            assert not thread.is_alive(), 'the server does not shut down'
 
 
-def shapes_image(seed: int, size: tuple[int, int] = (96, 64)) -> Image.Image:
-    """Rectangles of random colours; width and height."""
+def draw_rectangles(seed: int, size: tuple[int, int] = (96, 64)) -> Image.Image:
+    """Draw rectangles of random colors in an image of this width and height."""
     rng = np.random.default_rng(seed)
     pixels = np.full((size[1], size[0], 3), rng.integers(0, 256, 3), dtype=np.uint8)
     for _ in range(4):
@@ -112,8 +112,8 @@ def shapes_image(seed: int, size: tuple[int, int] = (96, 64)) -> Image.Image:
     return Image.fromarray(pixels)
 
 
-def file_of(image: Image.Image, kind: str = 'PNG', **options: Any) -> bytes:
-    """An image as the content of a file."""
+def encode_image(image: Image.Image, format: str = 'PNG', **options: Any) -> bytes:
+    """Return the content of an image file."""
     buffer = BytesIO()
-    image.save(buffer, kind, **options)
+    image.save(buffer, format, **options)
     return buffer.getvalue()

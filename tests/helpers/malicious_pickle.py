@@ -1,4 +1,4 @@
-"""A harmless malicious checkpoint: reading it without care makes a file."""
+"""A harmless malicious checkpoint: unpickling it creates a file."""
 from __future__ import annotations
 
 import pickle
@@ -8,8 +8,8 @@ import torch
 from helpers.layouts_by_hand import original_state
 
 
-class Evil:
-    """Runs code when it is unpickled: here, makes a file."""
+class MaliciousObject:
+    """An object that creates a file when it is unpickled."""
 
     def __init__(self, marker: Path) -> None:
         self.marker = marker
@@ -18,10 +18,10 @@ class Evil:
         return Path.touch, (self.marker, )
 
 
-def write_evil(path: Path, form: str) -> Path:
-    """A checkpoint with an Evil; returns the file that it would make."""
+def write_malicious_checkpoint(path: Path, form: str) -> Path:
+    """Write a checkpoint with a malicious object; return the file that it would create."""
     marker = path.with_suffix('.made')
-    content = dict(state_dict=original_state(), evil=Evil(marker))
+    content = dict(state_dict=original_state(), evil=MaliciousObject(marker))
     if form == 'pickle':
         path.write_bytes(pickle.dumps(content))
     else:

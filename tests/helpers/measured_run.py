@@ -10,7 +10,7 @@ from typing import Any
 from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
-from test_memory_stays_flat import held
+from test_memory_leaks import held
 
 
 def resident(process: multiprocessing.Process) -> float:

@@ -21,8 +21,8 @@ def draw(seed: int, *shape: int) -> Tensor:
     return torch.tensor(np.random.RandomState(seed).standard_normal(shape), device=DEVICE)
 
 
-def whole(seed: int, limit: int, *shape: int) -> Tensor:
-    """Whole numbers from 0 to ``limit - 1``."""
+def draw_integers(seed: int, limit: int, *shape: int) -> Tensor:
+    """Return integers from 0 to ``limit - 1``."""
     return torch.tensor(np.random.RandomState(seed).randint(0, limit, shape), device=DEVICE)
 
 
@@ -35,7 +35,7 @@ def draw_boxes(seed: int, num: int, size: int = 50) -> Tensor:
 def regions(seed: int, num: int) -> Tensor:
     """``(num, 5)`` of images four times as large as the maps, some of them outside."""
     boxes = draw_boxes(seed, num) - 10
-    return torch.cat((whole(seed, MAPS[0], num, 1).float(), boxes), 1)
+    return torch.cat((draw_integers(seed, MAPS[0], num, 1).float(), boxes), 1)
 
 
 def with_gradients(function: Callable[..., Tensor], *inputs: Tensor) -> list[Tensor]:
@@ -59,7 +59,7 @@ def batched_nms(num: int, limit: int) -> list[Tensor]:
     return list(
         mmcv.ops.batched_nms(
             draw_boxes(num, num),
-            draw(num, num).sigmoid().float(), whole(num, 3, num), settings))
+            draw(num, num).sigmoid().float(), draw_integers(num, 3, num), settings))
 
 
 def soft_nms(num: int, offset: int, method: str, min_score: float) -> list[Tensor]:
@@ -83,13 +83,13 @@ def deform_conv(seed: int,
                 dtype: torch.dtype = torch.float32,
                 batch: int = 2) -> list[Tensor]:
     """Either version, its geometry drawn."""
-    stride, padding, dilation, groups, deform_groups = (whole(seed, 2, 5) + 1).tolist()
+    stride, padding, dilation, groups, deform_groups = (draw_integers(seed, 2, 5) + 1).tolist()
     kernel, channels = (3, 3) if seed % 2 else (3, 2), 4
     size = [(length + 2 * padding - dilation * (width - 1) - 1) // stride + 1
             for length, width in zip(MAPS[2:], kernel, strict=True)]
     points = deform_groups * kernel[0] * kernel[1]
     offsets = draw(seed + 1, batch, 2 * points, *size)
-    if dtype == torch.float16:  # whose rounding must not move a point to other pixels
+    if dtype == torch.float16:  # rounding must not move a point to other pixels
         offsets = offsets.round() + 0.25
     tensors = [draw(seed, batch, *MAPS[1:]), offsets]
     if modulated:
@@ -118,16 +118,17 @@ def focal_loss(kind: str,
                dtype: torch.dtype = torch.float32) -> list[Tensor]:
     """``kind`` is sigmoid or softmax; targets of the former have a background."""
     weight = draw(2, 5).abs().to(dtype) if weighted else None
-    target = whole(1, 6 if kind == 'sigmoid' and not weighted else 5, num)
+    target = draw_integers(1, 6 if kind == 'sigmoid' and not weighted else 5, num)
     operator = getattr(mmcv.ops, f'{kind}_focal_loss')
-    reduction = 'none' if kind == 'sigmoid' else 'sum'  # of softmax, mmcv has no gradient of none
+    # mmcv's softmax loss has no gradient for 'none'
+    reduction = 'none' if kind == 'sigmoid' else 'sum'
     return with_gradients(lambda logits: operator(logits, target, gamma, 0.25, weight, reduction),
                           (3 * draw(0, num, 5)).to(dtype))
 
 
 def attention_inputs(seed: int, batch: int, queries: int) -> tuple[Tensor, ...]:
     """Levels' sizes, then values, points (some outside) and weights in double precision."""
-    sizes = whole(seed, 6, 3, 2) + 1
+    sizes = draw_integers(seed, 6, 3, 2) + 1
     num = int(sizes.prod(1).sum())
     points = draw(seed + 1, batch, queries, 2, 3, 4, 2) / 2 + 0.5
     weights = draw(seed + 2, batch, queries, 2, 12).softmax(-1).unflatten(-1, (3, 4))
@@ -138,7 +139,7 @@ def ms_deform_attn(seed: int,
                    batch: int,
                    queries: int,
                    dtype: torch.dtype = torch.float32) -> list[Tensor]:
-    """As GPUs run it."""
+    """Run it as GPUs do."""
     sizes, *tensors = attention_inputs(seed, batch, queries)
     starts = sizes.prod(1).cumsum(0) - sizes.prod(1)
     operator = MultiScaleDeformableAttnFunction.apply

@@ -1,4 +1,4 @@
-"""Backbones of ours and timm's with the same weights, and what users do to their layers."""
+"""Pairs of backbones of Colonnade and timm with equal weights, and modifications of layers."""
 from __future__ import annotations
 
 import copy
@@ -17,7 +17,7 @@ IMAGE = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))  #
 
 
 def pair(cls: type, dtype: torch.dtype = torch.float64) -> tuple[ColumnarBackbone, nn.Module]:
-    """Ours and timm's with the same weights, of which none is 0 or 1."""
+    """Return backbones of Colonnade and timm with equal weights, none of which is 0 or 1."""
     ours = tiny(cls, ARCHS[cls] | dict(depth=2), out_indices=(0, 1)).to(dtype)
     theirs = ours.timm_module(64).to(dtype)
     state = ours.state_dict()
@@ -34,7 +34,7 @@ def of_backbone(model: nn.Module) -> nn.Module:
 
 
 def shared(backbone: nn.Module, named: Iterable[tuple[str, Any]]) -> list[Any]:
-    """Of a backbone's modules or parameters, those that ours and timm's both have, in one order."""
+    """Return modules or parameters that both backbones have, in the same order."""
     return [
         value for name, value in sorted(named, key=lambda item: item[0])
         if name.startswith((*backbone.stem_names, 'blocks.'))
@@ -42,7 +42,7 @@ def shared(backbone: nn.Module, named: Iterable[tuple[str, Any]]) -> list[Any]:
 
 
 def results(model: nn.Module, *, training: bool, seed: int = 0) -> list[Tensor]:
-    """Maps, and in training gradients of the parameters that both have, by name."""
+    """Return feature maps and, in training, gradients of the common parameters."""
     torch.manual_seed(seed)
     image = IMAGE.to(next(model.parameters()).dtype)
     model.train(training).zero_grad()
@@ -58,7 +58,7 @@ def results(model: nn.Module, *, training: bool, seed: int = 0) -> list[Tensor]:
 
 @functools.cache
 def original_pair(cls: type) -> tuple[ColumnarBackbone, nn.Module]:
-    """See :func:`pair`; the same at each call, to copy."""
+    """Return a cached :func:`pair` to copy."""
     return pair(cls)
 
 
@@ -68,7 +68,7 @@ def original_results(cls: type, training: bool) -> list[Tensor]:
 
 
 def check_equal(cls: type, touch: Callable[[nn.Module], Any]) -> None:
-    """What ``touch`` does to a backbone, it does to ours and timm's alike, and it does something."""
+    """Check that a modification changes both backbones equally."""
     changed = False
     for training in (False, True):
         ours, theirs = copy.deepcopy(original_pair(cls))
@@ -83,8 +83,8 @@ def check_equal(cls: type, touch: Callable[[nn.Module], Any]) -> None:
     assert changed
 
 
-def layers_of(cls: type) -> list[str]:
-    """Every module of the stem and a block."""
+def list_layers(cls: type) -> list[str]:
+    """Return the names of all modules of the stem and a block."""
     with torch.device('meta'):
         backbone = tiny(cls, ARCHS[cls] | dict(depth=2))
     return [
@@ -94,14 +94,14 @@ def layers_of(cls: type) -> list[str]:
 
 
 def bent(given: Any) -> Any:
-    """Something else than a tensor, or than those of a tuple; grids and such stay."""
+    """Change a tensor, or those of a tuple."""
     if isinstance(given, tuple):
         return tuple(bent(x) for x in given)
     return given + given.sin() if isinstance(given, Tensor) else given
 
 
 class LoRA(nn.Module):
-    """A layer with a branch of low rank, and no weight of its own."""
+    """Layer with a branch of low rank, without a weight attribute."""
 
     def __init__(self, layer: nn.Linear) -> None:
         super().__init__()

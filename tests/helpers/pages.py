@@ -10,7 +10,7 @@ from pathlib import Path
 
 from conftest import ROOT
 
-PAGES = sorted([*ROOT.glob('*.md'), *ROOT.glob('docs/*.md'), ROOT / 'configs/README.md'])
+PAGES = sorted([*ROOT.glob('*.md'), *ROOT.glob('docs/**/*.md'), ROOT / 'configs/README.md'])
 MOST_WORDS = 30  # in a sentence
 FENCE = re.compile(r'^( *)```(.*)\n((?:.*\n)*?)\1```$', re.MULTILINE)
 NOT_RUN = re.compile(r'<!-- not run: (.+) -->\s*$')

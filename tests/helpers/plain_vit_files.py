@@ -13,7 +13,7 @@ from helpers.layouts_by_hand import State, randomised
 from torch import nn
 
 from colonnade.backbones import PlainViT
-from colonnade.weights.state_dicts import state_dict_of, with_prefix
+from colonnade.weights.state_dicts import add_prefix, get_state_dict
 
 WIDTH, DEPTH, SIDE = 16, 3, 3  # the last is that of the grid of tokens
 SIZES = dict(embed_dim=WIDTH, depth=DEPTH, num_heads=2)
@@ -21,16 +21,16 @@ SIZES = dict(embed_dim=WIDTH, depth=DEPTH, num_heads=2)
 
 @dataclass(frozen=True)
 class File:
-    """A published kind of file.
+    """Published type of file.
 
     Attributes:
-        model: One of timm's.
-        layout: What it is recognised as.
-        make: From timm's names to those of the file.
-        wrapper: What the file has its tensors below.
-        classes: Of the classifier in it.
-        sizes: Arguments of the model beside :data:`SIZES`.
-        timm_reads: Whether timm itself loads such a file.
+        model: Name of a timm model.
+        layout: Format that is detected.
+        make: Function from timm's names to those of the file.
+        wrapper: Key of the state dict.
+        classes: Number of classes.
+        sizes: Arguments in addition to :data:`SIZES`.
+        timm_reads: True if timm can load such a file.
     """
     model: str
     layout: str
@@ -57,13 +57,13 @@ class File:
         return self.make(randomised(self.module()))
 
     def content(self) -> dict[str, Any]:
-        """What a file holds."""
+        """Return the content of the file."""
         state = dict(self._tensors)
         return state if self.wrapper is None else {self.wrapper: state, 'epoch': 3}
 
     def state(self) -> State:
         """The tensors in it."""
-        return state_dict_of(self.content(), self.model)
+        return get_state_dict(self.content(), self.model)
 
     def by_timm(self, content: dict[str, Any] | None = None, **changes: Any) -> State:
         """State dict of a module of changed arguments that timm itself has loaded a file into."""
@@ -160,7 +160,7 @@ def clip_tower(state: State) -> State:
 
 
 def with_text(prefix: str, tower: Callable[[State], State], state: State) -> State:
-    return with_prefix(tower(state), prefix) | TEXT
+    return add_prefix(tower(state), prefix) | TEXT
 
 
 def perception_encoder(state: State) -> State:
@@ -188,7 +188,7 @@ def eva02(state: State) -> State:
 
 
 def masked(make: Callable[[State], State], state: State) -> State:
-    """A file of pre-training, whose norm timm takes for that behind the pooling."""
+    """Convert to a pre-training file, whose norm timm loads as that after pooling."""
     file = renamed(make(state), ('^fc_norm', 'norm'))
     more = dict(mask_token=(1, 1, WIDTH))
     more |= {'lm_head.weight': (9, WIDTH), 'lm_head.bias': (9, )}
@@ -234,7 +234,7 @@ def radio(state: State) -> State:
     file['patch_generator.embedder.weight'] = weight
     file['patch_generator.cls_token.token'] = tokens
     file['patch_generator.pos_embed'] = file.pop('pos_embed')
-    file = with_prefix(file, 'radio_model.model.')
+    file = add_prefix(file, 'radio_model.model.')
     return file | {'radio_model.summary_idxs': torch.arange(3)}
 
 
@@ -247,7 +247,7 @@ def sapiens2(state: State) -> State:
     return file | {'mask_token': torch.rand(1, 1, WIDTH)}
 
 
-SIGLIP = 'vit_base_patch16_siglip_512'
+SIGLIP, OWN = 'vit_base_patch16_siglip_512', 'timm or Colonnade'
 FILES = {
     'DINOv2': File('vit_small_patch14_dinov2', 'DINOv2', dinov2),
     'DINOv2 with registers': File('vit_small_patch14_reg4_dinov2', 'DINOv2',
@@ -258,12 +258,12 @@ FILES = {
     'DINOv3, biases': File('vit_small_patch16_dinov3_qkvb', 'DINOv3', partial(dinov3, zero=False)),
     'DINOv3, biases of 0': File('vit_small_patch16_dinov3_qkvb', 'DINOv3', dinov3),
     'DINOv3 plus': File('vit_small_plus_patch16_dinov3', 'DINOv3', dinov3),
-    'DINO': File('vit_small_patch16_224', 'timm or ours', dict),
-    'DeiT': File('deit_small_patch16_224', 'timm or ours', dict, 'model', 5),
-    'DeiT distilled': File('deit_small_distilled_patch16_224', 'timm or ours', dict, 'model', 5),
-    'DeiT-III': File('deit3_small_patch16_224', 'timm or ours', layer_scale_as_parameters, 'model',
+    'DINO': File('vit_small_patch16_224', OWN, dict),
+    'DeiT': File('deit_small_patch16_224', OWN, dict, 'model', 5),
+    'DeiT distilled': File('deit_small_distilled_patch16_224', OWN, dict, 'model', 5),
+    'DeiT-III': File('deit3_small_patch16_224', OWN, layer_scale_as_parameters, 'model',
                      5),
-    'MAE': File('vit_base_patch16_224', 'timm or ours', dict, 'model'),
+    'MAE': File('vit_base_patch16_224', OWN, dict, 'model'),
     'MAE with decoder': File('vit_base_patch16_224', 'MAE with its decoder', with_decoder, 'model',
                              timm_reads=False),
     'CLIP': File('vit_base_patch16_clip_224', 'CLIP', partial(with_text, 'visual.', clip_tower),
@@ -272,7 +272,7 @@ FILES = {
     'EVA-02': File('eva02_base_patch14_448', 'EVA', eva02, 'module', 5),
     'EVA-02, small': File('eva02_small_patch14_336', 'EVA', eva02, 'model', 5),
     'EVA-02, masked': File('eva02_base_patch14_224', 'EVA', partial(masked, eva02), 'module'),
-    'EVA': File('eva_giant_patch14_224', 'timm or ours', dict, 'model', 5),
+    'EVA': File('eva_giant_patch14_224', OWN, dict, 'model', 5),
     'EVA, masked': File('eva_giant_patch14_224', 'EVA', partial(masked, dict), 'module'),
     'EVA-CLIP': File('eva02_base_patch16_clip_224', 'EVA-CLIP',
                      partial(with_text, 'visual.', eva02), None, 5),
@@ -287,8 +287,8 @@ FILES = {
     'RADIO': File('vit_base_patch16_radio_v3', 'RADIO', radio, 'state_dict'),
     'Sapiens2': File('vit_base_patch16_sapiens2', 'Sapiens2', sapiens2,
                      sizes=dict(num_kv_heads=[2, 1, 2])),
-    'I-JEPA': File('vit_base_patch16_gap_224', 'timm or ours',
-                   partial(with_prefix, prefix='module.'), 'encoder'),
+    'I-JEPA': File('vit_base_patch16_gap_224', OWN,
+                   partial(add_prefix, prefix='module.'), 'encoder'),
 }  # yapf: disable
 IN_TIMM = [
     'vit_base_patch16_rope_mixed_ape_224', 'vit_base_patch16_rope_reg1_gap_256', SIGLIP,
@@ -296,6 +296,6 @@ IN_TIMM = [
     'vit_small_patch16_dinov3_qkvb', 'eva02_base_patch14_448', 'vit_small_patch16_18x2_224'
 ]
 FILES |= {
-    f'timm {model}': File(model, 'timm or ours', dict, classes=5 * ('gap' not in model))
+    f'timm {model}': File(model, OWN, dict, classes=5 * ('gap' not in model))
     for model in IN_TIMM
 }

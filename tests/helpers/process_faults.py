@@ -62,8 +62,8 @@ class ProcessFault(Hook):
     """Fails in one process before an iteration of a training or a test, or in its evaluation.
 
     Args:
-        fault: Which of ``FAULTS``.
-        rank: Of the process.
+        fault: Key of ``FAULTS``.
+        rank: Rank of the process.
         iteration: Before which it fails, from 1 on; 0: in an evaluation; -1: in saving.
     """
     priority = 'LOW'
@@ -93,9 +93,9 @@ class SampleFault(BaseTransform):
     """Fails with each sample from one on.
 
     Args:
-        fault: Which of ``FAULTS``.
+        fault: Key of ``FAULTS``.
         count: Number of the first, of those that a process or worker gets.
-        rank: Of the process.
+        rank: Rank of the process.
     """
 
     def __init__(self, fault: str, count: int, rank: int = 0) -> None:

@@ -1,4 +1,4 @@
-"""Checkpoints of random weights, for what does not depend on them."""
+"""Checkpoints of random weights."""
 from __future__ import annotations
 
 from pathlib import Path
@@ -11,7 +11,7 @@ from colonnade.settings.reading import read_config
 
 
 def random_checkpoint(leaf: str, path: Path, *, seed: int = 0) -> Path:
-    """Write the weights of a shipped config as a run starts from them, the head's spread out."""
+    """Write random weights of a shipped config, with larger ones of the head."""
     cfg = read_config(find_config(leaf))
     torch.manual_seed(seed)
     with DefaultScope.overwrite_default_scope(cfg.default_scope):

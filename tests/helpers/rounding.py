@@ -17,12 +17,12 @@ Module = TypeVar('Module', bound=nn.Module)
 
 
 def doubled(module: Module) -> Module:
-    """A copy in float64."""
+    """Return a copy in float64."""
     return copy.deepcopy(module).double()
 
 
 def deviation(found: Tensor, exact: Tensor, scale: float | None = None) -> float:
-    """In the maximum norm, relative to the largest value of ``exact`` or to ``scale``."""
+    """Return the maximum error relative to the maximum of ``exact`` or to ``scale``."""
     if scale is None:
         scale = exact.double().abs().max().item()
     return (found.double() - exact.double()).abs().max().item() / scale
@@ -36,17 +36,17 @@ def check_rounding(found: Tensor,
                    factor: float = 4.,
                    floor: float = 16.,
                    name: str = '') -> None:
-    """``found`` is as good as ``plain``, two ways to compute ``exact``.
+    """Check that ``found`` is as exact as ``plain``.
 
     Args:
-        found: What is tested.
-        plain: What the plain way gives in the same precision.
-        exact: What it gives in float64.
-        scale: What errors are relative to; the largest value of ``exact`` if not given.
-        factor: How many times as large as that of ``plain`` the error of ``found`` may be.
-        floor: How many eps it may be beyond that: some for results of few sums in a row, a thousand
-            for gradients of weights, which are sums over all tokens.
-        name: For the message.
+        found: Tested result.
+        plain: Result of the plain implementation in the same precision.
+        exact: Result of the plain implementation in float64.
+        scale: Scale of relative errors. Defaults to the maximum of ``exact``.
+        factor: Allowed error as a multiple of that of ``plain``.
+        floor: Allowed additional error in eps; a thousand for gradients of weights, which are sums
+            over all tokens.
+        name: Name in messages.
     """
     eps = torch.finfo(found.dtype).eps
     allowed = factor * deviation(plain, exact, scale) + floor * eps
@@ -56,10 +56,7 @@ def check_rounding(found: Tensor,
 
 def check_all_rounding(found: Iterable[Tensor], plain: Iterable[Tensor],
                        exact: Iterable[Tensor]) -> None:
-    """As :func:`check_rounding`, one by one; relative to a thousandth of the largest at least.
-
-    Some gradients are 0 but for rounding.
-    """
+    """Check each tensor by :func:`check_rounding`, relative to 1e-3 of the largest at least."""
     rows = list(zip(found, plain, exact, strict=True))
     largest = [row[2].abs().max().item() for row in rows]
     for index, (row, scale) in enumerate(zip(rows, largest, strict=True)):

@@ -14,7 +14,7 @@ from mmengine.registry import DATA_SAMPLERS, DATASETS, MODELS
 from torch import distributed, nn
 from torch.utils.data import Dataset, Sampler
 
-from colonnade.engine.runner.hooks import SameBuffers
+from colonnade.engine.runner.hooks import BroadcastBuffers
 from colonnade.engine.runner.strict_runner import StrictRunner
 
 found: dict[str, Any] = dict(images=[], dropped=[])
@@ -35,7 +35,7 @@ class Numbers(Dataset):
 
 @DATA_SAMPLERS.register_module()
 class GlobalOrder(Sampler):
-    """An order drawn from a generator of the whole program, of which each process has a share."""
+    """An order drawn from a global generator, split between the processes."""
 
     def __init__(self, dataset: Dataset, **_: Any) -> None:
         self.dataset = dataset
@@ -85,7 +85,7 @@ def main() -> None:
         train_cfg=dict(by_epoch=True, max_epochs=1),
         optim_wrapper=dict(optimizer=dict(type='SGD', lr=0.1)),
         default_hooks=dict(checkpoint=None, logger=None),
-        custom_hooks=[SameBuffers(), Start()],
+        custom_hooks=[BroadcastBuffers(), Start()],
         randomness=dict(seed=3, diff_rank_seed=sys.argv[2] == 'True'))
     runner.train()
     print(f'FOUND {json.dumps(found)}')

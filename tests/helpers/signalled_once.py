@@ -16,10 +16,10 @@ class SignalledOnce(Hook):
     """Sends a signal, unless a file says that it was done.
 
     Args:
-        name: Of the signal, as in ``'SIGTERM'``.
+        name: Name of the signal, such as ``'SIGTERM'``.
         done: The file.
-        iteration: Behind which it is sent.
-        rank: Of the process that gets it.
+        iteration: Iteration after which it is sent.
+        rank: Rank of the process that gets it.
         evaluating: Send it in the evaluation of this iteration.
         group: Send it to all processes of the group, as a terminal does; else to this one.
         times: How often.

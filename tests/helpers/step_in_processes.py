@@ -16,7 +16,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 
 from colonnade.backbones import XCiT
-from colonnade.engine.distributed.sharded_tensors import keep_shards, keep_whole, shard_model, whole
+from colonnade.engine.distributed.sharded_tensors import (gather_model, gather_tensor,
+                                                          reshard_model, shard_model)
 
 
 def images() -> Tensor:
@@ -42,17 +43,17 @@ def backbone(cls: type) -> nn.Module:
     return tiny(cls, norm_eval=cls is XCiT).train()
 
 
-def state_of(model: nn.Module) -> dict[str, Tensor]:
-    return {name: whole(p.detach(), True) for name, p in model.named_parameters()}
+def collect_state(model: nn.Module) -> dict[str, Tensor]:
+    return {name: gather_tensor(p.detach(), True) for name, p in model.named_parameters()}
 
 
 def evaluate(model: nn.Module, times: int) -> None:
-    """As often as it is this process' turn; the other does not wait."""
-    keep_whole(model)
+    """Run as often as it is this process' turn; the other does not wait."""
+    gather_model(model)
     with torch.no_grad():
         for _ in range(times):
             model.eval()(images())
-    keep_shards(model)
+    reshard_model(model)
 
 
 def main() -> None:
@@ -67,10 +68,10 @@ def main() -> None:
         shard_model(sharded, mesh)
         shards = step(sharded, batch)
         states[cls.__name__] = dict(
-            ddp=state_of(replicated.module),
-            fsdp=state_of(sharded),
-            averaged=state_of(average),
-            averaged_shards=state_of(shards))
+            ddp=collect_state(replicated.module),
+            fsdp=collect_state(sharded),
+            averaged=collect_state(average),
+            averaged_shards=collect_state(shards))
         evaluate(sharded, distributed.get_rank())
     if distributed.get_rank() == 0:
         torch.save(states, Path(sys.argv[1]))

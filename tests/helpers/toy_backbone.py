@@ -1,7 +1,4 @@
-"""The smallest backbone there can be, on which all tests of the backbones' contract run, too.
-
-timm's vision transformer without class token and positions.
-"""
+"""Minimal backbone, on which the contract tests run too: a ViT without positions."""
 from __future__ import annotations
 
 from timm.models.vision_transformer import Block, VisionTransformer
@@ -9,12 +6,12 @@ from torch import Tensor, nn
 
 from colonnade.backbones import ColumnarBackbone, register_backbone
 from colonnade.backbones.variants import Variants
-from colonnade.weights.layouts import Layout
+from colonnade.weights.formats import CheckpointFormat
 from colonnade.weights.state_dicts import State
 
 
 @register_backbone(
-    Layout(
+    CheckpointFormat(
         'Toy', ('patch_embed.proj.weight', 'blocks.0.attn.qkv.'),
         without=('pos_embed', 'cls_token', 'reg_token', 'blocks.0.attn.proj_l',
                  'blocks.0.norm1.alpha')))

@@ -1,4 +1,4 @@
-"""The smallest head there can be, on which all tests of every tool run, too."""
+"""Minimal head, on which the tests of every tool run too."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from torch import Tensor
 
 @MODELS.register_module(force=True)
 class ToyHead(BaseDecodeHead):
-    """A convolution of one map, and its classes."""
+    """Convolution of one feature map, and a classifier."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)

@@ -1,8 +1,8 @@
-"""mmcv's operators by torchvision's and torch's: ``mmcv._ext`` of the wheel of build_mmcv.py.
+"""Operators of mmcv, implemented with torchvision and torch: ``mmcv._ext`` of build_mmcv.py.
 
-mmcv asks its compiled extension for operators by name and gives them the tensors to write to. Here
-are those that detectors and segmenters use, for CPUs and GPUs, with gradients and in any precision.
-Any other raises a NotImplementedError when it is called.
+mmcv looks up operators by name and passes the tensors to write to. These are the operators that
+detectors and segmenters use, for CPUs and GPUs, with gradients and in any precision. Others raise a
+NotImplementedError when they are called.
 
 Formulas: mmcv/ops/csrc/common/cuda in mmcv 2.3.6.
 """
@@ -35,7 +35,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Callable[..., NoReturn]:
-    """mmcv checks at import that every operator is there: the others raise when they are called."""
+    """Return a stub, since mmcv checks at import that every operator exists."""
     if name.startswith('_'):
         raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
 

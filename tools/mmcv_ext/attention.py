@@ -9,33 +9,33 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .common import widened
+from .common import promote
 
 
 def ms_deform_attn_forward(value: Tensor, value_spatial_shapes: Tensor,
                            value_level_start_index: Tensor, sampling_locations: Tensor,
                            attention_weights: Tensor, *, im2col_step: int) -> Tensor:
-    """Multi-scale deformable attention (arXiv 2010.04159, equation 3), level by level.
+    """Return multi-scale deformable attention (arXiv 2010.04159, equation 3).
 
     Args:
-        value: ``(B, N, h, d)``: the positions of all L levels, heads, widths.
+        value: Values ``(B, N, h, d)``.
         value_spatial_shapes: Height and width of each level, ``(L, 2)``.
-        value_level_start_index: Where each level starts in N, ``(L,)``.
-        sampling_locations: x, y from 0 to 1, ``(B, Q, h, L, P, 2)``.
-        attention_weights: ``(B, Q, h, L, P)``.
+        value_level_start_index: Index of the first position of each level, ``(L,)``.
+        sampling_locations: Coordinates x, y from 0 to 1, ``(B, Q, h, L, P, 2)``.
+        attention_weights: Weights ``(B, Q, h, L, P)``.
         im2col_step: Not used.
 
     Returns:
         ``(B, Q, h * d)``.
     """
     levels = zip(
-        level_values(value, value_spatial_shapes, value_level_start_index),
+        split_levels(value, value_spatial_shapes, value_level_start_index),
         value_spatial_shapes.tolist(),
         sampling_locations.unbind(3),
         attention_weights.unbind(3),
         strict=True)
     return sum(
-        attend(widened(values), size, widened(points), widened(weights))
+        attend(promote(values), size, promote(points), promote(weights))
         for values, size, points, weights in levels).flatten(2).to(value.dtype)
 
 
@@ -44,10 +44,10 @@ def ms_deform_attn_backward(value: Tensor, value_spatial_shapes: Tensor,
                             attention_weights: Tensor, grad_output: Tensor, grad_value: Tensor,
                             grad_sampling_loc: Tensor, grad_attn_weight: Tensor, *,
                             im2col_step: int) -> None:
-    """The gradients of :func:`ms_deform_attn_forward`, to the three tensors before the last."""
-    grad_heads = widened(grad_output).unflatten(2, value.shape[2:])
+    """Write the gradients of :func:`ms_deform_attn_forward` to the ``grad_`` tensors."""
+    grad_heads = promote(grad_output).unflatten(2, value.shape[2:])
     sources, targets = (zip(
-        level_values(values, value_spatial_shapes, value_level_start_index),
+        split_levels(values, value_spatial_shapes, value_level_start_index),
         points.unbind(3),
         weights.unbind(3),
         strict=True) for values, points, weights in ((value, sampling_locations, attention_weights),
@@ -55,14 +55,14 @@ def ms_deform_attn_backward(value: Tensor, value_spatial_shapes: Tensor,
                                                       grad_attn_weight)))
     for size, source, target in zip(value_spatial_shapes.tolist(), sources, targets, strict=True):
         with torch.enable_grad():
-            leaves = [widened(tensor).detach().requires_grad_() for tensor in source]
+            leaves = [promote(tensor).detach().requires_grad_() for tensor in source]
             out = attend(leaves[0], size, *leaves[1:])
         for tensor, grad in zip(target, torch.autograd.grad(out, leaves, grad_heads), strict=True):
             tensor.copy_(grad)
 
 
-def level_values(value: Tensor, sizes: Tensor, starts: Tensor) -> list[Tensor]:
-    """The parts ``(B, H * W, h, d)`` of ``(B, N, h, d)``."""
+def split_levels(value: Tensor, sizes: Tensor, starts: Tensor) -> list[Tensor]:
+    """Split ``(B, N, h, d)`` into levels ``(B, H * W, h, d)``."""
     lengths = sizes.prod(1).tolist()
     return [
         value.narrow(1, start, length)
@@ -71,7 +71,7 @@ def level_values(value: Tensor, sizes: Tensor, starts: Tensor) -> list[Tensor]:
 
 
 def attend(value: Tensor, size: list[int], points: Tensor, weights: Tensor) -> Tensor:
-    """Weighted sums ``(B, Q, h, d)`` of a level ``(B, H * W, h, d)`` at ``(B, Q, h, P, 2)``."""
+    """Return weighted sums ``(B, Q, h, d)`` of a level ``(B, H * W, h, d)`` at some points."""
     maps = value.permute(0, 2, 3, 1).flatten(0, 1).unflatten(2, size)  # (B * h, d, H, W)
     grid = (2 * points - 1).transpose(1, 2).flatten(0, 1)  # (B * h, Q, P, 2)
     samples = F.grid_sample(maps, grid, align_corners=False)  # (B * h, d, Q, P)

@@ -12,7 +12,7 @@ from PIL import Image
 from colonnade.common.atomic_files import check_writable
 from colonnade.common.errors import UserError
 from colonnade.configs import find_config
-from colonnade.inference.drawing import Colour
+from colonnade.inference.drawing import Color
 from colonnade.settings.dataset_paths import check_dataset
 from colonnade.settings.reading import LaunchOptions, load_config
 from colonnade.settings.rules import RULES
@@ -185,7 +185,7 @@ def build_annotation_sections(browsed: BrowsedData) -> list[Section]:
                     legend=build_class_legend(data, labels), images=images)]  # yapf: disable
 
 
-def build_class_legend(data: ImageSet, labels: set[int]) -> list[tuple[str, Colour]]:
+def build_class_legend(data: ImageSet, labels: set[int]) -> list[tuple[str, Color]]:
     """Return names and colors of classes; unlabeled pixels of label maps are black."""
     classes = list(zip(data.classes, data.palette, strict=True))
     legend = [classes[label] for label in sorted(labels) if label < len(classes)]

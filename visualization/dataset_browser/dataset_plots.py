@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 
-from colonnade.common.plots import COLORS, new_figure, shorten_label
+from colonnade.evaluation.plots import COLORS, new_figure, shorten_label
 
 from .statistics import GRID, LARGE, SMALL, LabelStatistics, ObjectStatistics, Statistics
 

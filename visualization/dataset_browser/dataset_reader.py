@@ -22,11 +22,11 @@ from PIL import UnidentifiedImageError
 from colonnade.common.errors import UserCodeError, UserError
 from colonnade.common.name_lists import format_names, suggest_names
 from colonnade.datasets.custom.label_maps import IGNORED
-from colonnade.inference.drawing import Colour
+from colonnade.inference.drawing import Color
 from colonnade.runtime.colors import distinct_colors
 from colonnade.settings.dataset_paths import find_datasets
-from colonnade.settings.pipeline_steps import loads_annotations
-from colonnade.settings.reading import build_error, errors_of_others
+from colonnade.settings.pipeline_steps import is_loading_annotations
+from colonnade.settings.reading import report_build_errors, report_third_party_errors
 
 from ..upstream import is_subset
 from .objects import Objects, build_objects, join_objects, read_coco_objects
@@ -49,7 +49,7 @@ class LabelMapFile:
         if path is None:
             raise UserError(f'the dataset has no label map for {self.info["img_path"]}')
         try:
-            with errors_of_others(f'cannot decode {path}'):
+            with report_third_party_errors(f'cannot decode {path}'):
                 labels = self.load({**self.info, 'seg_fields': []})['gt_seg_map'].astype(np.int64)
         except UserCodeError as error:
             if isinstance(error.__cause__, FileNotFoundError):
@@ -70,7 +70,7 @@ class ImageSet:
     """Images of a split with their annotations."""
     name: str  # 'train', 'val' or 'test'
     classes: tuple[str, ...]  # class names
-    palette: tuple[Colour, ...]  # colors of the classes
+    palette: tuple[Color, ...]  # colors of the classes
     paths: list[str]  # image paths, in the order of the files
     sizes: np.ndarray  # declared width and height of each image, (I, 2); 0 where none is declared
     objects: Objects | None = None  # annotated objects; None for label maps
@@ -107,7 +107,8 @@ def get_dataset_settings(cfg: Config, split: str) -> ConfigDict | None:
 def build_dataset(cfg: Config, settings: ConfigDict, **changes: Any) -> Any:
     """Build a dataset of mmdet or mmseg, with some settings overridden."""
     scope = DefaultScope.overwrite_default_scope(cfg.default_scope)
-    with scope, build_error(), redirect_stdout(StringIO()):  # pycocotools prints its progress.
+    with scope, report_build_errors(), redirect_stdout(
+            StringIO()):  # pycocotools prints its progress.
         return DATASETS.build({**settings, **changes})
 
 
@@ -138,7 +139,7 @@ def read_part(cfg: Config, settings: ConfigDict, split: str) -> ImageSet:
     sizes = np.array([(info.get('width') or 0, info.get('height') or 0) for info in infos])
     if cfg.default_scope != 'mmseg':
         return ImageSet(split, classes, colors, paths, sizes.reshape(-1, 2), build_objects(infos))
-    steps = [step for step in settings.get('pipeline') or () if loads_annotations(step)]
+    steps = [step for step in settings.get('pipeline') or () if is_loading_annotations(step)]
     with DefaultScope.overwrite_default_scope(cfg.default_scope):
         load = TRANSFORMS.build(steps[0] if steps else dict(type='LoadAnnotations'))
     maps = [LabelMapFile(info, load, len(classes)) for info in infos]
@@ -155,7 +156,7 @@ def is_coco_dataset(dataset: Any) -> bool:
 def merge_sets(parts: Sequence[ImageSet]) -> ImageSet:
     """Return several datasets as one, with classes matched by name."""
     names = tuple(dict.fromkeys(name for part in parts for name in part.classes))
-    colors: dict[str, Colour] = {}
+    colors: dict[str, Color] = {}
     for part in reversed(parts):
         colors |= zip(part.classes, part.palette, strict=True)
     objects = None

@@ -17,7 +17,7 @@ import cv2
 import numpy as np
 from PIL import Image
 
-from colonnade.common.prefetching import prefetched
+from colonnade.common.prefetching import prefetch_map
 from colonnade.runtime.images import ImageError, read_image
 
 from .dataset_reader import ImageSet
@@ -83,7 +83,7 @@ def hash_images(images: Sequence[tuple[int, int, str]], report: Callable[[int], 
         return shrink_to_gray(pixels), (pixels.shape[1], pixels.shape[0])
 
     hashed, errors = [], []
-    results = prefetched(shrink, images, workers=WORKERS, ahead=2 * WORKERS)
+    results = prefetch_map(shrink, images, workers=WORKERS, ahead=2 * WORKERS)
     for done, (item, result) in enumerate(zip(images, results, strict=True), 1):
         if isinstance(result, str):
             errors.append((item[0], item[1], result))
@@ -149,7 +149,7 @@ def count_labels(data: ImageSet, indices: Sequence[int],
         return [*labels.shape[::-1], pixels[num_classes + 1:].sum(),
                 len(find_islands(labels, num_classes)), *pixels[:num_classes + 1]]  # yapf: disable
 
-    counted = prefetched(count, indices, workers=WORKERS, ahead=2 * WORKERS)
+    counted = prefetch_map(count, indices, workers=WORKERS, ahead=2 * WORKERS)
     for done, (index, row) in enumerate(zip(indices, counted, strict=True), 1):
         if isinstance(row, str):
             errors.append((index, row))

@@ -4,7 +4,7 @@ from __future__ import annotations
 import numpy as np
 from PIL import Image, ImageDraw
 
-from colonnade.inference.drawing import Colour, blend
+from colonnade.inference.drawing import Color, blend
 from colonnade.runtime.images import read_image
 
 from ..html_pages.scenes import Scene, clip_boxes, fit_size, join_images, resize_values, scale_boxes
@@ -16,7 +16,7 @@ LARGE, TILE = 540, 260  # pixels of images in a page: two and four per row
 CONTEXT = 0.5  # margin around a box, relative to its sides
 MIN_CONTEXT = 24  # pixels of the margin
 OUTSIDE = 235  # gray value outside of an image
-MARKS: tuple[Colour, Colour] = ((255, 0, 255), (0, 220, 255))  # colors of marked objects
+MARKS: tuple[Color, Color] = ((255, 0, 255), (0, 220, 255))  # colors of marked objects
 MASK_OPACITY = 0.25
 
 
@@ -97,7 +97,7 @@ def draw_objects(example: Example) -> Image.Image:
     return image
 
 
-def draw_line(image: Image.Image, points: np.ndarray, color: Colour, width: int) -> None:
+def draw_line(image: Image.Image, points: np.ndarray, color: Color, width: int) -> None:
     """Draw a line ``(P, 2)`` with white edges, visible on any background."""
     pen, path = ImageDraw.Draw(image), [tuple(point) for point in points.tolist()]
     pen.line(path, (255, 255, 255), width + 2)

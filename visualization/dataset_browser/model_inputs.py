@@ -23,16 +23,16 @@ from PIL import Image, ImageDraw
 from torch import Tensor
 
 from colonnade.datasets.custom.label_maps import IGNORED
-from colonnade.inference.drawing import Colour
+from colonnade.inference.drawing import Color
 from colonnade.settings.dataset_paths import find_datasets
 from colonnade.settings.findings import Finding
-from colonnade.settings.pipeline_steps import kind_of_step, loads_annotations
-from colonnade.settings.reading import errors_of_others
+from colonnade.settings.pipeline_steps import get_step_type, is_loading_annotations
+from colonnade.settings.reading import report_third_party_errors
 
 from ..html_pages.scenes import Scene, clip_boxes, fit_size, resize_values, scale_boxes
 from .dataset_reader import build_dataset, get_dataset_settings
 
-FRAME: Colour = (255, 0, 255)  # color of the edge between an image and its padding
+FRAME: Color = (255, 0, 255)  # color of the edge between an image and its padding
 MIXING = ('Mosaic', 'MixUp', 'CopyPaste')  # parts of names of steps that combine images
 PREPROCESSOR = ('model.data_preprocessor', )  # place of findings
 RGB_MEAN = (123.675, 116.28, 103.53)  # ImageNet's mean of red, green and blue
@@ -74,7 +74,7 @@ class ModelInput:
         return Scene(small, clip_boxes(scale_boxes(boxes, full, size), size),
                      objects.labels.cpu().numpy(), masks)  # yapf: disable
 
-    def draw(self, palette: Sequence[Colour], max_side: int) -> Image.Image:
+    def draw(self, palette: Sequence[Color], max_side: int) -> Image.Image:
         """Return the drawing, with a line where padding begins."""
         image = self.build_scene(len(palette), max_side).draw(palette)
         full, (height, width) = self.pixels.shape[:2], self.image_size
@@ -116,7 +116,7 @@ class InputPipeline:
         hub = MessageHub.get_current_instance()
         if hub.get_info('iter') is None:  # mmdet's BatchSyncRandomResize reads it.
             hub.update_info('iter', 0)
-        with errors_of_others('cannot build the dataset or the data preprocessor'):
+        with report_third_party_errors('cannot build the dataset or the data preprocessor'):
             dataset = build_dataset(cfg, dataset_settings)
             with DefaultScope.overwrite_default_scope(cfg.default_scope):
                 preprocessor = MODELS.build(settings)
@@ -139,7 +139,7 @@ class InputPipeline:
     def load(self, index: int, seed: int) -> ModelInput:
         """Return an image as the model receives it; equal for equal seeds."""
         set_random_seed(seed)
-        with errors_of_others('the pipeline fails'):
+        with report_third_party_errors('the pipeline fails'):
             batch = pseudo_collate([self.dataset[index]])
             raw = batch['inputs'][0]
             bounds = float(raw.min()), float(raw.max())
@@ -216,8 +216,8 @@ def loads_late(cfg: Config, split: str) -> bool:
     """Return True if a pipeline changes images before it loads annotations, as in validation."""
     datasets = [settings for _, settings in find_datasets(cfg, (f'{split}_dataloader', ))]
     steps = list(datasets[0].get('pipeline') or ()) if datasets else []
-    place = next((i for i, step in enumerate(steps) if loads_annotations(step)), 0)
-    return any(not kind_of_step(step).startswith('Load') for step in steps[:place])
+    place = next((i for i, step in enumerate(steps) if is_loading_annotations(step)), 0)
+    return any(not get_step_type(step).startswith('Load') for step in steps[:place])
 
 
 def move_annotations(sample: Any) -> None:

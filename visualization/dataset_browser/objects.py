@@ -17,7 +17,8 @@ import numpy as np
 
 from colonnade.common.errors import UserError
 from colonnade.datasets.rle import decode_rle, encode_segmentation, get_box
-from colonnade.datasets.validation.segmentations import is_number, is_polygon, segmentation_fault
+from colonnade.datasets.validation.segmentations import (find_segmentation_error, is_number,
+                                                         is_polygon)
 
 #: a segmentation: polygons ``(P, 2)`` of x and y, an RLE, or None
 Mask = list[np.ndarray] | dict[str, Any] | None
@@ -128,7 +129,7 @@ def decode_mask(mask: list[np.ndarray] | dict[str, Any], size: tuple[int, int]) 
     if isinstance(mask, list):
         segmentation = [polygon.ravel().tolist() for polygon in mask]
     rle_size = list(mask['size']) if isinstance(mask, dict) else None
-    if fault := segmentation_fault(segmentation, rle_size, False):
+    if fault := find_segmentation_error(segmentation, rle_size, False):
         raise UserError(fault)
     return decode_rle(encode_segmentation(segmentation, size))
 

@@ -12,8 +12,7 @@ from torch import Tensor
 from colonnade.backbones import ColumnarBackbone
 from colonnade.backbones.attention_maps import (channel_attention, class_attention,
                                                 load_class_attention, mixing_rows,
-                                                query_key_magnitude)
-from colonnade.backbones.token_attention import token_attention
+                                                query_key_magnitude, token_attention)
 from colonnade.common.errors import UserError
 from colonnade.inference.model import Model
 

@@ -1,4 +1,4 @@
-"""Layout of figures: an image, and next to it panels of values as colors."""
+"""CheckpointFormat of figures: an image, and next to it panels of values as colors."""
 from __future__ import annotations
 
 import math
@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from colonnade.common.errors import UserError
-from colonnade.common.plots import render_figure
+from colonnade.evaluation.plots import render_figure
 from colonnade.runtime.images import MAX_PIXELS
 
 MAX_WIDTH = 9.  # inches of panels side by side

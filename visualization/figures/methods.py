@@ -11,14 +11,14 @@ from matplotlib.figure import Figure
 from torch import nn
 
 from colonnade.backbones import CaiT, ResMLP, XCiT
-from colonnade.backbones.token_attention import has_token_attention
-from colonnade.common.atomic_files import replacing
+from colonnade.backbones.attention_maps import has_token_attention
+from colonnade.common.atomic_files import atomic_write
 from colonnade.common.errors import UserError, file_errors
 from colonnade.inference import load
 from colonnade.inference.inputs import Input, find_inputs
-from colonnade.inference.loading import CHECKPOINTS, check_types
+from colonnade.inference.loading import CHECKPOINTS, check_model_paths
 from colonnade.inference.model import Model
-from colonnade.runtime.images import Source, name_of, num_frames, read_image
+from colonnade.runtime.images import Source, get_image_name, num_frames, read_image
 
 from ..options import VisualizeOptions
 from .attention import (Drawer, Images, make_attention_drawer, make_channel_attention_drawer,
@@ -110,7 +110,7 @@ def visualize_batch(model: Model, images: Sequence[Source], method: str,
     check_methods(model, [method], checked)
 
     def prepare_all() -> Iterator[PreparedImage]:
-        return (prepare_image(model, read_image(image), checked.size, name_of(image))
+        return (prepare_image(model, read_image(image), checked.size, get_image_name(image))
                 for image in images)
 
     draw = METHODS[method].make_drawer(model, checked, prepare_all)
@@ -163,7 +163,7 @@ def write_figures(args: VisualizeOptions) -> Iterator[Path]:
         for stem, figure in zip(stems, figures, strict=True):
             for kind in dict.fromkeys(args.format):
                 path = args.out / f'{stem}.{name}.{kind}'
-                with file_errors(), replacing(path) as scratch:
+                with file_errors(), atomic_write(path) as scratch:
                     scratch.write_bytes(figure_to_bytes(figure, kind, args.dpi))
                 yield path
 
@@ -173,7 +173,7 @@ def find_files(args: VisualizeOptions) -> tuple[str | None, list[Input]]:
     """Return the checkpoint, or None if CONFIG contains weights, and the images."""
     has_weights = args.config.is_dir() or args.config.suffix in CHECKPOINTS
     checkpoint = None if has_weights else args.checkpoint
-    check_types(args.config, checkpoint)
+    check_model_paths(args.config, checkpoint)
     names = [args.checkpoint, *args.images] if has_weights else args.images
     if not names:
         raise UserError(f'no image after {args.config} {args.checkpoint}: pass image files')

@@ -15,8 +15,8 @@ from mmengine.logging import print_log
 from PIL import Image
 
 from colonnade.common.atomic_files import write_text
-from colonnade.common.plots import DPI, render_figure
-from colonnade.common.text_tables import format_columns
+from colonnade.evaluation.plots import DPI, render_figure
+from colonnade.evaluation.text_tables import format_columns
 from colonnade.runtime.sanitize import printable
 
 Cell = str | int | float | None

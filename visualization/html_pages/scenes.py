@@ -15,14 +15,14 @@ from PIL import Image
 
 from colonnade.datasets.rle import decode_rle, encode_mask
 from colonnade.inference import Instances, load
-from colonnade.inference.drawing import Colour, draw_instances, draw_label_map
-from colonnade.inference.ground_truth import truth_of
+from colonnade.inference.drawing import Color, draw_instances, draw_label_map
+from colonnade.inference.ground_truth import iter_ground_truth
 from colonnade.inference.results import LabelMap, Result
 
 from .page import Section, Table
 
 GAP = 8  # pixels between two images
-BLACK: Colour = (0, 0, 0)  # color of unlabeled pixels
+BLACK: Color = (0, 0, 0)  # color of unlabeled pixels
 MAX_NAMES = 30  # classes in a legend
 MIN_SIDE = 256  # pixels; smaller images are enlarged
 
@@ -57,7 +57,7 @@ class Scene:
         """Indices of the classes that occur."""
         return set(np.unique(self.labels if self.label_map is None else self.label_map).tolist())
 
-    def draw(self, palette: Sequence[Colour], captions: Sequence[str] | None = None) -> Image.Image:
+    def draw(self, palette: Sequence[Color], captions: Sequence[str] | None = None) -> Image.Image:
         """Return the drawing, given the color of each class and the caption of each object."""
         if self.label_map is not None:
             return draw_label_map(self.pixels, self.label_map, [*palette, BLACK])
@@ -136,7 +136,7 @@ def build_sample_section(title: str,
         OSError, ValueError: If the model, an image or an annotation cannot be loaded.
     """
     model, images = load(config, weights, **options), []
-    for path, truth in truth_of(model, limit):
+    for path, truth in iter_ground_truth(model, limit):
         drawings = []
         for result in (truth, model.predict(path)):
             has_captions = isinstance(result, Instances) and min(result.size) >= MIN_SIDE

@@ -10,7 +10,7 @@ from mmengine.runner import Runner
 
 from colonnade.common.atomic_files import check_writable
 from colonnade.common.errors import UserError
-from colonnade.common.plots import COLORS
+from colonnade.evaluation.plots import COLORS
 
 from ..html_pages import Section, Table, build_sections, write_page
 from ..html_pages.page import Cell, SectionTable

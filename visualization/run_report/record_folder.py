@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from colonnade.common.errors import MissingFileError, UserError
-from colonnade.common.locking import locked
+from colonnade.common.locking import lock_folder
 from colonnade.engine.work_dir import Run
 
 RECORD, ABOUT = 'record', 'run.json'
@@ -121,7 +121,7 @@ def get_evaluation_folder(work_dir: Path, iteration: int) -> Path:
 def is_training(work_dir: Path) -> bool:
     """Return True if a process of this host trains in a work dir."""
     try:
-        with locked(work_dir, ''):
+        with lock_folder(work_dir, ''):
             return False
     except UserError:
         return True

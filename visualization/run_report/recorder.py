@@ -25,10 +25,11 @@ from mmengine.structures import BaseDataElement
 
 from colonnade.common.atomic_files import write_json, write_text
 from colonnade.common.errors import UserError
-from colonnade.engine.distributed.fingerprints import data_of, machine, versions
-from colonnade.engine.work_dir.metric_values import complete
-from colonnade.inference.data_samples import kind_of
-from colonnade.inference.ground_truth import label_map
+from colonnade.engine.distributed.fingerprints import (compute_data_checksums, describe_machine,
+                                                       get_versions)
+from colonnade.engine.work_dir.metric_values import fill_missing_metrics
+from colonnade.inference.ground_truth import build_label_map
+from colonnade.inference.model import get_model_kind
 from colonnade.runtime.colors import distinct_colors
 from colonnade.settings.config_values import flat, plain
 
@@ -101,7 +102,7 @@ class RunRecord(Hook):
         with self.guard('the configuration of the run'):
             self.about = describe_start(runner, before)
         with self.guard('versions and hardware'):
-            self.about |= dict(versions=versions(), machine=machine())
+            self.about |= dict(versions=get_versions(), machine=describe_machine())
         with self.guard('hashes of the data'):
             self.about['data'] = describe_data(runner, self.digests)
             self.about['starts'][-1]['other_data'] = find_changed_data(before, self.about)
@@ -148,7 +149,7 @@ class RunRecord(Hook):
             truth = sample.gt_sem_seg.data.squeeze()
         else:
             info = dataset.get_data_info(index)
-            labels = label_map(Legend('labels', classes, ()), info, path).labels
+            labels = build_label_map(Legend('labels', classes, ()), info, path).labels
             truth = torch.from_numpy(labels.astype(np.int64))
         ignored = next((vars(metric)['ignore_index'] for metric in metrics
                         if 'ignore_index' in vars(metric)), IGNORED)  # yapf: disable
@@ -182,7 +183,7 @@ class RunRecord(Hook):
             iteration=runner.iter,
             metrics={
                 key: value
-                for key, value in complete(metrics, evaluators).items()
+                for key, value in fill_missing_metrics(metrics, evaluators).items()
                 if value is None or isinstance(value, float)
             },
             images=len(dataset),
@@ -252,7 +253,7 @@ def read_legend(dataset: Any, model: torch.nn.Module) -> Legend:
     palette = dataset.metainfo.get('palette')
     if not isinstance(palette, (list, tuple)) or len(palette) != len(classes):
         palette = distinct_colors(len(classes))
-    return Legend(kind_of(unwrap(model)), classes, tuple(map(tuple, palette)))
+    return Legend(get_model_kind(unwrap(model)), classes, tuple(map(tuple, palette)))
 
 
 def find_masks(metrics: Sequence[BaseMetric],
@@ -311,7 +312,8 @@ def describe_data(runner: Runner, known: Mapping[str, str]) -> dict[str, dict[st
     if runner.val_loop is not None:
         sets['validation'] = runner.val_loop.dataloader.dataset
     return {
-        split: dict(images=len(dataset), files=data_of(runner.cfg, SPLITS[split], known))
+        split:
+        dict(images=len(dataset), files=compute_data_checksums(runner.cfg, SPLITS[split], known))
         for split, dataset in sets.items()
     }
 

@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from colonnade.common.plots import COLORS, GRAY, escape_math, new_figure, shorten_label
+from colonnade.evaluation.plots import COLORS, GRAY, escape_math, new_figure, shorten_label
 
 from .record_folder import Curve
 

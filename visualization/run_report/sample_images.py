@@ -10,8 +10,8 @@ import numpy as np
 from PIL import Image
 
 from colonnade.common.storage import content
-from colonnade.inference.drawing import Colour
-from colonnade.inference.ground_truth import instances, label_map
+from colonnade.inference.drawing import Color
+from colonnade.inference.ground_truth import build_instances, build_label_map
 from colonnade.inference.results import Instances, LabelMap, Result
 from colonnade.runtime.images import read_image
 
@@ -32,7 +32,7 @@ class Legend:
     """Task and classes of a model, see :class:`~colonnade.inference.ground_truth.Known`."""
     kind: str
     classes: tuple[str, ...]
-    palette: tuple[Colour, ...]
+    palette: tuple[Color, ...]
 
 
 def draw_result(result: Result, pixels: np.ndarray, *, is_named: bool,
@@ -40,10 +40,10 @@ def draw_result(result: Result, pixels: np.ndarray, *, is_named: bool,
     """Return a drawing of annotations or a prediction over a downscaled image ``(h, w, 3)``."""
     if isinstance(result, LabelMap):
         scene = Scene.from_result(result, pixels)
-        return result.changed(
+        return result.replace(
             size=pixels.shape[:2], labels=scene.label_map).draw(
                 pixels, legend=is_named)
-    result = result.above(MIN_SCORE)
+    result = result.filter_by_score(MIN_SCORE)
     captions = [f'{name} {score:.2f}' if has_scores else name
                 for name, score in zip(result.names, result.scores, strict=True)]  # yapf: disable
     return Scene.from_result(result, pixels).draw(result.palette, captions if is_named else None)
@@ -63,11 +63,11 @@ def draw_truth_and_prediction(dataset: Any, image: Detections | PixelCounts, leg
     truth: Result
     prediction: Result
     if isinstance(image, Detections):
-        truth = instances(legend, info, path)
+        truth = build_instances(legend, info, path)
         prediction = Instances(image.size, legend.classes, legend.palette, image.boxes,
                                image.scores, image.labels, image.masks, path)
     else:
-        truth = label_map(legend, info, path)
+        truth = build_label_map(legend, info, path)
         prediction = LabelMap(image.shape, truth.classes, truth.palette, image.small, path)
     for result, file, has_scores in ((truth, truth_path, False), (prediction, prediction_path,
                                                                   True)):

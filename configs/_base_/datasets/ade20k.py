@@ -15,7 +15,7 @@ train_pipeline = [
 test_pipeline = [
     dict(type='LoadImageFromFile'),
     dict(type='Resize', scale=(2048, 512), keep_ratio=True),
-    # the truth is compared at its own size, so it is loaded behind the resize
+    # Predictions are compared at the size of the ground truth, so it is loaded after the resize.
     dict(type='LoadAnnotations'),
     dict(type='PackSegInputs'),
 ]

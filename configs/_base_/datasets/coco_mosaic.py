@@ -25,7 +25,7 @@ train_pipeline = [
     drop_empty,
     dict(type='PackDetInputs'),
 ]
-# of the last epochs, on images as they are
+# pipeline of the last epochs, without mosaics
 plain_pipeline = [
     dict(type='LoadImageFromFile'),
     load_polygons,

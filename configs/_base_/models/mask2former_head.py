@@ -1,4 +1,4 @@
-# What Mask2Former's heads for instances and for label maps have in common (arXiv 2112.01527).
+# Settings that Mask2Former's instance and semantic heads share (arXiv 2112.01527).
 attention = dict(
     embed_dims=256, num_heads=8, attn_drop=0.0, proj_drop=0.0, dropout_layer=None, batch_first=True)
 activation = dict(type='ReLU', inplace=True)

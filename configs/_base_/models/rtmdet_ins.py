@@ -1,11 +1,11 @@
-# RTMDet-Ins-L (arXiv 2212.07784) beside its backbone: strides 8, 16 and 32 from three blocks. Neck and
-# head are those of mmdet's rtmdet-ins_l_8xb32-300e_coco.
+# RTMDet-Ins-L (arXiv 2212.07784) on another backbone: strides 8, 16 and 32 from three blocks. Neck
+# and head are those of mmdet's rtmdet-ins_l_8xb32-300e_coco.
 default_scope = 'mmdet'
 visualizer = dict(type='DetLocalVisualizer', vis_backends=[dict(type='LocalVisBackend')])
 
 model = dict(
     type='RTMDet',
-    use_syncbn=False,  # the runner synchronises norms
+    use_syncbn=False,  # the runner synchronizes norms
     # RGB, as the backbones' weights need. The neck doubles and halves levels: sizes must be even.
     data_preprocessor=dict(
         type='DetDataPreprocessor',

@@ -1,6 +1,7 @@
-# Segmenter's mask transformer (arXiv 2105.05633), as mmseg's segmenter_vit-s_mask: on the last map,
-# with one attention head for 64 channels. Differences: images are normalised as our backbones' weights
-# need, and only backbones that normalise their maps (DINO and its successors) have a final norm.
+# Segmenter's mask transformer (arXiv 2105.05633), as mmseg's segmenter_vit-s_mask: on the last
+# map, with one attention head for 64 channels. Differences: images are normalized as the
+# backbone's weights require, and only backbones that normalize their feature maps (DINO and later)
+# have a final norm.
 _base_ = './segmentor.py'
 
 model = dict(

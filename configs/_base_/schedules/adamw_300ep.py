@@ -1,7 +1,7 @@
 # 300 epochs as RTMDet (arXiv 2212.07784); batch 256 = 8 GPUs x 32 images. The last 20 epochs, on
-# plain images, are evaluated one by one. Differences: the learning rate is half of that of its
-# convolutional backbone, since mmdet's RTMDet on Swin-B has 0.001 for a batch of 128. Published, norms
-# and biases do not decay; here, no vector does, since a backbone's LayerScale is one too.
+# unaugmented images, are evaluated one by one. Differences: the learning rate is half of that of
+# its convolutional backbone, since mmdet's RTMDet on Swin-B has 0.001 for a batch of 128.
+# Published, norms and biases do not decay. Here, no vector does, since LayerScale is a vector too.
 train_cfg = dict(
     type='EpochBasedTrainLoop', max_epochs=300, val_interval=10, dynamic_intervals=[(280, 1)])
 val_cfg = dict(type='ValLoop')

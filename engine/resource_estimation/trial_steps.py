@@ -1,0 +1,218 @@
+"""Training steps on random images, to measure their memory and time."""
+from __future__ import annotations
+
+import copy
+import statistics
+import sys
+import time
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from mmengine.config import Config, ConfigDict
+from mmengine.logging import MessageHub, MMLogger
+from mmengine.model import revert_sync_batchnorm
+from mmengine.optim import OptimWrapper, OptimWrapperDict, build_optim_wrapper
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from colonnade.backbones.kernels.devices import accelerator_forms
+from colonnade.common.console_logging import log_errors_only
+from colonnade.common.errors import UserError
+from colonnade.models.building import build_random_model
+from colonnade.models.half_precision import keep_outputs_float32
+from colonnade.models.trial_step import build_box_batch, build_label_batch, has_masks, iter_values
+
+from ..upstream import identify_storage
+from .images import Size
+
+MIN_IOU = 0.01  # IoU of a box and an object from which RoI heads count it as positive
+#: optimizer wrappers of mixed precision, which is done here by autocast
+HALF_TYPES = {'AmpOptimWrapper': torch.float16, 'Bfloat16OptimWrapper': torch.bfloat16}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Workload of a process.
+
+    Attributes:
+        here: Type of the device that measures. A CPU that measures for a GPU computes as a GPU
+            would, which stores more for the gradients.
+        half: Type of mixed precision, if any. A CPU uses bfloat16, which has as many bytes.
+    """
+    cfg: Config
+    device: str  # type of the device that trains
+    here: str
+    half: torch.dtype | None
+    images: int  # per iteration
+    objects: int  # per image
+    processes: int
+    fsdp: bool  # whether they shard the weights
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Time and memory of a step at one size of images."""
+    size: Size
+    seconds: float  # median, per iteration
+    memory: int  # peak bytes of all tensors, with weights
+
+
+class Trial:
+    """A model in training, on random images with random objects; nothing is downloaded."""
+
+    def __init__(self, setting: Setting) -> None:
+        self.setting = setting
+        cfg = setting.cfg
+        self.half = torch.bfloat16 if setting.half and setting.here == 'cpu' else setting.half
+        torch.manual_seed(0)
+        self.model = _build_model(cfg).to(setting.here)
+        # Two iterations are enough: the second finds the accumulated gradients of the first.
+        self.iterations = min(cfg.optim_wrapper.get('accumulative_counts', 1), 2)
+        settings = copy.deepcopy(cfg.optim_wrapper)
+        if settings.get('type') in HALF_TYPES:
+            settings.type = 'OptimWrapper'
+            for option in ('loss_scale', 'dtype', 'use_fsdp'):
+                settings.pop(option, None)
+        settings.accumulative_counts = self.iterations
+        with log_errors_only(MMLogger.get_current_instance()):  # the rate of each parameter
+            self.optimizer: OptimWrapper = build_optim_wrapper(self.model, settings)
+        if isinstance(self.optimizer, OptimWrapperDict):
+            raise UserError('--estimate needs one optimizer, but optim_wrapper has '
+                            f'{len(self.optimizer)}')
+        self.optimizer.initialize_count_status(self.model, 0, sys.maxsize)
+        if self.half == torch.bfloat16:
+            keep_outputs_float32(self.model)
+        MessageHub.get_current_instance().update_info_dict(dict(epoch=0, iter=0))
+
+    def measure(self, size: Size, *, num_timed: int) -> Measurement:
+        """Return time and memory of an iteration.
+
+        Args:
+            size: Height and width of the images that the model gets.
+            num_timed: Number of steps that are timed after a warm-up. With 0, the time is that of
+                the step whose memory is measured.
+        """
+        preprocessor: Any = self.model.data_preprocessor
+        preprocessor.pad_size_divisor = 1  # read by mmdet's preprocessor
+        preprocessor.size, preprocessor.size_divisor = size, None  # read by mmseg's
+        step = partial(self._step, _draw_batch(self.setting, size))
+        with nullcontext() if self.setting.device == 'cpu' else accelerator_forms():
+            if num_timed or not any(True for _ in self.states()):  # the first step creates them
+                step()
+            started = time.perf_counter()
+            memory = self._measure_peak(step)
+            seconds = [time.perf_counter() - started]
+            for _ in range(num_timed):
+                started = time.perf_counter()
+                step()
+                seconds.append(time.perf_counter() - started)
+        return Measurement(size,
+                           statistics.median(seconds[1:] or seconds) / self.iterations, memory)
+
+    def _step(self, batch: dict[str, Any]) -> None:
+        for _ in range(self.iterations):
+            data = self.model.data_preprocessor(copy.deepcopy(batch), True)
+            autocast = torch.autocast(self.setting.here, self.half, enabled=self.half is not None)
+            with self.optimizer.optim_context(self.model), autocast:
+                losses = self.model(**data, mode='loss')
+            self.optimizer.update_params(self.model.parse_losses(losses)[0])
+        if self.setting.here == 'cuda':
+            torch.cuda.synchronize()
+
+    def _measure_peak(self, step: Callable[[], None]) -> int:
+        if self.setting.here == 'cuda':
+            torch.cuda.reset_peak_memory_stats()
+            step()
+            return torch.cuda.max_memory_allocated()
+        gradients = (p.grad for p in self.model.parameters() if p.grad is not None)
+        with LiveMemory([*self.model.parameters(), *self.model.buffers(), *gradients,
+                         *self.states()]) as live:  # yapf: disable
+            step()
+        return live.peak
+
+    def states(self) -> Iterator[Tensor]:
+        """Yield the states of the optimizer."""
+        for state in self.optimizer.optimizer.state.values():
+            yield from (value for value in state.values() if isinstance(value, Tensor))
+
+
+class LiveMemory(TorchDispatchMode):
+    """Context manager that counts the bytes of all living tensors, and their peak.
+
+    It counts storages, so views cost nothing, nor do tensors that autograd drops because a kernel
+    recomputes them. Memory that an operator holds only while it runs is not seen. torch's own
+    ``MemTracker`` also reports the types of tensors, and takes many times as long.
+    """
+
+    def __init__(self, tensors: Iterable[Tensor]) -> None:
+        super().__init__()
+        self.now = self.peak = 0
+        self._living: dict[int, weakref.ref] = {}
+        for tensor in tensors:
+            self._add(tensor)
+
+    def _add(self, tensor: Tensor) -> None:
+        storage = tensor.untyped_storage()
+        key, size = identify_storage(tensor), storage.nbytes()
+        if key not in self._living:
+            self._living[key] = weakref.ref(storage, lambda _: self._drop(key, size))
+            self.now += size
+            self.peak = max(self.peak, self.now)
+
+    def _drop(self, key: int, size: int) -> None:
+        del self._living[key]
+        self.now -= size
+
+    def __torch_dispatch__(self, func: Callable[..., Any], types: Any, args: tuple = (),
+                           kwargs: dict[str, Any] | None = None) -> Any:  # yapf: disable
+        result = func(*args, **(kwargs or {}))
+        for leaf in tree_leaves(result):
+            if isinstance(leaf, Tensor) and leaf.layout == torch.strided:
+                self._add(leaf)
+        return result
+
+
+def _build_model(cfg: Config) -> nn.Module:
+    """Return the model of a config in training, with random weights."""
+    settings: ConfigDict = copy.deepcopy(cfg.model)
+    if settings.get('data_preprocessor'):
+        settings.data_preprocessor.pop('batch_augments', None)  # sizes already include them
+    # RoI heads get as many positive boxes as late in training: random weights find few.
+    stages = (settings.get('train_cfg') or {}).get('rcnn') or []
+    for stage in stages if isinstance(stages, list) else [stages]:
+        if (stage.get('assigner') or {}).get('type') == 'MaxIoUAssigner':
+            stage.assigner.update(pos_iou_thr=MIN_IOU, neg_iou_thr=MIN_IOU, min_pos_iou=MIN_IOU)
+    return revert_sync_batchnorm(build_random_model(settings)).train()
+
+
+def compute_padded_size(cfg: Config, size: Size) -> Size:
+    """Return the size that the model of a config pads images to in training."""
+    settings = cfg.model.get('data_preprocessor') or {}
+    if settings.get('size'):
+        height, width = settings['size']
+        return max(height, size[0]), max(width, size[1])
+    divisor = settings.get('pad_size_divisor') or settings.get('size_divisor') or 1
+    height, width = (-(-side // divisor) * divisor for side in size)
+    for augment in settings.get('batch_augments') or ():
+        if augment.get('size') and 'Pad' in str(augment.get('type')):
+            height, width = max(height, augment['size'][0]), max(width, augment['size'][1])
+    return height, width
+
+
+def _draw_batch(setting: Setting, size: Size) -> dict[str, Any]:
+    """Return random images as pipelines pack them: with boxes and masks, or label maps."""
+    cfg, images = setting.cfg, setting.images
+    if cfg.default_scope != 'mmdet':
+        return build_label_batch(size, images)
+    return build_box_batch(
+        size,
+        images,
+        objects=max(1, setting.objects),
+        masks=has_masks(cfg),
+        semantic=True in iter_values(cfg.get('train_dataloader'), 'with_seg'))

@@ -1,0 +1,644 @@
+"""Rules of each third-party instance format: valid variants, errors, dropped content."""
+from __future__ import annotations
+
+import base64
+import io
+import json
+import random
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from conftest import NO_WORKERS, ROOT, SHORT, latest_log
+from helpers.synthetic_data import assert_messages, draw_image
+from helpers.third_party_formats import (BOX, WRITERS, Parts, drawn_parts, lines, options, read,
+                                         smaller)
+from PIL import Image
+from pycocotools import mask as coco_masks
+
+
+@pytest.fixture
+def drawn(tmp_path: Path) -> Parts:
+    return drawn_parts(tmp_path / 'drawn')
+
+
+@pytest.mark.parametrize('change, says', [
+    (dict(names={
+        0: 'a',
+        2: 'b'
+    }), 'numbered from 0 without gaps, got [0, 2]'),
+    (dict(names=['a', 'a']), "names: 'a' is duplicated"),
+    (dict(names=['a', True]), 'names must be strings, got True: put it in quotes'),
+    (dict(names='a'), "names must be a list of class names, got 'a'"),
+    (dict(nc=3), 'nc is 3, but there are 2 names'),
+    (dict(train='images/no'), 'images/no does not exist'),
+    (dict(train=['images/train', 7]), 'train must be a folder or a list of images, got 7'),
+    (dict(train='labels/train'), 'labels/train has no images'),
+    (dict(kpt_shape=[17, 3]), 'its labels are keypoints, which Colonnade does not support'),
+    (dict(task='obb'), 'its labels are oriented boxes'),
+])
+def test_invalid_yolo_yaml(change: dict, says: str, drawn: Parts, tmp_path: Path) -> None:
+    WRITERS['yolo_boxes'](drawn, tmp_path / 'set')
+    file = tmp_path / 'set/data.yaml'
+    content = dict(path='.', train='images/train', val='images/val', names=['disc', 'square'])
+    file.write_text(yaml.safe_dump(content | change))
+    _, report = read(options(tmp_path / 'set', out=tmp_path / 'own.py'))
+    assert_messages(report.errors, says)
+    assert all(str(file) in error for error in report.errors)
+
+
+def test_yolo_variants(drawn: Parts, tmp_path: Path) -> None:
+    """CRLF, a byte order mark, suffixes in capitals, blanks, umlauts, folders, empty files."""
+    folder = tmp_path / 'My Data'
+    for name in ('a b/Bär.JPG', 'a b/x.y.png', 'empty.jpg', 'none.jpg'):
+        draw_image(folder / 'images' / name)
+        (folder / 'labels' / name).parent.mkdir(parents=True, exist_ok=True)
+    text = f'{BOX}\r\n\r\n1 0.1 0.1 0.5 0.1 0.5 0.5\r\n{BOX}\r\n0 .5 .5 .5 .5 0.9\r\n'
+    (folder / 'labels/a b/Bär.txt').write_bytes(b'\xef\xbb\xbf' + text.encode())
+    lines(folder / 'labels/a b/x.y.txt', '1 1.000001 0.5 0.2 0.2')
+    (folder / 'labels/empty.txt').touch()
+    lines(folder / 'labels/gone.txt', BOX)
+    (folder / 'labels/classes.txt').write_bytes(b'\xef\xbb\xbfdisc\r\nsquare\r\n')
+    contents, report = read(options(folder, out=tmp_path / 'own.py', val_fraction=0.5))
+    assert not report.errors
+    assert_messages(report.warnings, 'without a label file count as images without objects (1',
+                    'duplicate lines of a label file are omitted (1',
+                    'assumed to be confidences, and omitted (1', 'without an image are not used (1')
+    assert sum(len(content['images']) for content in contents) == 4
+    found = [a for content in contents for a in content['annotations']]
+    assert sorted(a['converted_from'] for a in found) == [
+        'labels/a b/Bär.txt:1', 'labels/a b/Bär.txt:3', 'labels/a b/Bär.txt:5',
+        'labels/a b/x.y.txt:1']  # yapf: disable
+
+
+@pytest.mark.parametrize('points', [1, 2, 3, 4, 17])
+@pytest.mark.parametrize('flag', ['1', '2.000000'])
+def test_yolo_poses_are_rejected(points: int, flag: str, drawn: Parts, tmp_path: Path) -> None:
+    """Lines with a class, a box and keypoints (x, y, visibility) cause a single error."""
+    WRITERS['yolo_boxes'](drawn, tmp_path / 'set')
+    line = BOX + f' 0.5 0.4 {flag}' * points
+    for file in (tmp_path / 'set/labels').rglob('*.txt'):
+        lines(file, line)
+    _, report = read(options(tmp_path / 'set', out=tmp_path / 'own.py'))
+    assert_messages(report.errors, f'like a class, a box and {points} keypoints')
+    assert len(report.errors) == 1
+    lines(tmp_path / 'set/labels/train/1.txt', line, BOX)
+    _, report = read(options(tmp_path / 'set', out=tmp_path / 'own.py'))
+    assert not any('keypoints' in error for error in report.errors)
+
+
+def test_polygons_of_equal_length_cause_warning(drawn: Parts, tmp_path: Path) -> None:
+    """Keypoints without visibility cannot be distinguished from polygons."""
+    WRITERS['yolo_boxes'](drawn, tmp_path / 'set')
+    for file in (tmp_path / 'set/labels').rglob('*.txt'):
+        lines(file, BOX + ' 0.5 0.4 0.3 0.3 0.2 0.25')
+    _, report = read(options(tmp_path / 'set', out=tmp_path / 'own.py'))
+    assert_messages(report.warnings,
+                    'have 5 points: even if they are boxes with keypoints, training')
+
+
+@pytest.mark.parametrize('form, file, text', [
+    ('yolo_boxes', 'labels/train/1.txt', f'{BOX}\n2 0.5 0.5 0.1 0.1'),
+    ('yolo_boxes', 'labels/train/1.txt', '0 1.05 0.5 0.1 0.1'),
+    ('yolo_boxes', 'images/train/1.jpg', 'no JPEG'),
+    ('voc_boxes', 'train/1.xml', '<annotation><object></object></annotation>'),
+    ('voc_boxes', 'train/1.xml', '<annotation>'),
+    ('labelme_polygons', 'train/1.json', '{"shapes": [7]}'),
+    ('labelme_polygons', 'train/1.json', '{"shapes": ['),
+    ('labelme_polygons', 'train/1.jpg', 'no JPEG'),
+])
+def test_bad_samples_are_skipped(form: str, file: str, text: str, drawn: Parts,
+                                 tmp_path: Path) -> None:
+    """An image is skipped with all objects, since omitted objects would train as background."""
+    WRITERS[form](drawn, tmp_path / 'set')
+    (tmp_path / 'set' / file).write_text(text)
+    _, report = read(options(tmp_path / 'set', out=tmp_path / 'own.py'))
+    assert report.errors
+    contents, report = read(options(tmp_path / 'set', out=tmp_path / 'own.py', on_bad_data='skip'))
+    assert not report.errors
+    assert_messages(report.warnings,
+                    f'--on-bad-data skip: 1 samples are skipped, the first: {file}')
+    assert [image['file_name'] for image in contents[0]['images']] == ['2.jpg']
+    assert {a['image_id'] for a in contents[0]['annotations']} == {1}
+    assert json.loads((tmp_path / 'own_data/conversion.json').read_text())['skipped']
+
+
+def test_missing_test_split_is_ignored(drawn: Parts, tmp_path: Path) -> None:
+    WRITERS['yolo_boxes'](drawn, tmp_path / 'set')
+    file = tmp_path / 'set/data.yaml'
+    for test in ('images/no', 'test.txt', 7):
+        lines(tmp_path / 'set/test.txt', 'no.jpg', 'images/train/1.jpg')
+        content = dict(train='images/train', val='images/val', test=test, names=['disc', 'square'])
+        file.write_text(yaml.safe_dump(content))
+        contents, report = read(options(tmp_path / 'set', out=tmp_path / 'own.py'))
+        assert not report.errors and [len(content['images']) for content in contents] == [2, 2]
+    file.unlink()
+    lines(tmp_path / 'set/classes.txt', 'disc', 'square')
+    shutil.move(tmp_path / 'set/images', tmp_path / 'cvat')
+    for split in ('train', 'val'):
+        for image in (tmp_path / 'cvat' / split).iterdir():
+            label = (tmp_path / 'set/labels' / split / image.name).with_suffix('.txt')
+            shutil.move(label, image.with_suffix('.txt'))
+        names = [f'{split}/{image.name}' for image in (tmp_path / 'cvat' / split).glob('*.jpg')]
+        lines(tmp_path / f'cvat/{split}.txt', *names)
+    lines(tmp_path / 'cvat/test.txt', 'no.jpg')
+    lines(tmp_path / 'cvat/obj.names', 'disc', 'square')
+    _, report = read(options(tmp_path / 'cvat', out=tmp_path / 'cvat.py'))
+    assert not report.errors
+    WRITERS['voc_polygons'](drawn, tmp_path / 'voc')
+    lines(tmp_path / 'voc/ImageSets/Main/test.txt', 'no')
+    _, report = read(options(tmp_path / 'voc', out=tmp_path / 'voc.py'))
+    assert not report.errors
+
+
+def test_yolo_class_count_without_names(drawn: Parts, tmp_path: Path) -> None:
+    WRITERS['yolo_boxes'](drawn, tmp_path / 'set')
+    content = dict(train='images/train', val='images/val', nc=2)
+    (tmp_path / 'set/data.yaml').write_text(yaml.safe_dump(content))
+    contents, report = read(options(tmp_path / 'set', out=tmp_path / 'own.py'))
+    assert not report.errors
+    assert [c['name'] for c in contents[0]['categories']] == ['class 0', 'class 1']
+    assert_messages(report.warnings,
+                    'nc without names: classes are named class 0, class 1 and so on')
+
+
+@pytest.mark.parametrize('name', ['data.yaml', 'classes.txt'])
+def test_latin_1_class_names(name: str, drawn: Parts, tmp_path: Path) -> None:
+    WRITERS['yolo_boxes'](drawn, tmp_path / 'set')
+    text = 'train: images/train\nval: images/val\nnames: [Bär, Straße]\n'
+    (tmp_path / 'set/data.yaml').unlink()
+    (tmp_path / 'set' / name).write_text(
+        text if name == 'data.yaml' else 'Bär\nStraße\n', encoding='latin-1')
+    contents, report = read(options(tmp_path / 'set', out=tmp_path / 'own.py'))
+    assert not report.errors
+    assert [c['name'] for c in contents[0]['categories']] == ['Bär', 'Straße']
+    assert_messages(report.warnings, f'repaired: class names in a file that is not in UTF-8: '
+                f'read as Latin-1 (1, the first: {name})')  # yapf: disable
+
+
+def test_several_yaml_files(drawn: Parts, tmp_path: Path) -> None:
+    WRITERS['yolo_boxes'](drawn, tmp_path / 'set')
+    shutil.copy(tmp_path / 'set/data.yaml', tmp_path / 'set/dataset.yaml')
+    with pytest.raises(
+            ValueError, match='several YAML files: pass one of .*data.yaml, .*dataset.yaml'):
+        read(options(tmp_path / 'set', out=tmp_path / 'own.py'))
+    _, report = read(options(tmp_path / 'set/dataset.yaml', out=tmp_path / 'own.py'))
+    assert not report.errors
+
+
+def test_images_of_no_split_are_counted(drawn: Parts, tmp_path: Path) -> None:
+    """Links to read folders are counted, too; suffixes can be upper-case, folders with a year."""
+    WRITERS['yolo_boxes'](drawn, tmp_path / 'set')
+    folder = tmp_path / 'set'
+    (folder / 'data.yaml').unlink()
+    lines(folder / 'classes.txt', 'disc', 'square')
+    draw_image(folder / 'images/alone.jpg')
+    (folder / 'images/train/loop').symlink_to('../..')
+    for kind in ('images', 'labels'):
+        (folder / kind / 'val').rename(folder / kind / 'val2017')
+    for file in (folder / 'labels').rglob('*.txt'):
+        file.rename(file.with_suffix('.TXT'))
+    contents, report = read(options(folder, out=tmp_path / 'own.py'))
+    assert [len(content['annotations']) for content in contents] == [4, 4]
+    assert [len(content['images']) for content in contents] == [2, 2]
+    assert_messages(report.warnings,
+                    'images of no split are not used (1, the first: images/alone.jpg)',
+                    'read already are ignored (1, the first: images/train/loop)')
+
+
+def test_cvat_lists(tmp_path: Path) -> None:
+    """``train.txt`` and ``Validation.txt`` list images in ``data``, the folder itself."""
+    for split in ('train', 'Validation'):
+        names = [f'obj_{split}_data/{split}{number}.png' for number in range(2)]
+        for name in names:
+            draw_image(tmp_path / 'set' / name)
+            lines((tmp_path / 'set' / name).with_suffix('.txt'), BOX)
+        lines(tmp_path / f'set/{split}.txt', *(f'data/{name}' for name in names))
+    lines(tmp_path / 'set/obj.names', 'disc')
+    contents, report = read(options(tmp_path / 'set', out=tmp_path / 'own.py'))
+    assert not report.errors
+    assert [len(content['annotations']) for content in contents] == [2, 2]
+    with pytest.raises(ValueError, match='--val-fraction applies only to data without'):
+        read(options(tmp_path / 'set', out=tmp_path / 'own.py', val_fraction=0.5))
+
+
+def test_yolo_image_lists(drawn: Parts, tmp_path: Path) -> None:
+    WRITERS['yolo_boxes'](drawn, tmp_path / 'set')
+    folder = tmp_path / 'set'
+    lines(folder / 'train.txt', './images/train/1.jpg', '', 'images/train/2.jpg')
+    content = dict(train='train.txt', val=['images/val'], test='images/val',
+                   names=['disc', 'square'])  # yapf: disable
+    (folder / 'data.yaml').write_text(yaml.safe_dump(content))
+    contents, report = read(options(folder / 'data.yaml', out=tmp_path / 'own.py'))
+    assert [len(content['images']) for content in contents] == [2, 2]
+    assert_messages(report.warnings, 'images of the test split are not used (2)')
+    lines(folder / 'train.txt', 'images/train/1.jpg', 'images/train/7.jpg')
+    lines(folder / 'labels/train/1.txt', '0 1.2 0.5 0.1 0.1')
+    _, report = read(options(folder, out=tmp_path / 'own.py'))
+    assert_messages(report.errors, 'images/train/7.jpg does not exist',
+                    '1.txt:1: coordinates must be')
+
+
+def test_two_yolo_folders(drawn: Parts, tmp_path: Path) -> None:
+    WRITERS['yolo_boxes'](drawn, tmp_path / 'set')
+    (tmp_path / 'set/data.yaml').unlink()
+    both = tmp_path / 'set/images/train', tmp_path / 'set/images/val'
+    _, report = read(options(*both, out=tmp_path / 'own.py'))
+    assert_messages(report.errors, 'has no class names: add data.yaml, or classes.txt')
+    lines(tmp_path / 'set/classes.txt', 'disc', '', 'square')
+    _, report = read(options(*both, out=tmp_path / 'own.py'))
+    assert_messages(report.errors, 'set/classes.txt:2: the line is empty')
+    lines(tmp_path / 'set/classes.txt', 'disc', 'square', '')
+    contents, report = read(options(*both, out=tmp_path / 'own.py'))
+    assert not report.errors
+    assert [len(content['annotations']) for content in contents] == [4, 4]
+    assert contents[0]['annotations'][0]['converted_from'] == 'labels/train/1.txt:1'
+    with pytest.raises(
+            ValueError, match='must have one split, since --data has two paths, got train'):
+        read(options(tmp_path / 'set', both[1], out=tmp_path / 'own.py'))
+
+
+def test_images_with_shared_annotations(drawn: Parts, tmp_path: Path) -> None:
+    for form, folder in (('yolo_boxes', 'images/train'), ('voc_boxes', 'train')):
+        WRITERS[form](drawn, tmp_path / form)
+        draw_image(tmp_path / form / folder / '1.png')
+        _, report = read(options(tmp_path / form, out=tmp_path / 'own.py'))
+        assert_messages(report.errors, 'matches several images, 1.jpg and 1.png: rename one')
+
+
+VOC = '<annotation><filename>{}</filename><size><width>{}</width><height>40</height></size>' \
+      '<object><name>disc</name>{}</object></annotation>'
+SIDES = '<bndbox><xmin>{}</xmin><ymin>5</ymin><xmax>20</xmax><ymax>25</ymax></bndbox>'
+
+
+def test_voc_coordinates_start_at_1(drawn: Parts, tmp_path: Path) -> None:
+    """Both the first and the last pixel of a box are inside."""
+    flags = '<difficult>1</difficult><truncated>1</truncated>'
+    points = '<polygon>' + ''.join(f'<pt><x>{x}</x><y>{y}</y></pt>' for x, y in
+                                   ((5, 5), (20, 5), (20, 25))) + '</polygon>'  # yapf: disable
+    for split, name in (('train', '1'), ('val', '100')):
+        draw_image(tmp_path / f'set/{split}/{name}.jpg')
+        text = VOC.format('old name.jpg', 0, SIDES.format(5) + flags + points)
+        (tmp_path / f'set/{split}/{name}.xml').write_text(text)
+    contents, report = read(options(tmp_path / 'set', out=tmp_path / 'own.py'))
+    found = contents[0]['annotations'][0]
+    assert (found['bbox'], found['iscrowd']) == ([4, 4, 16, 21], 1)
+    assert found['segmentation'] == [[4, 4, 19, 4, 19, 24]]
+    assert_messages(report.warnings, 'objects marked difficult become crowds',
+                    'truncated of objects is dropped (2, the first: train/1.xml: object 1)')
+
+
+def test_voc_image_sets(drawn: Parts, tmp_path: Path) -> None:
+    WRITERS['voc_polygons'](drawn, tmp_path / 'set')
+    lines(tmp_path / 'set/ImageSets/Main/train.txt', '1', '')
+    lines(tmp_path / 'set/ImageSets/Main/disc_train.txt', '1 -1', '2 1')
+    lines(tmp_path / 'set/ImageSets/Main/test.txt', '101')
+    lines(tmp_path / 'set/ImageSets/Main/val.txt', '100')
+    contents, report = read(options(tmp_path / 'set', out=tmp_path / 'own.py'))
+    assert [[image['file_name'] for image in content['images']] for content in contents] == [
+        ['1.jpg'], ['100.jpg']]  # yapf: disable
+    assert_messages(report.warnings, 'images of the test split are not used (1)',
+                    'or of no split, are not used (2, the first: JPEGImages/101.jpg)')
+    (tmp_path / 'set/ImageSets/Main/val.txt').rename(tmp_path / 'set/ImageSets/Main/trainval.txt')
+    with pytest.raises(ValueError, match='has no validation images: pass'):
+        read(options(tmp_path / 'set', out=tmp_path / 'own.py'))
+    (tmp_path / 'set/ImageSets/Main/trainval.txt').unlink()
+    lines(tmp_path / 'set/ImageSets/Main/train.txt', '1', '', '7')
+    _, report = read(options(tmp_path / 'set', out=tmp_path / 'own.py'))
+    assert_messages(report.errors, '7.xml does not exist')
+
+
+def draw_voc(folder: Path, annotations: str, images: str, **begins: int) -> None:
+    """Write two images per split, with a box from ``begins`` on; ``{}`` is the split in paths."""
+    for split in ('train', 'val'):
+        for number in range(2):
+            draw_image(folder / images.format(split) / f'{split} {number}.jpg')
+            file = folder / annotations.format(split) / f'{split} {number}.xml'
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(VOC.format('', 48, SIDES.format(begins.get(split, 5))))
+
+
+@pytest.mark.parametrize('annotations, images', [
+    ('Annotations/{}', 'JPEGImages/{}'),
+    ('annotations/{}', 'images/{}'),
+    ('{}/annotations', '{}/images'),
+    ('{}/Annotations', '{}/JPEGImages'),
+])
+def test_voc_split_folders(annotations: str, images: str, tmp_path: Path) -> None:
+    draw_voc(tmp_path / 'set', annotations, images)
+    contents, report = read(options(tmp_path / 'set', out=tmp_path / 'own.py'))
+    assert not report.errors
+    assert [[image['file_name'] for image in content['images']] for content in contents] == [
+        ['train 0.jpg', 'train 1.jpg'], ['val 0.jpg', 'val 1.jpg']]  # yapf: disable
+
+
+def test_voc_devkit(tmp_path: Path) -> None:
+    """Lists are used there too, and names in them can have spaces."""
+    folder = tmp_path / 'VOCdevkit/VOC2012'
+    draw_voc(folder, 'Annotations', 'JPEGImages')
+    (folder / 'ImageSets/Main').mkdir(parents=True)
+    for split in ('train', 'val'):
+        lines(folder / f'ImageSets/Main/{split}.txt', f'{split} 0', f'{split} 1')
+    contents, report = read(options(tmp_path / 'VOCdevkit', out=tmp_path / 'own.py'))
+    assert not report.errors
+    assert [len(content['images']) for content in contents] == [2, 2]
+    shutil.copytree(folder, folder.with_name('VOC2007'))
+    with pytest.raises(ValueError, match='several datasets: pass one of .*VOC2007, .*VOC2012'):
+        read(options(tmp_path / 'VOCdevkit', out=tmp_path / 'own.py'))
+
+
+def test_voc_paths_share_origin(tmp_path: Path) -> None:
+    draw_voc(tmp_path, '{}', '{}', train=0)
+    contents, _ = read(options(tmp_path / 'train', tmp_path / 'val', out=tmp_path / 'own.py'))
+    assert [content['annotations'][0]['bbox'][:2] for content in contents] == [[0, 5], [5, 5]]
+
+
+def test_voc_xml_namespaces(tmp_path: Path) -> None:
+    draw_voc(tmp_path, '{}', '{}')
+    for file in tmp_path.rglob('*0.xml'):
+        file.write_text(file.read_text().replace('<annotation', '<annotation xmlns="urn:a"'))
+    for file in tmp_path.rglob('*1.xml'):
+        source = file.read_text().replace('annotation>', 'v:annotation>')
+        file.write_text(source.replace('<v:annotation', '<v:annotation xmlns:v="urn:a"', 1))
+    contents, report = read(options(tmp_path, out=tmp_path / 'own.py'))
+    assert not report.errors
+    assert [len(content['annotations']) for content in contents] == [2, 2]
+
+
+@pytest.mark.parametrize('encoding, declared', [
+    ('gbk', 'GBK'),
+    ('gb18030', 'gb2312'),
+    ('shift_jis', 'Shift_JIS'),
+    ('latin-1', 'ISO-8859-1'),
+    ('utf-8-sig', 'utf-8'),
+    ('utf-8', 'utf-8'),
+])
+def test_voc_xml_encodings(encoding: str, declared: str, tmp_path: Path) -> None:
+    name = 'Straße' if encoding in ('latin-1', 'utf-8-sig') else '道路'
+    draw_voc(tmp_path, '{}', '{}')
+    for file in tmp_path.rglob('*.xml'):
+        source = file.read_text().replace('disc', name)
+        source = f'<?xml version="1.0" encoding={declared!r}?>\n{source}'
+        file.write_bytes(source.encode(encoding))
+    contents, report = read(options(tmp_path, out=tmp_path / 'own.py'))
+    assert not report.errors
+    assert contents[0]['categories'] == [dict(id=0, name=name)]
+
+
+@pytest.mark.parametrize('declared, says', [
+    ('no-such', "its encoding 'no-such' is unknown"),
+    ('rot13', "its encoding 'rot13' is unknown"),
+    ('utf-7', 'declares a document type'),
+])
+def test_unsafe_xml_encodings(declared: str, says: str, tmp_path: Path) -> None:
+    draw_voc(tmp_path, '{}', '{}')
+    source = '<annotation/>' if declared != 'utf-7' else '+ADwAIQ-DOCTYPE a><annotation/>'
+    (tmp_path / 'train/train 0.xml').write_text(f'<?xml encoding={declared!r}?>{source}')
+    _, report = read(options(tmp_path, out=tmp_path / 'own.py'))
+    assert_messages(report.errors, says)
+
+
+def labelme(*shapes: dict, **values: object) -> str:
+    return json.dumps(dict(shapes=shapes, imagePath='..\\1.jpg', **values))
+
+
+def shape(points: list, kind: str = 'polygon', **values: object) -> dict:
+    return dict(label='disc', points=points, shape_type=kind, **values)
+
+
+def png_mask(pixels: np.ndarray) -> str:
+    """Return a mask as LabelMe stores it."""
+    file = io.BytesIO()
+    Image.fromarray((pixels > 0).astype(np.uint8) * 255).save(file, 'PNG')
+    return base64.b64encode(file.getvalue()).decode()
+
+
+#: format -> a file, and its wrong contents (YOLO's second line) with the message of each
+WRONG: dict[str, tuple[str, list[tuple[str, str]]]] = {
+    'yolo_boxes': ('labels/train/1.txt', [
+        ('2 0.5 0.5 0.1 0.1', '1.txt:2: class must be 0 to 1, got 2'),
+        ('-1 0.5 0.5 0.1 0.1', '1.txt:2: class must be 0 to 1, got -1'),
+        ('0.5 0.5 0.5 0.1 0.1', '1.txt:2: class must be 0 to 1, got 0.5'),
+        ('0 0.5 0.5 0.1', 'labels/train/1.txt:2: must be "class x y width height"'),
+        ('0 50 50 10 10', '1.txt:2: coordinates must be fractions of the image, 0 to 1, got 50'),
+        ('0 0.5 0.5 -0.1 0.1',
+         '1.txt:2: coordinates must be fractions of the image, 0 to 1, got -0.1'),
+        ('0 0.5 0.5 nan 0.1',
+         '1.txt:2: coordinates must be fractions of the image, 0 to 1, got nan'),
+        ('disc 0.5 0.5 0.1 0.1', "1.txt:2: must be a class and numbers, got 'disc 0.5"),
+        ('0,0.5,0.5,0.1,0.1', '1.txt:2: must be a class and numbers'),
+        ('\x00', '1.txt:2: must be a class and numbers'),
+    ]),
+    'voc_boxes': ('train/1.xml', [
+        (VOC.format('1.jpg', 48, ''), 'train/1.xml: object 1: has no bndbox'),
+        (VOC.format('1.jpg', 48,
+                    SIDES.format('x')), "1.xml: object 1: bndbox must have a number xmin"),
+        (VOC.format('1.jpg', 48,
+                    SIDES.format(30)), 'object 1: bndbox ends before it starts: 30 5 20'),
+        (VOC.format('1.jpg', 50, SIDES.format(5)), 'train/1.xml: says 50 x 40 pixels, '),
+        (VOC.format('1.jpg', 48, '<robndbox/>'), 'object 1: is an oriented box'),
+        ('<!DOCTYPE a [<!ENTITY b "c">]>' + VOC.format('1.jpg', 48, ''),
+         'declares a document type'),
+        ('<annotation><object>', '1.xml: cannot be read: no element found'),
+    ]),
+    'labelme_polygons': ('train/1.json', [
+        (labelme(shape([[1, 2], [3, None], [5,
+                                            6]])), 'train/1.json: shape 1: points must be [[x, y]'),
+        (labelme(shape([[1, 1], [1e8, 5], [5, 1e8]])), 'within -1048576 ... 1048576, got'),
+        (labelme(shape([[1, 2], [3, 4]], 'mask')), 'shape 1: a mask must have two points and'),
+        (labelme(shape([[1, 2], [3, 4]], 'mask', mask='no')), 'shape 1: its mask cannot be read'),
+        (labelme(shape([[1, 2], [300, 4]], 'mask',
+                       mask='')), 'shape 1: its mask from 1, 2 to 300, 4'),
+        (labelme(shape([[1, 2], [3, 4]], 'mask', mask=png_mask(np.eye(4)))),
+         'shape 1: its mask has 4 x 4 pixels, but its points enclose 3 x 3'),
+        (labelme(shape([[1, 2]], 'circle')), 'shape 1: a circle must have two points'),
+        (labelme(dict(points=[])), 'shape 1: must have a label, got'),
+        (labelme(shape([]), imageWidth=4, imageHeight=5), '1.json: says 4 x 5 pixels, '),
+        ('{"shapes": 5}', 'must have a list of shapes'),
+        ('{"shapes": [', '1.json: cannot be read'),
+    ]),
+}
+
+
+@pytest.mark.parametrize('form, file, source, says',
+                         [(form, file, *case) for form, (file, cases) in WRONG.items()
+                          for case in cases])  # yapf: disable
+def test_invalid_files(form: str, file: str, source: str, says: str, drawn: Parts,
+                       tmp_path: Path) -> None:
+    WRITERS[form](drawn, tmp_path / 'set')
+    lines(tmp_path / 'set' / file, *([BOX] if form == 'yolo_boxes' else []), source)
+    _, report = read(options(tmp_path / 'set', out=tmp_path / 'own.py'))
+    assert_messages(report.errors, says)
+    assert not (tmp_path / 'own_data').exists()
+
+
+def test_labelme_shapes(drawn: Parts, tmp_path: Path) -> None:
+    WRITERS['labelme_polygons'](drawn, tmp_path / 'set')
+    (tmp_path / 'set/train/1.json').write_text(
+        labelme(
+            shape([[20, 25], [5, 10]], 'rectangle', flags=dict(seen=True)),
+            shape([[20, 20], [20, 30]], 'circle'), shape([[1, 1], [9, 1], [9, 9]], group_id=3),
+            shape([[20, 1], [29, 9]], 'rectangle', group_id=3),
+            shape([[1, 1], [2, 2]], 'line', description='x'), shape([[1, 1], [2, 2]])))
+    contents, report = read(options(tmp_path / 'set', out=tmp_path / 'own.py'))
+    box, circle, pair = [a for a in contents[0]['annotations'] if a['image_id'] == 1]
+    assert box['bbox'] == [5, 10, 15, 15]
+    assert box['segmentation'] == [[5, 10, 20, 10, 20, 25, 5, 25]]
+    assert circle['bbox'] == [10, 10, 20, 20]
+    assert circle['area'] == pytest.approx(314.16, rel=2e-3)
+    assert pair['bbox'] == [1, 1, 28, 8] and list(map(len, pair['segmentation'])) == [6, 8]
+    assert_messages(
+        report.warnings, 'line shapes, which have no area, are omitted (1, the ',
+        'polygons with fewer than three points are omitted (1', 'flags of shapes are dropped',
+        'descriptions of shapes are dropped', 'circles become polygons of 64 points',
+        'repaired: objects without a mask, though others have one: corners of the '
+        'box used as mask (pass --boxes-only to ignore masks) (1, the first: train/1.json: ')
+
+
+def test_labelme_masks_and_rotated_boxes(drawn: Parts, tmp_path: Path) -> None:
+    """Masks become RLEs of the image's size; parts of an object are merged, also with polygons."""
+    WRITERS['labelme_polygons'](drawn, tmp_path / 'set')
+    pixels = np.triu(np.ones((4, 6)))
+    part = shape([[10, 20], [15, 23]], 'mask', mask=png_mask(pixels))
+    (tmp_path / 'set/train/1.json').write_text(
+        labelme(part, part | dict(group_id=1), shape([[1, 1], [9, 1], [9, 9], [1, 9]], group_id=1),
+                shape([[5, 5], [9, 9], [5, 13], [1, 9]], 'rotation', direction=0.78),
+                part | dict(mask=png_mask(0 * pixels)), shape([[1, 1], [9, 9]], 'cuboid')))
+    contents, report = read(options(tmp_path / 'set', out=tmp_path / 'own.py'))
+    assert not report.errors
+    alone, joined, turned = [a for a in contents[0]['annotations'] if a['image_id'] == 1]
+    expected = np.zeros((40, 48), np.uint8)
+    expected[20:24, 10:16] = pixels
+    np.testing.assert_array_equal(coco_masks.decode(alone['segmentation']), expected)
+    assert (alone['bbox'], alone['area']) == ([10, 20, 6, 4], pixels.sum())
+    expected[1:9, 1:9] = 1
+    np.testing.assert_array_equal(coco_masks.decode(joined['segmentation']), expected)
+    assert joined['bbox'] == [1, 1, 15, 23]
+    assert turned['segmentation'] == [[5, 5, 9, 9, 5, 13, 1, 9]]
+    assert_messages(report.warnings, 'masks without pixels are omitted (1',
+                    "shapes of the unknown type 'cuboid' are omitted (1")
+    assert not any('no area' in warning for warning in report.warnings)
+
+
+@pytest.mark.parametrize('form', ['labelme_polygons', 'voc_boxes'])
+def test_image_with_two_annotation_files(form: str, drawn: Parts, tmp_path: Path) -> None:
+    WRITERS[form](drawn, tmp_path / 'set')
+    file = next((tmp_path / 'set/train').glob('1.[jx]*[nl]'))
+    shutil.copy(file, file.with_stem('1 (copy)'))
+    _, report = read(options(tmp_path / 'set', out=tmp_path / 'own.py'))
+    assert_messages(report.errors, f'{file.name}: ')
+    assert_messages(report.errors, 'annotates the same image')
+
+
+def test_large_labelme_files(drawn: Parts, tmp_path: Path) -> None:
+    """Shapes are detected far from both ends of files with upper-case suffixes."""
+    WRITERS['labelme_polygons'](drawn, tmp_path / 'set')
+    for file in (tmp_path / 'set').rglob('*.json'):
+        content = dict(imageData='A' * 70000) | json.loads(file.read_text())
+        file.unlink()
+        file.with_suffix('.JSON').write_text(json.dumps(content | dict(version='5' * 70000)))
+    contents, report = read(options(tmp_path / 'set', out=tmp_path / 'own.py'))
+    assert not report.errors
+    assert [len(content['annotations']) for content in contents] == [4, 4]
+
+
+def test_annotations_without_an_image(drawn: Parts, tmp_path: Path) -> None:
+    for form, image in (('voc_boxes', 'train/1.jpg'), ('labelme_polygons', 'train/1.jpg')):
+        WRITERS[form](drawn, tmp_path / form)
+        (tmp_path / form / image).unlink()
+        _, report = read(options(tmp_path / form, out=tmp_path / 'own.py'))
+        assert_messages(report.errors, 'its image 1.jpg does not exist')
+
+
+def test_ambiguous_coco_files(drawn: Parts, tmp_path: Path) -> None:
+    WRITERS['coco'](drawn, tmp_path / 'set')
+    train, own = tmp_path / 'set/annotations/instances_train2017.json', tmp_path / 'own.py'
+    shutil.copy(train, train.with_stem('other'))
+    _, report = read(options(tmp_path / 'set', out=own))
+    assert_messages(report.warnings,
+                    'names contain no split are not used (1, the first: annotations/other')
+    shutil.copy(train, train.with_stem('instances_train2014'))
+    _, report = read(options(tmp_path / 'set', out=own))
+    assert_messages(report.errors, 'has several files of the split train: annotations/instances')
+    train.with_stem('instances_train2014').unlink()
+    train.unlink()
+    shutil.copytree(tmp_path / 'set/train2017', tmp_path / 'set/images')
+    with pytest.raises(ValueError, match='it is unclear which file is for training'):
+        read(options(tmp_path / 'set', out=own))
+
+
+def test_coco_image_names(drawn: Parts, tmp_path: Path) -> None:
+    """Backslashes become slashes if that finds the image; absolute names can exist."""
+    WRITERS['roboflow_coco'](drawn, tmp_path / 'set')
+    file = tmp_path / 'set/train/_annotations.coco.json'
+    content = json.loads(file.read_text())
+    (tmp_path / 'set/train/deep').mkdir()
+    for image in content['images']:
+        name = image['file_name']
+        (file.parent / name).rename(file.parent / 'deep' / name)
+        image['file_name'] = f'deep\\{name}'
+    file.write_text(json.dumps(content))
+    contents, report = read(options(tmp_path / 'set', out=tmp_path / 'own.py'))
+    assert [image['file_name'] for image in contents[0]['images']] == ['deep/1.jpg', 'deep/2.jpg']
+    assert_messages(
+        report.warnings, 'backslashes in image names are replaced by slashes (1',
+        '0: numbered from 1 (8, the first: train/_annotations.coco.json: annotation 0)')
+    for name in ('/no/1.jpg', 'C:\\no\\1.jpg'):
+        content['images'] = [image | dict(file_name=name) for image in content['images']]
+        file.write_text(json.dumps(content))
+        _, report = read(options(tmp_path / 'set', out=tmp_path / 'own.py'))
+        assert_messages(report.errors,
+                        f'its image {name} does not exist: make image names relative')
+    for image in content['images']:
+        image['file_name'] = str(file.parent / f'deep/{image["id"]}.jpg')
+    file.write_text(json.dumps(content))
+    contents, report = read(options(tmp_path / 'set', out=tmp_path / 'absolute.py'))
+    assert not report.errors and contents[0]['images'][0]['file_name'].startswith('/')
+
+
+def test_label_studio_notes_are_ignored(drawn: Parts, tmp_path: Path) -> None:
+    WRITERS['yolo_boxes'](drawn, tmp_path / 'set')
+    (tmp_path / 'set/notes.json').write_text('{"categories": [{"id": 0, "name": "disc"}]}')
+    _, report = read(options(tmp_path / 'set', out=tmp_path / 'own.py'))
+    assert_messages(report.warnings, 'set is in YOLO format')
+
+
+TEXTS = ('.json', '.txt', '.xml', '.yaml')
+DAMAGE = (b'', b'null', b'-1', b'[]', b'{}', b'1e999', b'9' * 400, b'NaN', b'"\\ud800"', b'\xff',
+          b'\0', b'\n', b'<a/>', b'&a', b'{a: b}', b'../', b'[[1, 2]]', b'"\\u0000"')
+
+
+@pytest.mark.parametrize('form', WRITERS)
+def test_corrupted_files_are_reported(form: str, drawn: Parts, tmp_path: Path) -> None:
+    """Replacing any word of a file causes only a UserError or report that names a file."""
+    WRITERS[form](drawn, tmp_path / 'set')
+    files = [file for file in sorted((tmp_path / 'set').rglob('*.*')) if file.suffix in TEXTS]
+    draw = random.Random(0)
+    for number in range(20):
+        file = draw.choice(files)
+        source = file.read_bytes()
+        word = draw.choice(list(re.finditer(rb'[-\w.]+|"[^"]*"|[\[\]{}]|<[^>]*>', source)))
+        damage = draw.choice(DAMAGE)
+        file.write_bytes(source[:word.start()] + damage + source[word.end():])
+        try:
+            _, report = read(options(tmp_path / 'set', out=tmp_path / f'{number}.py'))
+        except (ValueError, OSError) as error:
+            assert str(tmp_path) in str(error), (file, word[0], damage)
+        else:
+            assert all(str(tmp_path) in error for error in report.errors)
+        file.write_bytes(source)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('form', WRITERS)
+def test_train_on_real_data_of_each_format(form: str, real_data: dict[str, Path], tmp_path: Path,
+                                           run_tool: Callable) -> None:
+    WRITERS[form](smaller(real_data['coco']), tmp_path / 'set')
+    recipe = ROOT / 'configs/mask_rcnn/xcit_nano_12_p16_slim_coco.py'
+    run_tool('create_config', recipe, '--data', tmp_path / 'set', '--out', tmp_path / 'own.py')
+    run_tool('train', tmp_path / 'own.py', '--work-dir', tmp_path / 'run', *SHORT, *NO_WORKERS)
+    assert 'Iter(train) [2/2]' in latest_log(tmp_path / 'run')
