@@ -190,7 +190,14 @@ def build_data_sections(run: RecordedRun) -> list[Section]:
 def build_command_sections(run: RecordedRun) -> list[Section]:
     """Return commands that use the trained model or resume the run."""
     config = shlex.quote(str(run.folder / run.about.get('config_file', 'CONFIG.py')))
-    checkpoint = quote_checkpoint(run)
+    best = run.folder / Run.BEST
+    note = best if best.is_file() else run.folder / Run.LAST
+    checkpoint = f'"$(cat {shlex.quote(str(note))})"'
+    if note.is_file():
+        path = Path(note.read_text(encoding='utf-8').strip())
+        moved = run.folder / path.name
+        if not path.is_file() and moved.is_file():  # The work dir was moved.
+            checkpoint = shlex.quote(str(moved))
     commands = [
         f'colonnade test {config} {checkpoint}',
         f'colonnade predict {config} {checkpoint} IMAGES --out predictions',
@@ -200,18 +207,6 @@ def build_command_sections(run: RecordedRun) -> list[Section]:
         folder = shlex.quote(str(run.folder))
         commands.append(f'colonnade train {config} --work-dir {folder} --resume')
     return [Section('Next steps', commands=commands)]
-
-
-def quote_checkpoint(run: RecordedRun) -> str:
-    """Return the best or last checkpoint for a shell, preferably by the file with its path."""
-    best = run.folder / Run.BEST
-    note = best if best.is_file() else run.folder / Run.LAST
-    if note.is_file():
-        path = Path(note.read_text(encoding='utf-8').strip())
-        moved = run.folder / path.name
-        if not path.is_file() and moved.is_file():
-            return shlex.quote(str(moved))
-    return f'"$(cat {shlex.quote(str(note))})"'
 
 
 def build_environment_sections(run: RecordedRun) -> list[Section]:
