@@ -181,11 +181,6 @@ def format_parts(config: Path, size: tuple[int, int] | None, *, rounds: int = 5)
 
     Weights are random, and RoI heads find the maximum number of objects. A model that cannot be
     fused is only measured as built, and the log says why.
-
-    Args:
-        config: Config of a detector or segmenter.
-        size: Height and width of the image, see :func:`measure_cost`.
-        rounds: Timed runs, after one that warms up.
     """
     cfg = read_config(config)
     model, image = build_random(config), torch.randn(1, 3, *size or get_default_size(cfg))

@@ -40,9 +40,6 @@ class Extractor:
         mean: Mean of red, green and blue, of values from 0 to 255.
         std: Standard deviations.
         device: Device of the backbone.
-
-    Raises:
-        ValueError: If ``size`` is less than a patch.
     """
 
     def __init__(self,
@@ -117,12 +114,7 @@ class Extractor:
 
 
 class Features(Sequence[Tensor]):
-    """Features ``(h, w, C)`` of images, float16, read from disk one at a time.
-
-    Args:
-        cache: Cache that contains them.
-        images: Hashes of the image files, in order.
-    """
+    """Features ``(h, w, C)`` of images, float16, read from disk one at a time."""
 
     def __init__(self, cache: FeatureCache, images: list[str]) -> None:
         self.cache, self.images = cache, images

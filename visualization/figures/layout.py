@@ -203,12 +203,7 @@ def draw_panel(axes: Axes, panel: Panel, drawing: Drawing) -> None:
 
 
 def figure_to_bytes(figure: Figure, kind: str = 'png', dpi: int = DPI) -> bytes:
-    """Return the content of a figure's file.
-
-    Args:
-        figure: Figure of :func:`visualize`.
-        kind: ``'png'``, or ``'pdf'`` with selectable text.
-        dpi: Pixels per inch.
+    """Return the content of a PNG file, or of a PDF with selectable text.
 
     Raises:
         ValueError: If a PNG would have too many pixels.
