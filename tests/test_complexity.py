@@ -118,8 +118,8 @@ MODEL = f'_base_ = {str(ROOT / XCIT)!r}\nmodel = dict(backbone=dict({{}}))\n'
     (XCIT, ['--size', 0, 64], '--size must be two positive integers, got 0 64'),
     (XCIT, ['--size', 64, -16], '--size must be two positive integers, got 64 -16'),
     ('no.py', [], 'no config file no.py'),
-    ('setup.cfg', [], 'setup.cfg is no config'),
-    ('a = 1', [], 'is no config of a detector or segmenter'),
+    ('setup.cfg', [], 'setup.cfg is not a config'),
+    ('a = 1', [], 'is not a config of a detector or segmenter'),
     ('a = (', [], 'own.py cannot be read: SyntaxError'),
     (MODEL.format("type='XCIT'"), [], "the type XCIT is not known; did you mean XCiT"),
     (MODEL.format("type='XCiT', arch='small'"), [], "XCiT has no arch 'small'"),
@@ -219,4 +219,4 @@ def test_command_line(run_tool: Callable, capsys: pytest.CaptureFixture[str]) ->
     assert 'at 64 x 96' in printed
     with pytest.raises(SystemExit, match='2'):
         run_tool('complexity')
-    assert 'either a config or --table' in capsys.readouterr().err
+    assert 'pass either CONFIG or --table' in capsys.readouterr().err
