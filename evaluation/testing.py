@@ -74,12 +74,7 @@ def evaluate(config: str | Path, checkpoint: str | Path, **options: Any) -> Metr
 
 @report_config_errors
 def testing_settings(options: TestOptions) -> Settings:
-    """Return the settings of an evaluation, checked as far as possible without a model.
-
-    Raises:
-        OSError: If a file or folder is missing.
-        ValueError: If the config, the options and the data do not fit together.
-    """
+    """Return the settings of an evaluation, checked as far as possible without a model."""
     if '://' not in options.checkpoint and not is_checkpoint(options.checkpoint):
         raise MissingFileError(f'no checkpoint {options.checkpoint}')
 
@@ -99,12 +94,7 @@ def testing_settings(options: TestOptions) -> Settings:
 
 @contextmanager
 def prepared_runner(options: TestOptions) -> Iterator[Runner]:
-    """Context manager that yields a runner that is ready to test.
-
-    Raises:
-        OSError: If a file or folder is missing, or cannot be written.
-        ValueError: If the config, the options, the data and the weights do not fit together.
-    """
+    """Context manager that yields a runner that is ready to test."""
     dtype = get_half_type(options.amp, get_device())
     settings = testing_settings(options)
     cfg = settings.config
@@ -171,11 +161,7 @@ def prepare(model: nn.Module, *, fuse: bool | None, labels_alone: bool,
 
 
 def write_metrics(computed: dict[str, Any], runner: Runner, options: TestOptions) -> Metrics:
-    """Return the metrics of the evaluators ready for JSON; the first process writes them to a file.
-
-    Raises:
-        OSError: If they cannot be written.
-    """
+    """Return the metrics ready for JSON, and write them to a file in the first process."""
     metrics = fill_missing_metrics(computed, runner.test_loop.evaluator.metrics)
     if is_main_process():
         content = dict(
@@ -199,11 +185,7 @@ def get_metrics_path(runner: Runner, options: TestOptions) -> Path:
 
 
 def report_metrics(computed: dict[str, Any], runner: Runner, options: TestOptions) -> None:
-    """Print and write the metrics of the evaluators in the first process.
-
-    Raises:
-        OSError: If they cannot be written.
-    """
+    """Print and write the metrics of the evaluators in the first process."""
     if not is_main_process():
         return
     for key, value in fill_missing_metrics(computed, runner.test_loop.evaluator.metrics).items():

@@ -14,14 +14,8 @@ RATIOS = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75)  # common for multi-scale results
 def augment_tests(cfg: Config, ratios: tuple[float, ...] = RATIOS) -> None:
     """Enable test-time augmentation in a config, in place.
 
-    Segmenters average the probabilities of all views. Detectors merge their detections by NMS.
-
-    Args:
-        cfg: Config of a detector or segmenter.
-        ratios: Factors of the image size of the test pipeline; each is tested flipped as well.
-
-    Raises:
-        ValueError: If the config does not support it.
+    Each image is tested at several ratios of the size of the test pipeline, flipped and not.
+    Segmenters average the probabilities of all views, and detectors merge detections by NMS.
     """
     for name, dataset in find_datasets(cfg, ('test_dataloader', )):
         dataset.pipeline = _augment_pipeline(dataset.pipeline, ratios, name)

@@ -1,4 +1,4 @@
-"""Attention and mixing maps against timm's modules."""
+"""Attention and mixing maps, compared with timm's modules."""
 from __future__ import annotations
 
 from pathlib import Path
@@ -17,8 +17,8 @@ from colonnade.weights.state_dicts import WeightsError
 IMAGE = torch.rand(2, 3, 64, 64, dtype=torch.float64)  # CaiT's native grid
 
 
-def classifier(cls: type) -> nn.Module:
-    """timm's whole classifier with random weights."""
+def build_classifier(cls: type) -> nn.Module:
+    """Return timm's full classifier with random weights."""
     torch.manual_seed(1)
     backbone = tiny(cls)
     size = backbone.settings.get('img_size', IMAGE.shape[-1])
@@ -28,20 +28,20 @@ def classifier(cls: type) -> nn.Module:
     return model.double()
 
 
-def seen_by(modules: list[nn.Module], model: nn.Module) -> list[torch.Tensor]:
-    """What enters the modules (those of dropout: softmax weights) while timm's model runs."""
-    seen = []
+def record_inputs(modules: list[nn.Module], model: nn.Module) -> list[torch.Tensor]:
+    """Return the inputs of modules during a forward pass; those of dropout are softmax weights."""
+    inputs = []
     for module in modules:
-        module.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+        module.register_forward_pre_hook(lambda _, args: inputs.append(args[0]))
     with torch.no_grad():
         model(IMAGE)
-    return seen
+    return inputs
 
 
 @pytest.mark.parametrize('tokens_norm', [True, False])
 @pytest.mark.parametrize('cls', [XCiT, CaiT])
-def test_class_attention_is_timms(cls: type, tokens_norm: bool, tmp_path: Path) -> None:
-    model = classifier(cls)
+def test_class_attention_matches_timm(cls: type, tokens_norm: bool, tmp_path: Path) -> None:
+    model = build_classifier(cls)
     arch = dict(ARCHS[cls])
     if cls is XCiT:
         arch['tokens_norm'] = tokens_norm
@@ -51,7 +51,7 @@ def test_class_attention_is_timms(cls: type, tokens_norm: bool, tmp_path: Path) 
     layers = [block.attn for block in getattr(model, cls.class_attention_name)]
     for layer in layers:
         layer.fused_attn = False
-    expected = seen_by([layer.attn_drop for layer in layers], model)
+    expected = record_inputs([layer.attn_drop for layer in layers], model)
     backbone = cls(arch, init_cfg=dict(type='Pretrained', checkpoint=str(tmp_path / 'a.pth')))
     backbone.init_weights()
     backbone.double()
@@ -67,26 +67,17 @@ def test_class_attention_is_timms(cls: type, tokens_norm: bool, tmp_path: Path) 
 
 
 @pytest.mark.parametrize('block', [0, 2, -1])
-def test_channel_attention_is_timms(block: int) -> None:
-    model, backbone = classifier(XCiT), tiny(XCiT).double().eval()
+def test_channel_attention_matches_timm(block: int) -> None:
+    model, backbone = build_classifier(XCiT), tiny(XCiT).double().eval()
     weights = model.state_dict()
     backbone.load_state_dict({name: weights[name] for name in backbone.state_dict()})
     model.blocks[block].attn.fused_attn = False
-    expected, = seen_by([model.blocks[block].attn.attn_drop], model)
+    expected, = record_inputs([model.blocks[block].attn.attn_drop], model)
     torch.testing.assert_close(channel_attention(backbone, IMAGE, block), expected)
 
 
-def test_magnitudes_of_queries_and_keys() -> None:
-    backbone = tiny(XCiT).double().eval()
-    queries, keys = query_key_magnitude(backbone, torch.rand(2, 3, 40, 64, dtype=torch.float64))
-    assert queries.shape == keys.shape == (2, 4, 5, 8)
-    # each of a head's 8 channels has norm 1 along the tokens
-    for x in (queries, keys):
-        torch.testing.assert_close(x.square().sum(dim=(2, 3)), torch.full_like(x[..., 0, 0], 8.))
-
-
-def test_magnitudes_are_those_of_timms_queries_and_keys() -> None:
-    model, backbone = with_equal_weights(tiny(XCiT))
+def test_query_key_magnitudes_match_timm() -> None:
+    model, backbone = build_pair(tiny(XCiT))
     qkv = []
     model.blocks[2].attn.qkv.register_forward_hook(lambda _, __, out: qkv.append(out))
     with torch.no_grad():
@@ -97,9 +88,9 @@ def test_magnitudes_are_those_of_timms_queries_and_keys() -> None:
         torch.testing.assert_close(got.flatten(2), expected)
 
 
-def with_equal_weights(backbone: ColumnarBackbone) -> tuple[nn.Module, ColumnarBackbone]:
-    """timm's module and the backbone with its weights."""
-    model = backbone.build_timm_module(IMAGE.shape[-1]).eval().double()
+def build_pair(backbone: ColumnarBackbone) -> tuple[nn.Module, ColumnarBackbone]:
+    """Return timm's module and the backbone with its weights."""
+    model = backbone.timm_module(IMAGE.shape[-1]).eval().double()
     torch.manual_seed(1)
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.2)
@@ -117,11 +108,11 @@ ROPE = dict(ARCHS[PlainViT], model='vit_small_patch16_dinov3', patch_size=8)
     (PlainViT, ROPE, 'attn_drop'),
     (CaiT, ARCHS[CaiT], 'proj_w'),
 ], ids=['PlainViT', 'DINOv3', 'CaiT'])  # yapf: disable
-def test_token_attention_is_timms(cls: type, arch: dict, layer: str, fused: bool) -> None:
-    model, backbone = with_equal_weights(tiny(cls, arch))
+def test_token_attention_matches_timm(cls: type, arch: dict, layer: str, fused: bool) -> None:
+    model, backbone = build_pair(tiny(cls, arch))
     attention = model.blocks[1].attn
     attention.fused_attn = False
-    expected, = seen_by([getattr(attention, layer)], model)
+    expected, = record_inputs([getattr(attention, layer)], model)
     if cls is CaiT:
         expected = expected.permute(0, 3, 1, 2)  # from (B, N, N, heads)
     if fused:
@@ -138,37 +129,37 @@ def test_token_attention_is_timms(cls: type, arch: dict, layer: str, fused: bool
         torch.testing.assert_close(joined.sum(-1), torch.ones_like(joined[..., 0]))
 
 
-def test_token_attention_of_simplified_blocks() -> None:
-    """By the definition, softmax(q k^T / sqrt(d)), from what enters the layer."""
+def test_token_attention_matches_definition() -> None:
+    """The definition is softmax(q k^T / sqrt(d))."""
     for block in ('parallel', 'sequential', 'plain'):
         backbone = tiny(SimplifiedViT, ARCHS[SimplifiedViT], block=block).double().eval()
         layer = backbone.blocks[3].attn
         nn.init.normal_(layer.qk.weight)
-        x, = seen_by([layer], backbone)
+        x, = record_inputs([layer], backbone)
         query, key = layer.qk(x).unflatten(2, (2, 4, 8)).unbind(2)  # (B, N, h, d)
         expected = torch.einsum('bhd,bnhd->bhn', query[:, 5], key).div(8**0.5).softmax(-1)
         torch.testing.assert_close(
             token_attention(backbone, IMAGE, (0, 5)).maps.flatten(2), expected)
 
 
-def test_tokens_see_their_window() -> None:
+def test_token_attention_in_windows() -> None:
     backbone = tiny(VARIANTS['PlainViT of DINOv3 by windows']).double().eval()
     found = token_attention(backbone, IMAGE, (1, 4), 0)
     layer = backbone.blocks[0].attn
     assert layer.window_size == 3
     layer.window_size = None
     every = token_attention(backbone, IMAGE, (1, 4), 0)
-    seen = torch.zeros(8, 8)
-    seen[:3, 3:6] = 1
-    kept = every.maps * seen
+    visible = torch.zeros(8, 8)
+    visible[:3, 3:6] = 1
+    kept = every.maps * visible
     total = (kept.sum((2, 3)) + every.to_prefix.sum(2))[..., None, None]
     torch.testing.assert_close(found.maps, kept / total)
     torch.testing.assert_close(
         found.maps.sum((2, 3)) + found.to_prefix.sum(2), torch.ones_like(total[..., 0, 0]))
 
 
-def test_the_token_that_is_not_chosen() -> None:
-    """The class token, or the middle of the grid."""
+def test_default_token() -> None:
+    """It is the class token, or the middle of the grid."""
     vit, cait = tiny(PlainViT).double().eval(), tiny(CaiT).double().eval()
     for backbone, token in ((vit, 0), (cait, (2, 2))):
         default, chosen = (token_attention(backbone, IMAGE, t) for t in (None, token))
@@ -191,13 +182,13 @@ def test_mixing_rows() -> None:
     assert not rows.requires_grad
 
 
-def test_errors_say_what_is_missing(tmp_path: Path) -> None:
+def test_invalid_arguments(tmp_path: Path) -> None:
     backbone = tiny(XCiT)
     torch.save(backbone.state_dict(), tmp_path / 'backbone.pth')
     with pytest.raises(
             WeightsError, match=r'backbone.pth .* has no class-attention stage \(cls_token'):
         load_class_attention(backbone, tmp_path / 'backbone.pth')
-    state = classifier(XCiT).state_dict()
+    state = build_classifier(XCiT).state_dict()
     del state['cls_attn_blocks.1.gamma1']
     torch.save(state, tmp_path / 'part.pth')
     with pytest.raises(WeightsError, match='1 missing: cls_attn_blocks.1.gamma1'):

@@ -1,4 +1,4 @@
-"""Parameters and multiply-adds: by hand, and as the papers print them."""
+"""Parameters and multiply-adds, computed by hand and published in papers."""
 from __future__ import annotations
 
 import re
@@ -25,40 +25,29 @@ MMDET = Path(find_spec('mmdet').origin).parent / '.mim/configs'
 
 
 def linear(tokens: int, *widths: int) -> int:
-    """Multiply-adds of linear layers one after the other."""
+    """Return the multiply-adds of consecutive linear layers."""
     return sum(tokens * a * b for a, b in pairwise(widths))
 
 
 def test_count_every_matmul() -> None:
-    """Blocks of width 32 with 4 heads of 8, on 64 tokens."""
-    image = torch.empty(1, 3, 64, 64, device='meta')
-    feed_forward = linear(64, 32, 128, 32)
+    """Blocks have width 32 and 4 heads of 8, on 64 tokens, or 16 with CaiT's patches."""
 
-    def blocks(cls: type, **arch: object) -> int:
+    def count_block(cls: type) -> int:
         with torch.device('meta'):
-            deep = tiny(cls, out_indices=(3, )).eval().requires_grad_(False)
-            shallow = tiny(cls, out_indices=(2, )).eval().requires_grad_(False)
+            image = torch.empty(1, 3, 64, 64)
+            deep, shallow = (tiny(cls, out_indices=(last, )).eval().requires_grad_(False)
+                             for last in (3, 2))  # yapf: disable
         return count_multiply_adds(deep, image)[0] - count_multiply_adds(shallow, image)[0]
 
-    qkv_and_output = linear(64, 32, 96) + linear(64, 32, 32)
+    def count_linear(tokens: int) -> int:
+        return linear(tokens, 32, 96) + linear(tokens, 32, 32) + linear(tokens, 32, 128, 32)
+
     covariance = 2 * 4 * 8 * 8 * 64  # keys by queries, and their product with the values
     local = 2 * 64 * 32 * 9  # two depth-wise 3 x 3 convolutions
-    assert blocks(XCiT) == qkv_and_output + covariance + local + feed_forward
-    assert blocks(ResMLP) == 64 * 64 * 32 + feed_forward
-
-
-def test_count_talking_heads() -> None:
-    """4 x 4 tokens: maps of 4 heads, mixed twice."""
-    image = torch.empty(1, 3, 64, 64, device='meta')
-    counts = []
-    for last in (2, 3):
-        with torch.device('meta'):
-            backbone = tiny(CaiT, out_indices=(last, )).eval().requires_grad_(False)
-        counts.append(count_multiply_adds(backbone, image)[0])
-    products = 2 * 16 * 16 * 32
-    mixing = 2 * 16 * 16 * 4 * 4
-    assert counts[1] - counts[0] == (
-        linear(16, 32, 96) + linear(16, 32, 32) + products + mixing + linear(16, 32, 128, 32))
+    talking_heads = 2 * 16 * 16 * 4 * 4
+    assert count_block(XCiT) == count_linear(64) + covariance + local
+    assert count_block(ResMLP) == 64 * 64 * 32 + linear(64, 32, 128, 32)
+    assert count_block(CaiT) == count_linear(16) + 2 * 16 * 16 * 32 + talking_heads
 
 
 @pytest.mark.parametrize('name', [
@@ -129,8 +118,8 @@ MODEL = f'_base_ = {str(ROOT / XCIT)!r}\nmodel = dict(backbone=dict({{}}))\n'
     (XCIT, ['--size', 0, 64], '--size must be two positive integers, got 0 64'),
     (XCIT, ['--size', 64, -16], '--size must be two positive integers, got 64 -16'),
     ('no.py', [], 'no config file no.py'),
-    ('setup.cfg', [], 'setup.cfg is no config'),
-    ('a = 1', [], 'is no config of a detector or segmenter'),
+    ('setup.cfg', [], 'setup.cfg is not a config'),
+    ('a = 1', [], 'is not a config of a detector or segmenter'),
     ('a = (', [], 'own.py cannot be read: SyntaxError'),
     (MODEL.format("type='XCIT'"), [], "the type XCIT is not known; did you mean XCiT"),
     (MODEL.format("type='XCiT', arch='small'"), [], "XCiT has no arch 'small'"),
@@ -230,4 +219,4 @@ def test_command_line(run_tool: Callable, capsys: pytest.CaptureFixture[str]) ->
     assert 'at 64 x 96' in printed
     with pytest.raises(SystemExit, match='2'):
         run_tool('complexity')
-    assert 'either a config or --table' in capsys.readouterr().err
+    assert 'pass either CONFIG or --table' in capsys.readouterr().err

@@ -26,7 +26,6 @@ from pycocotools.coco import COCO
 from colonnade.settings.reading import LaunchOptions, load_config
 from colonnade.visualization.dataset_browser import BrowseResult, browse_dataset
 from colonnade.visualization.dataset_browser.browser import derive_seed, describe_tensor
-from colonnade.visualization.dataset_browser.dataset_plots import plot_classes
 from colonnade.visualization.dataset_browser.dataset_reader import (build_dataset, find_label,
                                                                     get_dataset_settings, read_set,
                                                                     select_images)
@@ -35,6 +34,7 @@ from colonnade.visualization.dataset_browser.image_scan import (compute_hash, fi
 from colonnade.visualization.dataset_browser.model_inputs import InputPipeline, ModelInput
 from colonnade.visualization.dataset_browser.object_issues import find_box_pairs
 from colonnade.visualization.dataset_browser.objects import Objects
+from colonnade.visualization.dataset_browser.statistics import plot_classes
 
 COCO_CONFIG = ROOT / 'configs/mask_rcnn/xcit_nano_12_p16_slim_coco.py'
 ADE_CONFIG = ROOT / 'configs/sem_fpn/xcit_nano_12_p16_slim_ade20k.py'

@@ -163,7 +163,7 @@ def test_principal_components_match_svd() -> None:
     np.testing.assert_allclose(found.variances, sizes[:3]**2 / 70)
     assert found.share == pytest.approx((sizes[:3]**2).sum() / (sizes**2).sum())
     image = torch.from_numpy(vectors.T.reshape(6, 7, 10))
-    scaled = left[:, :3] * signs[:3] * 70**0.5  # of variance 1
+    scaled = left[:, :3] * signs[:3] * 70**0.5  # variance 1
     expected = np.clip(0.5 + scaled / 4, 0, 1).reshape(7, 10, 3)
     np.testing.assert_allclose(found.to_colors(image), expected, atol=1e-6)
 

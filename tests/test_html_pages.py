@@ -18,11 +18,9 @@ from colonnade.evaluation.plots import escape_math, new_figure, render_figure
 from colonnade.inference import Instances, LabelMap, Model, load
 from colonnade.inference.ground_truth import build_label_map, iter_ground_truth
 from colonnade.settings.reading import read_config
-from colonnade.visualization.dataset_browser import browser
-from colonnade.visualization.html_pages import (Section, Table, build_sample_section,
-                                                build_sections, write_page)
+from colonnade.visualization.html_pages import Section, Table, build_sample_section, write_page
 from colonnade.visualization.html_pages.page import count_columns, encode_image
-from colonnade.visualization.run_report import comparison, report_page
+from colonnade.visualization.run_report import report_page
 
 
 def write(path: Path, **content: object) -> str:
@@ -89,16 +87,6 @@ def test_sections_of_a_report_are_functions(trained: Path, monkeypatch: pytest.M
     titles = re.findall('<(?:h2|summary)>(.*)</', text)
     assert [title for title in report_page.SECTIONS if title in titles] == \
         [title for title in titles if title in report_page.SECTIONS]
-
-
-@pytest.mark.parametrize('sections', [comparison.SECTIONS, browser.SECTIONS])
-def test_sections_of_other_pages_are_functions(sections: dict,
-                                               monkeypatch: pytest.MonkeyPatch) -> None:
-    toy = Section('Toy')
-    for title in list(sections):
-        monkeypatch.setitem(sections, title, lambda subject: [])
-    monkeypatch.setitem(sections, 'Toy', lambda subject: [toy])
-    assert build_sections(sections, None) == [toy]
 
 
 def redirect(shapes: Path, head: str) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The page in a real browser: what is shown, what is redrawn, and what leaves this machine."""
+"""The server's page and reports in a real browser."""
 from __future__ import annotations
 
 import json
@@ -28,7 +28,7 @@ ARGUMENTS = [
 ]
 FEWER = 0.6  # a threshold
 expect.set_options(timeout=PATIENCE * 1000)
-CONTRASTS = """() => {  // of visible texts with what is behind them, as WCAG defines it
+CONTRASTS = """() => {  // WCAG contrast of visible texts and their background
     const numbers = colour => colour.match(/[\\d.]+/g).map(Number);
     const linear = v => v <= 10.3 ? v / 3294.6 : ((v / 255 + 0.055) / 1.055) ** 2.4;
     const light = ([r, g, b]) => 0.2126 * linear(r) + 0.7152 * linear(g) + 0.0722 * linear(b);
@@ -47,18 +47,18 @@ CONTRASTS = """() => {  // of visible texts with what is behind them, as WCAG de
 }"""
 
 
-def chromium() -> str:
-    """The path of a browser; without one, tests are skipped, and fail where CI is set."""
-    found = os.environ.get('COLONNADE_CHROMIUM') or next(filter(None, map(shutil.which, NAMES)), '')
-    if not found:
-        reason = f'no {", ".join(NAMES)}, and COLONNADE_CHROMIUM names none'
+def find_chromium() -> str:
+    """Return the path of a browser; without one, skip the test, or fail it on CI."""
+    path = os.environ.get('COLONNADE_CHROMIUM') or next(filter(None, map(shutil.which, NAMES)), '')
+    if not path:
+        reason = f'no {", ".join(NAMES)}: install one, or set COLONNADE_CHROMIUM'
         (pytest.fail if os.environ.get('CI') == 'true' else pytest.skip)(reason)
-    return found
+    return path
 
 
 @pytest.fixture(scope='module')
 def browser() -> Iterator[Browser]:
-    path = chromium()
+    path = find_chromium()
     with sync_playwright() as playwright:
         with playwright.chromium.launch(executable_path=path, args=ARGUMENTS) as running:
             yield running
@@ -71,82 +71,82 @@ def live(browser: Browser) -> Iterator[LiveServer]:
 
 
 @dataclass
-class Heard:
-    """What a page asked for, and its errors."""
-    asked: list[str] = field(default_factory=list)
+class PageLog:
+    """Requests and errors of a page."""
+    requests: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
 
 
 @pytest.fixture
-def heard() -> Heard:
-    return Heard()
+def log() -> PageLog:
+    return PageLog()
 
 
 @pytest.fixture
-def page(browser: Browser, live: LiveServer, heard: Heard) -> Iterator[Page]:
+def page(browser: Browser, live: LiveServer, log: PageLog) -> Iterator[Page]:
     with browser.new_context() as context:
         page = context.new_page()
-        listen(page, heard)
-        yield opened(page, live)
+        record_page(page, log)
+        yield open_page(page, live)
 
 
-def listen(page: Page, heard: Heard) -> None:
-    """Note what a page asks for, and its errors."""
-    page.on('request', lambda request: heard.asked.append(request.url))
-    page.on('pageerror', lambda error: heard.errors.append(str(error)))
-    page.on('console', lambda told: told.type == 'error' and heard.errors.append(told.text))
+def record_page(page: Page, log: PageLog) -> None:
+    """Record the requests and errors of a page."""
+    page.on('request', lambda request: log.requests.append(request.url))
+    page.on('pageerror', lambda error: log.errors.append(str(error)))
+    page.on('console', lambda message: message.type == 'error' and log.errors.append(message.text))
 
 
-def opened(page: Page, live: LiveServer) -> Page:
-    """The page once it can be used."""
+def open_page(page: Page, live: LiveServer) -> Page:
+    """Open the server's page and wait until it is ready."""
     page.set_default_timeout(PATIENCE * 1000)
     page.goto(live.url)
     expect(page.locator('#classes li')).to_have_count(len(live.model.classes))
     return page
 
 
-def send(page: Page,
-         content: bytes,
-         name: str = 'image.png',
-         media_type: str = 'image/png') -> None:
+def choose_file(page: Page,
+                content: bytes,
+                name: str = 'image.png',
+                media_type: str = 'image/png') -> None:
     """Choose a file in the page."""
     page.set_input_files('#file', [dict(name=name, mimeType=media_type, buffer=content)])
 
 
-def rows(page: Page) -> list[list[str]]:
-    """Class and score of each row of the table."""
+def read_rows(page: Page) -> list[list[str]]:
+    """Return class and score of each row of the table."""
     return [row.split('\t')[:2] for row in page.locator('#table tbody').inner_text().splitlines()]
 
 
-def expected_rows(live: LiveServer, image: Image.Image, threshold: float) -> list[list[str]]:
-    """What the table says of the model's own answer, whose scores the API rounds."""
+def predict_rows(live: LiveServer, image: Image.Image, threshold: float) -> list[list[str]]:
+    """Return the rows of the model's prediction, whose scores the API rounds."""
     found = live.model.predict(image).filter_by_score(threshold).to_json()['instances']
     return [[each['class'], f'{each["score"]:.2f}'] for each in found]
 
 
-def drawing(page: Page) -> np.ndarray:
-    """The pixels that the page shows as what was found."""
+def read_drawing(page: Page) -> np.ndarray:
+    """Return the pixels of the drawing in the page."""
     url = page.locator('#drawing').evaluate('canvas => canvas.toDataURL()')
     content = b64decode(url.partition(',')[2])
     return np.asarray(Image.open(BytesIO(content)).convert('RGB')).astype(int)
 
 
-def saved(page: Page, button: str) -> tuple[str, bytes]:
-    """The name and the content of a file that the page offers."""
-    with page.expect_download() as download:
+def download(page: Page, button: str) -> tuple[str, bytes]:
+    """Return the name and the content of a downloaded file."""
+    with page.expect_download() as downloading:
         page.get_by_role('button', name=button).click()
-    return download.value.suggested_filename, download.value.path().read_bytes()
+    return downloading.value.suggested_filename, downloading.value.path().read_bytes()
 
 
-def test_a_detector(page: Page, live: LiveServer, heard: Heard) -> None:
-    """Settings draw again and compute nothing; nothing leaves this machine."""
+def test_detector_page(page: Page, live: LiveServer, log: PageLog) -> None:
+    """Settings redraw without computing, and no request leaves this host."""
     image = draw_rectangles(3)
-    expected, fewer = (expected_rows(live, image, threshold) for threshold in (0.3, FEWER))
+    expected, fewer = (predict_rows(live, image, threshold) for threshold in (0.3, FEWER))
     assert len(expected) > len(fewer) > 0
-    send(page, encode_image(image))
+    choose_file(page, encode_image(image))
     expect(page.locator('#table tbody tr')).to_have_count(len(expected))
-    assert rows(page) == expected
-    first = drawing(page)
+    assert read_rows(page) == expected
+    first = read_drawing(page)
     assert first.shape == (64, 96, 3) and np.abs(first - np.asarray(image, dtype=int)).max() > 50
     label = page.get_by_role('img', name='the image with what the model finds in it')
     assert expected[0][0] in label.get_attribute('aria-label')
@@ -154,100 +154,99 @@ def test_a_detector(page: Page, live: LiveServer, heard: Heard) -> None:
     computed = len(live.model.batches)
     page.locator('#threshold').fill(str(FEWER))
     expect(page.locator('#table tbody tr')).to_have_count(len(fewer))
-    assert rows(page) == fewer and (drawing(page) != first).any()
-    name, content = saved(page, 'Download JSON')
+    assert read_rows(page) == fewer and (read_drawing(page) != first).any()
+    name, content = download(page, 'Download JSON')
     assert name == 'image-prediction.json'
     assert [entry['class'] for entry in json.loads(content)['instances']] == [n for n, _ in fewer]
-    name, content = saved(page, 'Download PNG')
+    name, content = download(page, 'Download PNG')
     assert name == 'image-prediction.png'
-    assert (np.asarray(Image.open(BytesIO(content)).convert('RGB')) == drawing(page)).all()
+    assert (np.asarray(Image.open(BytesIO(content)).convert('RGB')) == read_drawing(page)).all()
     page.get_by_role('button', name='Hide all').click()
-    assert (drawing(page) == np.asarray(image)).all() and rows(page) == []
+    assert (read_drawing(page) == np.asarray(image)).all() and read_rows(page) == []
     page.get_by_role('checkbox', name=fewer[0][0]).check()
-    assert {name for name, _ in rows(page)} == {fewer[0][0]}
+    assert {name for name, _ in read_rows(page)} == {fewer[0][0]}
     assert len(live.model.batches) == computed
-    assert all(url.startswith((live.url, 'data:', 'blob:')) for url in heard.asked), heard.asked
+    assert all(url.startswith((live.url, 'data:', 'blob:')) for url in log.requests), log.requests
     assert {address[0] for address in live.reached} <= set(LOOPBACK)
-    assert heard.errors == []
+    assert log.errors == []
 
 
-def test_a_segmenter(browser: Browser, heard: Heard) -> None:
-    """Colors are those that the server draws, of a format that only the server reads, turned."""
+def test_segmenter_page(browser: Browser, log: PageLog) -> None:
+    """A rotated TIFF, which only the server can read, is drawn in the server's colors."""
     exif = Image.Exif()
     exif[0x0112] = 6  # a quarter turn
     content = encode_image(draw_rectangles(3), 'TIFF', exif=exif)
     turned = draw_rectangles(3).rotate(-90, expand=True)
     with live_server(build_random_model('sem_fpn')) as live, browser.new_context() as context:
         page = context.new_page()
-        listen(page, heard)
-        opened(page, live)
+        record_page(page, log)
+        open_page(page, live)
         expect(page.locator('#threshold')).to_be_hidden()
-        send(page, content, 'image.tif', 'image/tiff')
+        choose_file(page, content, 'image.tif', 'image/tiff')
         expect(page.locator('#drawing')).to_be_visible()
         result = live.model.predict(turned)
         expected = np.asarray(result.draw(turned, legend=False), dtype=int)
-        assert np.abs(drawing(page)[:96, :64] - expected).max() <= 1
-        assert drawing(page).shape[0] > 96  # with the legend
+        assert np.abs(read_drawing(page)[:96, :64] - expected).max() <= 1
+        assert read_drawing(page).shape[0] > 96  # legend below the image
         counts = page.locator('#classes .count').all_inner_texts()
         shares = result.class_fractions()
         assert [bool(text) for text in counts] == [name in shares for name in live.model.classes]
         expect(page.locator('#table')).to_be_hidden()
         page.locator('#opacity').fill('0')
         page.wait_for_timeout(100)  # for the next frame
-        assert (drawing(page)[:96, :64] == np.asarray(turned)).all()
-    assert heard.errors == []
+        assert (read_drawing(page)[:96, :64] == np.asarray(turned)).all()
+    assert log.errors == []
 
 
-def test_names_of_classes_are_text(browser: Browser, heard: Heard) -> None:
+def test_escape_class_names(browser: Browser, log: PageLog) -> None:
     model = build_random_model('sem_fpn')
     model.classes = ('<img src=x onerror=alert(1)>', *model.classes[1:])
     with live_server(model) as live, browser.new_context() as context:
         page = context.new_page()
-        listen(page, heard)
-        opened(page, live)
-        send(page, encode_image(draw_rectangles(3)))
+        record_page(page, log)
+        open_page(page, live)
+        choose_file(page, encode_image(draw_rectangles(3)))
         expect(page.locator('#drawing')).to_be_visible()
         assert page.locator('#classes span').first.inner_text() == model.classes[0]
         expect(page.locator('#classes img')).to_have_count(0)
-    assert heard.errors == []
+    assert log.errors == []
 
 
-def test_rotated_photographs_are_drawn_as_the_server_sees_them(page: Page,
-                                                               live: LiveServer) -> None:
+def test_rotated_photographs(page: Page, live: LiveServer) -> None:
     exif = Image.Exif()
     exif[0x0112] = 8
-    send(
+    choose_file(
         page,
         encode_image(draw_rectangles(3), 'JPEG', exif=exif, quality=95),
         media_type='image/jpeg')
     expect(page.locator('#drawing')).to_be_visible()
     page.get_by_role('button', name='Hide all').click()
     turned = np.asarray(draw_rectangles(3).rotate(90, expand=True), dtype=int)
-    assert np.abs(drawing(page) - turned).mean() < 5
+    assert np.abs(read_drawing(page) - turned).mean() < 5
 
 
-def test_what_cannot_be_read_is_said(page: Page, live: LiveServer) -> None:
-    """And the next image is answered, the same file again too."""
-    send(page, b'no image', 'notes.jpg')
+def test_unreadable_images(page: Page, live: LiveServer) -> None:
+    """The next image is predicted, also if the same file is chosen again."""
+    choose_file(page, b'no image', 'notes.jpg')
     alert = page.get_by_role('alert')
     expect(alert).to_have_text(
         'notes.jpg: the file is not a readable image (BMP, GIF, JPEG, PNG, PPM, '
         'TIFF, WEBP)')
     for _ in range(2):
-        send(page, encode_image(draw_rectangles(3)))
+        choose_file(page, encode_image(draw_rectangles(3)))
         expect(page.locator('#drawing')).to_be_visible()
         expect(alert).to_have_count(0)
     send(page, bytes(10**6 + 1))
     expect(alert).to_have_text('image.png: the file is larger than the limit of 1 MB')
     expect(page.locator('#drawing')).to_be_hidden()
     page.route('**/api/predict*', lambda route: route.abort())
-    send(page, encode_image(draw_rectangles(3)))
+    choose_file(page, encode_image(draw_rectangles(3)))
     expect(alert).to_have_text('image.png: the server does not answer: it may have ended')
 
 
-def test_the_keyboard_is_enough(page: Page, live: LiveServer) -> None:
-    """Each setting is reached by Tab, has a name, and follows keys."""
-    send(page, encode_image(draw_rectangles(3)))
+def test_keyboard_navigation(page: Page, live: LiveServer) -> None:
+    """Each setting has a label and is reached by Tab."""
+    choose_file(page, encode_image(draw_rectangles(3)))
     expect(page.locator('#drawing')).to_be_visible()
     reached = []
     for _ in range(14):
@@ -270,22 +269,22 @@ def test_the_keyboard_is_enough(page: Page, live: LiveServer) -> None:
         expect(page.get_by_label(name)).to_have_count(1)
 
 
-def test_two_users_at_once(browser: Browser, live: LiveServer) -> None:
+def test_two_users(browser: Browser, live: LiveServer) -> None:
     images = [draw_rectangles(3), draw_rectangles(5, (64, 96))]
-    expected = [expected_rows(live, image, 0.3) for image in images]
+    expected = [predict_rows(live, image, 0.3) for image in images]
     assert expected[0] != expected[1]
     with browser.new_context() as one, browser.new_context() as other:
-        pages = [opened(context.new_page(), live) for context in (one, other)]
+        pages = [open_page(context.new_page(), live) for context in (one, other)]
         for page, image in zip(pages, images, strict=True):
-            send(page, encode_image(image))
+            choose_file(page, encode_image(image))
         for page, shown, image in zip(pages, expected, images, strict=True):
             expect(page.locator('#table tbody tr')).to_have_count(len(shown))
-            assert rows(page) == shown
-            assert drawing(page).shape[:2] == image.size[::-1]
+            assert read_rows(page) == shown
+            assert read_drawing(page).shape[:2] == image.size[::-1]
 
 
-def test_what_the_model_looks_at(page: Page, live: LiveServer, heard: Heard) -> None:
-    send(page, encode_image(draw_rectangles(3)))
+def test_figures(page: Page, live: LiveServer, log: PageLog) -> None:
+    choose_file(page, encode_image(draw_rectangles(3)))
     expect(page.locator('#drawing')).to_be_visible()
     page.locator('#figures summary').click()
     picture = page.locator('#figure-image')
@@ -295,18 +294,18 @@ def test_what_the_model_looks_at(page: Page, live: LiveServer, heard: Heard) -> 
     expect(picture).not_to_have_attribute('src', first)
     expect(picture).to_have_attribute('alt', 'features of image.png')
     assert picture.evaluate('image => image.decode().then(() => image.naturalWidth)') > 100
-    assert heard.errors == []
+    assert log.errors == []
 
 
 @pytest.mark.parametrize('width', [400, 1200])
 @pytest.mark.parametrize('scheme', ['light', 'dark'])
-def test_the_page_on_any_screen(scheme: Literal['light', 'dark'], width: int, browser: Browser,
-                                live: LiveServer) -> None:
-    """Text can be read, and nothing is wider than the screen."""
+def test_layout_and_contrast(scheme: Literal['light', 'dark'], width: int, browser: Browser,
+                             live: LiveServer) -> None:
+    """Text has enough contrast, and nothing is wider than the screen."""
     size = ViewportSize(width=width, height=800)
     with browser.new_context(color_scheme=scheme, viewport=size) as context:
-        page = opened(context.new_page(), live)
-        send(page, encode_image(draw_rectangles(3)))
+        page = open_page(context.new_page(), live)
+        choose_file(page, encode_image(draw_rectangles(3)))
         expect(page.locator('#drawing')).to_be_visible()
         check_contrasts(page)
         page.locator('#figures summary').click()
@@ -314,7 +313,7 @@ def test_the_page_on_any_screen(scheme: Literal['light', 'dark'], width: int, br
         frame = page.locator('#figure-frame')
         assert frame.evaluate('each => each.scrollWidth') >= 720  # wide figures scroll
         assert page.evaluate('document.documentElement.scrollWidth') == width
-        send(page, b'no image', 'notes.jpg')
+        choose_file(page, b'no image', 'notes.jpg')
         expect(page.get_by_role('alert')).to_be_visible()
         check_contrasts(page)
 
@@ -325,11 +324,11 @@ def check_contrasts(page: Page) -> None:
     assert {text: value for text, value in contrasts.items() if value < 4.5} == {}
 
 
-def test_the_report_of_a_run(browser: Browser, heard: Heard, trained: Path) -> None:
-    """It opens from its file, asks for nothing else, and fits a narrow screen."""
+def test_report(browser: Browser, log: PageLog, trained: Path) -> None:
+    """It is self-contained, and fits a narrow screen."""
     with browser.new_context(viewport=ViewportSize(width=360, height=700)) as context:
         page = context.new_page()
-        listen(page, heard)
+        record_page(page, log)
         page.goto((trained / 'report.html').as_uri())
         expect(page.locator('h2', has_text='Confusion')).to_be_visible()
         shown = page.evaluate('[...document.images].map(i => i.complete && i.naturalWidth > 0)')
@@ -338,23 +337,23 @@ def test_the_report_of_a_run(browser: Browser, heard: Heard, trained: Path) -> N
         expect(page.locator('details[open] pre')).to_contain_text('optim_wrapper')
         wide = page.evaluate('document.documentElement.scrollWidth')
         assert wide <= 360
-    leaving = [url for url in heard.asked if not url.startswith(('file:', 'data:'))]
-    assert leaving == [] and heard.errors == []
+    leaving = [url for url in log.requests if not url.startswith(('file:', 'data:'))]
+    assert leaving == [] and log.errors == []
 
 
-def test_no_browser(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_find_chromium(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, 'which', lambda name: None)
     monkeypatch.delenv('COLONNADE_CHROMIUM', raising=False)
     monkeypatch.delenv('CI', raising=False)
     with pytest.raises(pytest.skip.Exception, match='no chromium'):
-        chromium()
+        find_chromium()
     monkeypatch.setenv('CI', 'true')
     with pytest.raises(pytest.fail.Exception, match='no chromium'):
-        chromium()
+        find_chromium()
 
 
-def test_tables_of_reports_fit_a_phone(browser: Browser, tmp_path: Path) -> None:
-    """Names and values wrap; a wide table scrolls, and its first column stays."""
+def test_tables_on_narrow_screen(browser: Browser, tmp_path: Path) -> None:
+    """Names and values wrap; wide tables scroll, except for the first column."""
     state = 'killed, or training on another machine; recorded up to iteration 60 of 500'
     wide = Table(['class', *(f'precision {number}' for number in range(9))],
                  [['a_name_without_any_blank_in_it', *([0.12345] * 9)]])

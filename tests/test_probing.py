@@ -40,7 +40,7 @@ def images(tmp_path: Path) -> list[Path]:
 
 
 class CountingExtractor(Extractor):
-    """Counts how often the backbone runs, and stops after so many images."""
+    """Extractor that counts calls, and stops after ``max_calls``."""
     calls, max_calls = 0, 100
 
     def __call__(self, content: bytes, name: Path) -> np.ndarray:
@@ -334,7 +334,7 @@ def test_paint_instances() -> None:
     expected[5:, 6:] = 3
     assert (label_map == expected).all()
     compressed = mask.frPyObjects(run_lengths, 6, 8)
-    instances[2]['mask'] = dict(compressed, counts=compressed['counts'].decode())  # as in JSON
+    instances[2]['mask'] = dict(compressed, counts=compressed['counts'].decode())  # JSON form
     assert (paint_instances(dict(height=6, width=8, instances=instances),
                             masks=True) == expected).all()
     boxes = paint_instances(dict(height=6, width=8, instances=instances), masks=False)

@@ -21,7 +21,7 @@ from colonnade.evaluation.probing.ranking import RankingRow
 from colonnade.evaluation.probing.ranking_plot import (COSTS, build_steps, draw_ranking,
                                                        find_pareto_front)
 
-FEW = ['--steps', 5, '--size', 32]
+FEW = ['--probe-steps', 5, '--size', 32]
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:
@@ -31,7 +31,7 @@ def read_rows(path: Path) -> list[dict[str, str]]:
 
 @pytest.fixture
 def rank(run_tool: Callable, tmp_path: Path) -> Callable[..., Path]:
-    """Run the tool; returns the folder that it writes."""
+    """Return a function that runs the command and returns its output folder."""
     numbers = itertools.count()
 
     def run(*arguments: object) -> Path:
@@ -95,11 +95,12 @@ def test_rank_on_instances(boxes: list[str], rank: Callable, tmp_path: Path,
 
 
 @pytest.mark.parametrize('options, message', [
-    (['--backbones', 'a=b', 'a=b'], '--backbones must differ, got a=b more than once'),
-    (['--backbones', 'Toy:tiny', '--steps', 0], '--steps must be at least 1'),
-    (['--backbones', 'Toy:tiny', '--temperature', 0], '--temperature must be positive, got 0.0'),
-    (['--backbones', 'Toy:tiny', '--out', '.'], '. exists: name another --out'),
-    (['--backbones', 'Toy:tiny', '--boxes-only'], '--boxes-only is for --coco'),
+    (['--backbones', 'a=b', 'a=b'], '--backbones must be different, got duplicated a=b'),
+    (['--backbones', 'Toy:tiny', '--probe-steps', 0], '--probe-steps must be at least 1, got 0'),
+    (['--backbones', 'Toy:tiny', '--knn-temperature', 0
+      ], '--knn-temperature must be positive, got 0.0'),
+    (['--backbones', 'Toy:tiny', '--out', '.'], '. already exists: choose another --out'),
+    (['--backbones', 'Toy:tiny', '--boxes-only'], '--boxes-only requires --coco'),
     (['--backbones', 'Toy:tiny', '--random', '--cache', 'file'], 'cannot write features to file'),
 ])
 def test_invalid_options(options: list, message: str, run_tool: Callable, tmp_path: Path,
@@ -116,7 +117,7 @@ def test_invalid_options(options: list, message: str, run_tool: Callable, tmp_pa
 def test_invalid_data(rank: Callable, tmp_path: Path) -> None:
     arguments = draw_label_maps(tmp_path / 'data')
     (tmp_path / 'data/masks/train/a.png').unlink()
-    with pytest.raises(SystemExit, match='rank_backbones: 1 fault, nothing was compared'):
+    with pytest.raises(SystemExit, match='rank_backbones: 1 (error|fault), nothing was measured'):
         rank(*arguments, '--backbones', 'Toy:tiny', '--random')
 
 

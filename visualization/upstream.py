@@ -1,4 +1,4 @@
-"""Private attributes of other packages that this room reads, each with its reason."""
+"""Private attributes of other packages that these modules read, with reasons."""
 from __future__ import annotations
 
 from typing import Any
@@ -8,17 +8,15 @@ from mmengine.evaluator import BaseMetric
 
 
 def get_coco_api(metric: BaseMetric) -> Any:
-    """Return the annotations of COCO's metric; None before it has computed its values.
+    """Return the annotations of COCO's metric, or None before it has computed its values.
 
-    mmdet 3.5.1 keeps them as ``CocoMetric._coco_api``. Read again, they would take as much memory
-    and time again, and a metric without ``ann_file`` has made them from samples.
+    Reading them again would double memory and time, and a metric without ``ann_file`` has built
+    them from samples (mmdet 3.5.1).
     """
     return metric._coco_api
 
 
 def is_subset(dataset: BaseDataset) -> bool:
-    """Return True for a dataset that ``indices`` restricts.
-
-    mmengine 0.10.12 keeps them as ``BaseDataset._indices``, and applies them in ``full_init``.
+    """Return True if ``indices`` restricts a dataset, which ``full_init`` does (mmengine 0.10.12).
     """
     return dataset._indices is not None

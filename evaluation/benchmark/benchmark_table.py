@@ -34,12 +34,12 @@ class BenchmarkRow:
     contestant: str
     seconds: float  # median
     spread: float  # half the range
-    time_ratio: float  # of ours to this one
+    time_ratio: float  # time of the first candidate over that of this one
     images_per_second: float
     gflops: float  # operations per second of the papers' form, two per multiply-add
-    share: float  # of the matmul speed of the machine
+    share: float  # share of the matmul speed of the machine
     memory_mib: float
-    memory_ratio: float  # of ours to this one
+    memory_ratio: float  # memory of the first candidate over that of this one
     weights_mib: float
 
     def __str__(self) -> str:
@@ -56,14 +56,7 @@ HEADER = (f'{"backbone":20} {"size":>9} {"B":>3} {"mode":5} {"candidate":15} {"s
 
 
 def measure_candidates(job: Job, names: list[str], rounds: int, limit: float) -> list[BenchmarkRow]:
-    """Return a row for each candidate, with ratios relative to the first.
-
-    Args:
-        job: Conditions of the measurement.
-        names: Names of candidates.
-        rounds: Number of rounds, whose median is reported.
-        limit: Matmul speed of the machine in GFLOP/s.
-    """
+    """Return a row for each candidate, with ratios to the first; ``limit`` is in GFLOP/s."""
     seconds = time_in_turns(job, names, rounds)
     memory = {name: run_in_new_process(measure_candidate_memory, job, name) for name in names}
     measured = {name: compute_median_and_spread(values) for name, values in seconds.items()}
@@ -145,11 +138,7 @@ def parse_sizes(args: BenchmarkOptions) -> list[tuple[int, int]]:
 
 
 def run_benchmark(args: BenchmarkOptions) -> Iterator[str]:
-    """Measure all candidates, and yield the lines of the table.
-
-    Args:
-        args: Options, after :func:`check_options`.
-    """
+    """Measure all candidates, and yield the lines of the table. Call check_options() first."""
     limit = measure_matmul_speed(args.device, args.amp or DTYPES[args.dtype], args.threads)
     precision = f'autocast in {get_type_name(args.amp)}' if args.amp else args.dtype
     yield from describe_machine(args.device)

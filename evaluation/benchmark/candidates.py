@@ -37,13 +37,17 @@ NAMES = [
 class Intermediates(nn.Module):
     """timm backbone that returns the feature maps of some blocks."""
 
-    def __init__(self, trunk: nn.Module, indices: tuple[int, ...], *, norm: bool = False) -> None:
+    def __init__(self,
+                 backbone: nn.Module,
+                 indices: tuple[int, ...],
+                 *,
+                 norm: bool = False) -> None:
         super().__init__()
-        self.trunk, self.indices, self.norm = trunk, list(indices), norm
+        self.backbone, self.indices, self.norm = backbone, list(indices), norm
 
     def forward(self, img: Tensor) -> list[Tensor]:
         """Return feature maps ``(B, C, h, w)``."""
-        return self.trunk.forward_intermediates(
+        return self.backbone.forward_intermediates(
             img, indices=self.indices, intermediates_only=True, norm=self.norm)
 
 
@@ -114,14 +118,7 @@ def build_candidate(name: str,
                     amp: torch.dtype | None = None) -> nn.Module:
     """Return a module from images to feature maps or detections.
 
-    Args:
-        name: Name of the candidate.
-        spec: Backbone, see :func:`build_backbone`.
-        size: Height and width of images.
-        train: Whether it is measured in training.
-        pyramid: Whether to add a pyramid to a backbone.
-        device: Device of the module.
-        amp: Type of autocast in evaluation.
+    In evaluation, it computes under autocast to ``amp``.
     """
     kind, _, suffix = name.partition('-')
     backbone = build_backbone(spec)

@@ -46,11 +46,6 @@ def measure_matmul_speed(device: str, dtype: torch.dtype, threads: int) -> float
 
     On a CPU, it is the fastest of MKL's matmul, oneDNN's convolution, and oneDNN's linear layer
     with packed weights.
-
-    Args:
-        device: ``'cpu'`` or ``'cuda'``.
-        dtype: Type of the matrices.
-        threads: Number of CPU threads.
     """
     torch.set_num_threads(threads)
     side = 2048 if device == 'cpu' else 8192

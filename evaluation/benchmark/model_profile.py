@@ -158,7 +158,7 @@ def find_modules(model: nn.Module, path: str) -> Iterator[nn.Module]:
 
 
 def raise_class_logits(model: nn.Module) -> None:
-    """Let RoI heads find the maximum number of objects; random weights would find none."""
+    """Make RoI heads find the maximum number of objects; random weights would find none."""
     with torch.no_grad():
         for name, layer in model.named_modules():
             if name.startswith('roi_head.') and name.endswith('fc_cls'):
@@ -181,11 +181,6 @@ def format_parts(config: Path, size: tuple[int, int] | None, *, rounds: int = 5)
 
     Weights are random, and RoI heads find the maximum number of objects. A model that cannot be
     fused is only measured as built, and the log says why.
-
-    Args:
-        config: Config of a detector or segmenter.
-        size: Height and width of the image, see :func:`measure_cost`.
-        rounds: Timed runs, after one that warms up.
     """
     cfg = read_config(config)
     model, image = build_random(config), torch.randn(1, 3, *size or get_default_size(cfg))

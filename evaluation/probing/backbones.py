@@ -71,13 +71,7 @@ class NamedBackbone:
         return sizes[0] + dot + tag if sizes else None
 
     def build(self, out_indices: list[int], *, seed: int, trust: bool = False) -> ColumnarBackbone:
-        """Return the backbone with its weights.
-
-        Args:
-            out_indices: Blocks whose outputs are returned.
-            seed: Seed of random weights.
-            trust: See :func:`~colonnade.weights.files.read_checkpoint`.
-        """
+        """Return the backbone with its weights, which the seed draws if they are random."""
         backbone_class, arguments = self._find_class()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)

@@ -36,11 +36,7 @@ class FeatureCache:
 
     Args:
         folder: Folder of all caches.
-        settings: Everything except the image that the features depend on. Must be JSON.
-
-    Attributes:
-        key: Hash of the settings.
-        folder: Folder of this cache.
+        settings: Everything except the image that the features depend on, as JSON.
     """
 
     def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:

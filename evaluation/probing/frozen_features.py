@@ -26,7 +26,7 @@ from colonnade.common.progress import no_progress
 
 from .feature_cache import CacheError, FeatureCache
 
-MAX_RATIO = 4  # of the sides of an image; longer images are shrunk, as in mmseg
+MAX_RATIO = 4  # ratio of an image's sides; longer images are shrunk, as in mmseg
 
 
 class Extractor:
@@ -40,9 +40,6 @@ class Extractor:
         mean: Mean of red, green and blue, of values from 0 to 255.
         std: Standard deviations.
         device: Device of the backbone.
-
-    Raises:
-        ValueError: If ``size`` is less than a patch.
     """
 
     def __init__(self,
@@ -117,12 +114,7 @@ class Extractor:
 
 
 class Features(Sequence[Tensor]):
-    """Features ``(h, w, C)`` of images, float16, read from disk one at a time.
-
-    Args:
-        cache: Cache that contains them.
-        images: Hashes of the image files, in order.
-    """
+    """Features ``(h, w, C)`` of images, float16, read from disk one at a time."""
 
     def __init__(self, cache: FeatureCache, images: list[str]) -> None:
         self.cache, self.images = cache, images
@@ -142,17 +134,7 @@ def compute_features(extractor: Extractor,
                      paths: Sequence[Path],
                      cache: FeatureCache,
                      progress: Callable[[int], None] = no_progress) -> tuple[Features, int]:
-    """Compute the features of images that the cache lacks.
-
-    Args:
-        extractor: Backbone with preprocessing.
-        paths: Image files.
-        cache: Cache of ``extractor.settings``.
-        progress: Called with the number of finished images.
-
-    Returns:
-        Features of all images, and the number of images that were computed.
-    """
+    """Return the features of images, and the number of images that the cache lacked."""
     images, computed = [], 0
     for done, path in enumerate(paths, 1):
         content = path.read_bytes()

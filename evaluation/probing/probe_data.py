@@ -23,7 +23,7 @@ from colonnade.datasets.custom.instance_datasets import CustomDataset
 from colonnade.datasets.custom.label_maps import IGNORED
 from colonnade.datasets.rle import decode_rle, encode_segmentation
 
-MAX_CLASSES = IGNORED - 1  # of instances, without the background
+MAX_CLASSES = IGNORED - 1  # instance classes, without the background
 BACKGROUND = 'background'  # class of all pixels without an instance
 Item = TypeVar('Item')
 
@@ -73,12 +73,7 @@ def read_label_map(info: dict[str, Any]) -> np.ndarray:
 
 
 def paint_instances(info: dict[str, Any], *, masks: bool) -> np.ndarray:
-    """Return the label map ``(H, W)`` of an image's instances.
-
-    Args:
-        info: ``get_data_info`` of mmdet's dataset.
-        masks: Whether to paint segmentations instead of boxes.
-    """
+    """Return the label map ``(H, W)`` of an image's segmentations or boxes."""
     height, width = info['height'], info['width']
     labels = np.zeros((height, width), np.uint8)
     painted = [(_decode_mask(each, height, width, masks), each) for each in info['instances']]
@@ -122,12 +117,9 @@ class SoftLabels:
 
 def compute_soft_labels(label_map: np.ndarray, grid: tuple[int, int],
                         num_classes: int) -> SoftLabels:
-    """Return the shares of classes in each patch, to which pixels belong by their centers.
+    """Return the shares of classes in each patch of a label map ``(H, W)``.
 
-    Args:
-        label_map: Labels, ``(H, W)``; 255 is ignored.
-        grid: ``(h, w)``, which covers the label map.
-        num_classes: ``K``.
+    Pixels belong to patches by their centers, and label 255 is ignored.
     """
     rows, columns = (((2 * np.arange(pixels) + 1) * patches) // (2 * pixels)
                      for pixels, patches in zip(label_map.shape, grid, strict=True))

@@ -24,10 +24,10 @@ from colonnade.datasets.custom.label_maps import IGNORED
 from .probe_data import Sample, SoftLabels
 
 IMAGES_PER_STEP = 8
-LEARNING_RATE = 1e-2  # of AdamW
+LEARNING_RATE = 1e-2  # AdamW
 WEIGHT_DECAY = 1e-4
 MAX_SIMILARITIES = 2**24  # or votes in memory at once: 64 MiB
-MAX_SCORES = 2**25  # of pixels and classes in memory at once: 128 MiB
+MAX_SCORES = 2**25  # scores of pixels and classes in memory at once: 128 MiB
 
 
 class LinearProbe(nn.Module):
@@ -58,19 +58,10 @@ def train_linear_probe(features: Sequence[Tensor],
                        seed: int,
                        device: str = 'cpu',
                        progress: Callable[[int], None] = no_progress) -> LinearProbe:
-    """Fit a linear probe to the shares of classes in patches.
+    """Fit a linear probe to the soft labels of training images.
 
     The loss is the mean cross-entropy of all labeled pixels of a step, each with the logits of its
     patch. The learning rate decays to 0 by a cosine.
-
-    Args:
-        features: Features of each training image, ``(h, w, C)``.
-        targets: Soft labels of each training image.
-        num_classes: ``K``.
-        steps: Number of optimizer steps.
-        seed: Seed of the order of images.
-        device: Device of the probe.
-        progress: Called with the number of finished steps.
     """
     labeled = [index for index, target in enumerate(targets) if len(target.places)]
     if not labeled:
@@ -150,17 +141,7 @@ def build_neighbors(features: Sequence[Tensor],
                     num_neighbors: int,
                     temperature: float,
                     device: str = 'cpu') -> NearestNeighbors:
-    """Return a classifier with a random subset of the labeled patches.
-
-    Args:
-        features: Features of each training image, ``(h, w, C)``.
-        targets: Soft labels of each training image.
-        max_patches: Maximum of ``N``.
-        seed: Seed of the subset.
-        num_neighbors: See :class:`NearestNeighbors`.
-        temperature: See :class:`NearestNeighbors`.
-        device: Device of the memory.
-    """
+    """Return a classifier with a random subset of the labeled patches of training images."""
     labeled = [target.find_labeled() for target in targets]
     total = sum(map(len, labeled))
     if not total:
@@ -189,6 +170,8 @@ def compute_class_ious(predict: Callable[[Tensor], Tensor],
                        progress: Callable[[int], None] = no_progress) -> np.ndarray:
     """Return the IoU ``(K)`` of each class at full resolution, computed by mmseg's ``IoUMetric``.
 
+    It is NaN for classes that occur neither in label maps nor in predictions.
+
     Args:
         predict: Returns scores ``(n, K)`` for patches ``(n, C)``.
         features: Features of each image, ``(h, w, C)``.
@@ -196,9 +179,6 @@ def compute_class_ious(predict: Callable[[Tensor], Tensor],
         num_classes: ``K``.
         device: Device of ``predict``.
         progress: Called with the number of finished images.
-
-    Returns:
-        NaN for classes that occur neither in label maps nor in predictions.
     """
     areas = torch.zeros(4, num_classes, dtype=torch.float64)
     for done, (each, sample) in enumerate(zip(features, samples, strict=True), 1):

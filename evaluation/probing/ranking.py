@@ -19,8 +19,8 @@ from .frozen_features import Extractor, Features, compute_features
 from .probe_data import Sample, SoftLabels, compute_soft_labels
 from .probes import build_neighbors, compute_class_ious, train_linear_probe
 
-MIN_ROUNDS = 5  # of timing, after one to warm up
-MIN_SECONDS = 2.  # of timing
+MIN_ROUNDS = 5  # timed rounds, after one to warm up
+MIN_SECONDS = 2.  # total time
 MIB = 2**20
 
 
@@ -28,13 +28,13 @@ MIB = 2**20
 class RankingRow:
     """Measurements of a backbone."""
     backbone: str
-    linear_miou: float  # of the linear probe, in percent
-    knn_miou: float  # of k-NN, in percent
+    linear_miou: float  # mIoU of the linear probe, in percent
+    knn_miou: float  # mIoU of k-NN, in percent
     parameters: int
     multiply_adds: int  # for a square image of the probe's size
     seconds: float  # for the same image, minimum of several rounds
-    feature_bytes: int  # of the same image, float16
-    linear_ious: np.ndarray  # of each class, in percent, or NaN
+    feature_bytes: int  # size for the same image, float16
+    linear_ious: np.ndarray  # IoU of each class, in percent, or NaN
     knn_ious: np.ndarray
 
 
@@ -46,7 +46,7 @@ class Probes:
     val: list[Sample]
     size: int  # pixels of the shorter side of images
     out_indices: list[int]  # blocks whose outputs are the features
-    probe_steps: int  # of the linear probe
+    probe_steps: int  # optimizer steps of the linear probe
     knn_patches: int  # maximum number of patches in the k-NN memory
     knn_k: int
     knn_temperature: float

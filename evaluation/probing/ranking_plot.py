@@ -23,7 +23,7 @@ COSTS: dict[str, tuple[Callable[[RankingRow], float], str]] = {  # name -> cost 
 }
 PNG_DPI = 120  # pixels per inch
 MARKER = 8  # points
-DISTANCES = (9, 16, 26, 40, 60, 85, 115)  # of labels from their points, in points
+DISTANCES = (9, 16, 26, 40, 60, 85, 115)  # distances of labels from their markers, in points
 ANGLES = (0, 180, 90, 270, 45, 135, 315, 225)  # degrees, preferred ones first
 
 
@@ -39,14 +39,7 @@ def find_pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
 
 
 def draw_ranking(rows: Sequence[RankingRow], path: Path, title: str, cost: str = 'time') -> None:
-    """Write the plot atomically, in the format of the file extension.
-
-    Args:
-        rows: Measurements.
-        path: Output file.
-        title: Title of the plot.
-        cost: Quantity on the horizontal axis, a key of :data:`COSTS`.
-    """
+    """Write the plot atomically, in the format of the file extension; ``cost`` is its x-axis."""
     figure, axes = new_figure(8., 5.)
     FigureCanvasAgg(figure)  # measures text
     compute_cost, label = COSTS[cost]

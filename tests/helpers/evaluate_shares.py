@@ -1,4 +1,4 @@
-"""Metrics of several numbers of images, of which each gloo process evaluates a share.
+"""Metrics of several numbers of images, each evaluated by several gloo processes.
 
     python -m torch.distributed.run --nproc-per-node 3 tests/helpers/evaluate_shares.py DATA OUT
 """

@@ -1,4 +1,4 @@
-"""A hook that notes what a training holds: memory, files, processes."""
+"""Hook that records the resources of a training run: memory, files, processes."""
 from __future__ import annotations
 
 import json
@@ -14,19 +14,14 @@ from test_memory_leaks import held
 
 
 def resident(process: multiprocessing.Process) -> float:
-    """MiB that a process holds."""
+    """Return the resident MiB of a process."""
     pages = int(Path(f'/proc/{process.pid}/statm').read_text().split()[1])
     return pages * os.sysconf('SC_PAGE_SIZE') / 2**20
 
 
 @HOOKS.register_module()
 class MeasuredRun(Hook):
-    """Appends a line of JSON to a file every so many iterations.
-
-    Args:
-        path: The file.
-        interval: In iterations.
-    """
+    """Hook that appends a line of JSON to a file every ``interval`` iterations."""
     priority = 'LOWEST'
 
     def __init__(self, path: str, interval: int) -> None:

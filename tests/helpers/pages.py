@@ -1,4 +1,4 @@
-"""The pages of the project: their code blocks, sentences, links and anchors."""
+"""Markdown pages of the project: code blocks, sentences, links and anchors."""
 from __future__ import annotations
 
 import ast
@@ -19,7 +19,7 @@ ABBREVIATIONS = ('e.g.', 'i.e.', 'cf.', 'Fig.', 'Eq.')
 
 @dataclass
 class Block:
-    """A fenced block of a page."""
+    """Fenced block of a page."""
     page: Path
     language: str
     code: str
@@ -31,7 +31,7 @@ class Block:
 
 
 def find_blocks(page: Path, language: str | None = None) -> list[Block]:
-    """The fenced blocks of a page, or those in one language."""
+    """Return the fenced blocks of a page, all or in one language."""
     text, blocks = page.read_text(), []
     for found in FENCE.finditer(text):
         before = text[:found.start()]
@@ -43,7 +43,7 @@ def find_blocks(page: Path, language: str | None = None) -> list[Block]:
 
 
 def parse_commands(block: Block) -> list[list[str]]:
-    """The words of each command of a block in ``sh``; comments are left out."""
+    """Return the words of each command of a block in ``sh``, without comments."""
     lines = block.code.replace('\\\n', ' ').splitlines()
     words = [[word for word in shlex.split(line, comments=True) if word != '&'] for line in lines]
     return [command for line in words for command in split(line, '&&') if command]
@@ -58,7 +58,7 @@ def split(words: list[str], separator: str) -> Iterator[list[str]]:
 
 
 def extract_prose(markdown: str) -> str:
-    """The running text of a page: no code blocks, comments, tables, headings and pictures."""
+    """Return the text of a page without code, comments, tables, headings and images."""
     text = re.sub(r'<!--.*?-->', '', FENCE.sub('', markdown), flags=re.DOTALL)
     text = re.sub(r'^ *(\||#|!\[).*$', '', text, flags=re.MULTILINE)
     text = re.sub(r'\[([^]]+)\]\([^)]+\)', r'\1', text)
@@ -66,7 +66,7 @@ def extract_prose(markdown: str) -> str:
 
 
 def split_sentences(prose: str) -> Iterator[str]:
-    """The sentences of running text; code between backquotes is one word."""
+    """Yield the sentences of a text, in which code in backquotes is one word."""
     text = re.sub(r'(`+).+?\1', 'code', prose, flags=re.DOTALL)
     for paragraph in re.split(r'\n\s*\n', text):
         paragraph = ' '.join(paragraph.split())
@@ -76,7 +76,7 @@ def split_sentences(prose: str) -> Iterator[str]:
 
 
 def find_long_sentences(prose: str) -> list[str]:
-    """The sentences of too many words; what has no letter or digit is no word."""
+    """Return sentences with too many words; a word has a letter or digit."""
     return [
         sentence for sentence in split_sentences(prose) if sum(
             bool(re.search(r'\w', word)) for word in sentence.split()) > MOST_WORDS
@@ -84,7 +84,7 @@ def find_long_sentences(prose: str) -> list[str]:
 
 
 def iter_docstrings(module: Path) -> Iterator[tuple[int, str]]:
-    """Line and text of each docstring, each argument and exception a paragraph of its own."""
+    """Yield line and text of each docstring, with a paragraph per argument and exception."""
     kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     for node in ast.walk(ast.parse(module.read_text())):
         if isinstance(node, kinds) and (text := ast.get_docstring(node)):
@@ -97,7 +97,7 @@ def iter_docstrings(module: Path) -> Iterator[tuple[int, str]]:
 
 
 def find_anchors(page: Path) -> set[str]:
-    """What links within a page can name: its headings, as GitHub and MyST write them."""
+    """Return the anchors of a page's headings, as GitHub and MyST write them."""
     text = FENCE.sub('', page.read_text())
     headings = re.findall(r'^#+ (.+)$', text, re.MULTILINE)
     return {re.sub(r'[^\w -]', '', heading).strip().lower().replace(' ', '-')
@@ -105,7 +105,7 @@ def find_anchors(page: Path) -> set[str]:
 
 
 def find_links(page: Path) -> Iterator[str]:
-    """The targets of all links and pictures, but for those of other sites."""
+    """Yield the targets of links and images within the project."""
     text = FENCE.sub('', page.read_text())
     for target in re.findall(r'\]\(([^)\s]+)\)', text):
         if '://' not in target:

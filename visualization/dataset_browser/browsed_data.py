@@ -1,7 +1,7 @@
 """Dataset under inspection: what the page about it shows, computed once."""
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -30,9 +30,9 @@ class BrowsedData:
     sets: list[ImageSet]  # splits to compare
     data: ImageSet  # the split whose images are shown
     chosen: list[int] = field(default_factory=list)  # indices of the images to show
-    # input pipeline of that split; None if it cannot be built
+    # Input pipeline of that split, or None if it cannot be built.
     pipeline: InputPipeline | None = None
-    # number of pipelines that cannot be built, with the error
+    # Number of pipelines that cannot be built, with the error.
     build_issue: SuspectedIssue = field(default_factory=lambda: SuspectedIssue('dataset-build'))
 
     @classmethod
@@ -104,21 +104,16 @@ class BrowsedData:
     @cached_property
     def statistics(self) -> list[Statistics]:
         """Statistics of each split."""
-        return list(map(compute_statistics, self.sets, self.counts or [None] * len(self.sets)))
+        counts: Sequence[LabelCounts | None] = self.counts or [None] * len(self.sets)
+        return list(map(compute_statistics, self.sets, counts))
 
     @cached_property
     def issues(self) -> list[SuspectedIssue]:
         """Suspected issues of each rule, including rules without breaches; those of files first."""
-        return [self.build_issue, *self.find_issues()]
-
-    def find_issues(self) -> Iterator[SuspectedIssue]:
-        """Yield the issues of files, annotations and images."""
-        yield from find_file_issues(self.sets, self.hashes, self.counts)
+        issues = [self.build_issue, *find_file_issues(self.sets, self.hashes, self.counts)]
         if self.counts:
-            yield from find_label_issues(self.sets, self.counts)
-            yield find_rare_classes(self.statistics, 'images')
+            issues += find_label_issues(self.sets, self.counts)
         else:
-            yield from find_object_issues(self.sets)
-            yield find_empty_images(self.sets)
-            yield find_rare_classes(self.statistics, 'objects')
-        yield find_huge_images(self.sets, self.hashes)
+            issues += [*find_object_issues(self.sets), find_empty_images(self.sets)]
+        rare = find_rare_classes(self.statistics, 'images' if self.counts else 'objects')
+        return [*issues, rare, find_huge_images(self.sets, self.hashes)]

@@ -21,12 +21,11 @@ from ..html_pages import Section, Table, build_sections, write_page
 from ..html_pages.page import Cell, SectionTable
 from ..options import BrowseOptions
 from .browsed_data import BrowsedData
-from .dataset_plots import plot_statistics
 from .dataset_reader import ImageSet, select_images
 from .issue_images import LARGE, TILE, draw_example, read_scene
 from .issues import SuspectedIssue
 from .model_inputs import InputPipeline, ModelInput
-from .statistics import LabelStatistics, ObjectStatistics, Statistics
+from .statistics import LabelStatistics, ObjectStatistics, Statistics, plot_statistics
 
 MAX_NAMES = 40  # classes in a legend
 MAX_CAPTIONS = 24  # objects of an image; more captions would hide it

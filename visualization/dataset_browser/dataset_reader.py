@@ -42,8 +42,8 @@ class LabelMapFile:
     def read(self) -> np.ndarray:
         """Return the labels that mmseg trains with, ``(H, W)``, int64.
 
-        The ignored label is replaced by the number of classes. Labels without a class are kept,
-        but if one equals that number, it is increased by 1.
+        The ignored label becomes the number of classes. A label without a class that has this
+        value already is increased by 1.
         """
         path = self.info.get('seg_map_path')
         if path is None:
@@ -74,9 +74,9 @@ class ImageSet:
     paths: list[str]  # image paths, in the order of the files
     sizes: np.ndarray  # declared width and height of each image, (I, 2); 0 where none is declared
     objects: Objects | None = None  # annotated objects; None for label maps
-    # label map of each image; empty for objects
+    # Label map of each image, or empty for objects.
     maps: list[LabelMapFile] = field(default_factory=list)
-    # reason to skip annotations -> number of annotations
+    # Reason to skip annotations -> number of annotations.
     left_out: dict[str, int] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -105,13 +105,7 @@ def get_dataset_settings(cfg: Config, split: str) -> ConfigDict | None:
 
 
 def build_dataset(cfg: Config, settings: ConfigDict, **changes: Any) -> Any:
-    """Build a dataset of mmdet or mmseg.
-
-    Args:
-        cfg: Config that contains the settings.
-        settings: Settings of the dataset.
-        **changes: Settings to override.
-    """
+    """Build a dataset of mmdet or mmseg, with some settings overridden."""
     scope = DefaultScope.overwrite_default_scope(cfg.default_scope)
     with scope, report_build_errors(), redirect_stdout(
             StringIO()):  # pycocotools prints its progress.
@@ -119,12 +113,7 @@ def build_dataset(cfg: Config, settings: ConfigDict, **changes: Any) -> Any:
 
 
 def read_set(cfg: Config, split: str) -> ImageSet | None:
-    """Return all images and annotations of a split, or None if the config has no such split.
-
-    Args:
-        cfg: Config of a detector or segmenter.
-        split: ``'train'``, ``'val'`` or ``'test'``.
-    """
+    """Return all images and annotations of a split, or None if the config has no such split."""
     if get_dataset_settings(cfg, split) is None:
         return None
     parts = [read_part(cfg, settings, split)
@@ -193,16 +182,7 @@ def select_images(data: ImageSet,
                   names: Sequence[str] = (),
                   class_name: str | None = None,
                   seed: int = 0) -> list[int]:
-    """Return the indices of the images to show.
-
-    Args:
-        data: Images to select from.
-        num: Number of images to draw at random if neither indices nor names are given.
-        indices: Indices of images.
-        names: File names or paths of images.
-        class_name: Class that must occur in the images. Defaults to any.
-        seed: Seed of the random draw.
-    """
+    """Return the indices of the images to show: all that are named, or ``num`` random ones."""
     label = None if class_name is None else find_label(data, class_name)
     for index in indices:
         if not 0 <= index < len(data):
@@ -222,7 +202,7 @@ def select_images(data: ImageSet,
 
 
 def find_label(data: ImageSet, class_name: str) -> int:
-    """Return the index of a class, ignoring spaces around names as in mmseg's ADE20K."""
+    """Return the index of a class; spaces around names, as in mmseg's ADE20K, are ignored."""
     names = [name.strip() for name in data.classes]
     if class_name.strip() in names:
         return names.index(class_name.strip())

@@ -73,12 +73,7 @@ def compute_hash(gray: np.ndarray) -> int:
 
 
 def hash_images(images: Sequence[tuple[int, int, str]], report: Callable[[int], None]) -> Hashes:
-    """Decode images and return their hashes.
-
-    Args:
-        images: Index of the split, index in the split, and path of each image.
-        report: Called with the number of decoded images.
-    """
+    """Decode and hash images, each given as index of the split, index in it, and path."""
 
     def shrink(item: tuple[int, int, str]) -> tuple[np.ndarray, tuple[int, int]] | str:
         try:
@@ -142,13 +137,7 @@ def find_near_hashes(bits: np.ndarray) -> Iterator[tuple[int, list[int]]]:
 
 def count_labels(data: ImageSet, indices: Sequence[int],
                  report: Callable[[int], None]) -> LabelCounts:  # yapf: disable
-    """Decode the label maps of some images and return their counts.
-
-    Args:
-        data: Split of the images.
-        indices: Indices of the images.
-        report: Called with the number of decoded label maps.
-    """
+    """Decode the label maps of some images of a split and return their counts."""
     num_classes, images, rows, errors = len(data.classes), [], [], []
 
     def count(index: int) -> list[int] | str:
@@ -174,12 +163,7 @@ def count_labels(data: ImageSet, indices: Sequence[int],
 
 
 def find_islands(labels: np.ndarray, num_classes: int) -> list[tuple[float, float]]:
-    """Return the center of each island in a label map, as column and row.
-
-    Args:
-        labels: Label map, ``(H, W)``; pixels that touch at a corner are connected.
-        num_classes: Labels from this number on are not classes.
-    """
+    """Return the center of each island in a label map ``(H, W)``, as column and row."""
     islands = []
     for label in np.unique(labels[labels < num_classes]):
         _, _, stats, centers = cv2.connectedComponentsWithStats(

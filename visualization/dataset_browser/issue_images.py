@@ -17,7 +17,7 @@ CONTEXT = 0.5  # margin around a box, relative to its sides
 MIN_CONTEXT = 24  # pixels of the margin
 OUTSIDE = 235  # gray value outside of an image
 MARKS: tuple[Color, Color] = ((255, 0, 255), (0, 220, 255))  # colors of marked objects
-OPACITY = 0.25  # of masks
+MASK_OPACITY = 0.25
 
 
 def read_scene(data: ImageSet, index: int, max_side: int) -> Scene:
@@ -87,7 +87,7 @@ def draw_objects(example: Example) -> Image.Image:
     for mask, color in zip(masks, MARKS, strict=False):
         decoded = resize_mask(mask, full, full)
         if decoded is not None:
-            blend(small, resize_values(crop(decoded, window, 0), size), color, OPACITY)
+            blend(small, resize_values(crop(decoded, window, 0), size), color, MASK_OPACITY)
     image = Image.fromarray(small)
     for mask, box, color in zip(masks, objects.boxes[chosen], MARKS, strict=False):
         for polygon in mask if isinstance(mask, list) else ():
@@ -105,11 +105,9 @@ def draw_line(image: Image.Image, points: np.ndarray, color: Color, width: int) 
 
 
 def find_window(boxes: np.ndarray, size: tuple[int, int]) -> tuple[int, int, int, int]:
-    """Return left, top, right and bottom of a window around boxes, which may exceed the image.
+    """Return left, top, right and bottom of a window around boxes ``(N, 4)``.
 
-    Args:
-        boxes: Boxes, ``(N, 4)``.
-        size: Height and width of the image. The window exceeds it by at most one image side.
+    It exceeds the image by at most one image side.
     """
     low, high = boxes[:, :2].min(axis=0), boxes[:, 2:].max(axis=0)
     margin = np.maximum(CONTEXT * (high - low), MIN_CONTEXT)

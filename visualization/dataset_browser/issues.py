@@ -41,7 +41,7 @@ class SuspectedIssue:
     rule: str  # key of RULES
     counts: dict[str, int] = field(default_factory=dict)  # number of breaches in each split
     examples: list[Example] = field(default_factory=list)  # the worst breaches
-    note: str = ''  # description of the breaches if there are no examples
+    note: str = ''  # description of breaches without examples
 
     @property
     def title(self) -> str:
@@ -64,12 +64,7 @@ class SuspectedIssue:
         self.examples += examples[:max(0, MAX_EXAMPLES - len(self.examples))]
 
     def add_images(self, data: ImageSet, breaches: Iterable[tuple[int, str]]) -> None:
-        """Add images of a split.
-
-        Args:
-            data: Split.
-            breaches: Index of each image and the end of its message, by descending severity.
-        """
+        """Add images of a split: index and end of the message, by descending severity."""
         breaches = list(breaches)
         self.add(data.name, len(breaches), [
             Example(self.rule, f'{data.name}: {data.get_file_name(i)}{text}', (data.paths[i], ),
@@ -123,13 +118,7 @@ def find_label_issues(sets: Sequence[ImageSet],
 
 def find_file_issues(sets: Sequence[ImageSet], hashes: Hashes,
                      counts: Sequence[LabelCounts]) -> Iterator[SuspectedIssue]:
-    """Yield unreadable files, images of another size than declared, and similar images.
-
-    Args:
-        sets: Splits.
-        hashes: Hashes of their images.
-        counts: Counts of their label maps; empty for objects.
-    """
+    """Yield unreadable files, images of another size than declared, and similar images."""
     unreadable, other_size = SuspectedIssue('unreadable-file'), SuspectedIssue('other-size')
     for number, data in enumerate(sets):
         errors = [(index, text) for place, index, text in hashes.errors if place == number]

@@ -35,7 +35,7 @@ from .dataset_reader import build_dataset, get_dataset_settings
 FRAME: Color = (255, 0, 255)  # color of the edge between an image and its padding
 MIXING = ('Mosaic', 'MixUp', 'CopyPaste')  # parts of names of steps that combine images
 PREPROCESSOR = ('model.data_preprocessor', )  # place of findings
-RGB_MEAN = (123.675, 116.28, 103.53)  # of ImageNet, from red to blue
+RGB_MEAN = (123.675, 116.28, 103.53)  # ImageNet's mean of red, green and blue
 IMAGENET_STD = 0.23  # standard deviation of ImageNet's values, relative to their range
 MAX_DEVIATIONS = 2.5  # standard deviations between 0 and the mean of all inputs
 
@@ -137,12 +137,7 @@ class InputPipeline:
         return indices
 
     def load(self, index: int, seed: int) -> ModelInput:
-        """Return an image as the model receives it; equal for equal seeds.
-
-        Args:
-            index: Index of the image in the dataset.
-            seed: Seed of Python's, NumPy's and torch's random numbers.
-        """
+        """Return an image as the model receives it; equal for equal seeds."""
         set_random_seed(seed)
         with report_third_party_errors('the pipeline fails'):
             batch = pseudo_collate([self.dataset[index]])
@@ -171,7 +166,7 @@ class InputPipeline:
 
     @property
     def swaps_channels(self) -> bool:
-        """Whether the preprocessor swaps red and blue."""
+        """Whether red and blue are swapped."""
         return bool(self.settings.get('bgr_to_rgb') or self.settings.get('rgb_to_bgr'))
 
     def find_issues(self) -> list[Finding]:
@@ -197,13 +192,7 @@ def check_channel_order(settings: dict[str, Any], swaps_channels: bool) -> str:
 
 
 def check_value_range(settings: dict[str, Any], high: float, average: float) -> str:
-    """Return a message if mean and std do not fit the range of values.
-
-    Args:
-        settings: Settings of the preprocessor.
-        high: Maximum of the values before the preprocessor.
-        average: Mean of the values after the preprocessor.
-    """
+    """Return a message if mean and std do not fit the maximum before and the mean after them."""
     mean, std = settings.get('mean'), settings.get('std')
     if not math.isfinite(average):
         return 'Some inputs are NaN or Inf.'
@@ -224,11 +213,7 @@ def check_value_range(settings: dict[str, Any], high: float, average: float) -> 
 
 
 def loads_late(cfg: Config, split: str) -> bool:
-    """Return True if a pipeline changes images before it loads annotations.
-
-    Pipelines of validation do so, because predictions are compared in pixels of the original image.
-    To draw the inputs, annotations must then be moved onto the resized image.
-    """
+    """Return True if a pipeline changes images before it loads annotations, as in validation."""
     datasets = [settings for _, settings in find_datasets(cfg, (f'{split}_dataloader', ))]
     steps = list(datasets[0].get('pipeline') or ()) if datasets else []
     place = next((i for i, step in enumerate(steps) if is_loading_annotations(step)), 0)
@@ -239,7 +224,7 @@ def move_annotations(sample: Any) -> None:
     """Resize and flip the annotations of a data sample like its image, in place."""
     meta = sample.metainfo
     height, width = meta['ori_shape'][:2]
-    factor = meta.get('scale_factor') or (1, 1)  # of width and height
+    factor = meta.get('scale_factor') or (1, 1)  # width, height
     size = round(height * factor[1]), round(width * factor[0])
     flip = meta.get('flip_direction') if meta.get('flip') else None
     if 'gt_instances' in sample:

@@ -4,8 +4,7 @@ Shapes: ``N`` objects.
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import shapely
@@ -13,7 +12,7 @@ from pycocotools import mask as coco_masks
 
 from .dataset_reader import ImageSet
 from .issues import MAX_EXAMPLES, Example, SuspectedIssue
-from .objects import Objects, find_extent
+from .objects import Mask, Objects, find_extent
 
 TINY = 1.  # pixels
 BEYOND = 1.  # pixels that a box may extend beyond its image
@@ -25,74 +24,38 @@ CHUNK = 20_000  # objects whose polygons are checked together
 COMPARED = 128  # boxes that are compared with all others at a time
 
 
-class ObjectRule(NamedTuple):
-    """Rule for single objects."""
-    # returns a severity for each object, (N,); positive for breaches
-    compute_severity: Callable[[ImageSet, Objects], np.ndarray]
-    describe: Callable[[ImageSet, Objects, int], str]  # returns a description of an object
-
-
-def describe_sides(data: ImageSet, objects: Objects, index: int) -> str:
-    """Return the sides of a box."""
-    width, height = objects.sides[index]
-    return f'box of {width:g} x {height:g} pixels'
-
-
-def describe_box(data: ImageSet, objects: Objects, index: int) -> str:
-    """Return a box and the size of its image."""
-    box = ', '.join(f'{side:g}' for side in objects.boxes[index].round(1))
-    width, height = data.sizes[objects.images[index]]
-    return f'box from left, top to right, bottom: {box}; image {width} x {height}'
-
-
-def rate_tiny(data: ImageSet, objects: Objects) -> np.ndarray:
-    """Return a severity that grows as the shorter side of a box shrinks."""
-    side = objects.sides.min(axis=1, initial=np.inf)
-    return np.where(side <= TINY, 2 * TINY - side, 0)
-
-
-def rate_beyond(data: ImageSet, objects: Objects) -> np.ndarray:
-    """Return the pixels that a box extends beyond its image."""
-    size = data.sizes[objects.images]
-    over = np.maximum(-objects.boxes[:, :2], objects.boxes[:, 2:] - size)
-    reach = over.max(axis=1, initial=-np.inf)
-    return np.where((reach > BEYOND) & (size > 0).all(axis=1), reach, 0)
-
-
-def rate_whole(data: ImageSet, objects: Objects) -> np.ndarray:
-    """Return the fraction of the image that a box covers, if it is all of it."""
-    size = data.sizes[objects.images]
-    low, high = np.maximum(objects.boxes[:, :2], 0), np.minimum(objects.boxes[:, 2:], size)
-    fraction = ((high - low) / np.maximum(size, 1)).min(axis=1, initial=np.inf)
-    return np.where(fraction >= WHOLE, fraction, 0)
-
-
-def rate_long(data: ImageSet, objects: Objects) -> np.ndarray:
-    """Return the ratio of the longer to the shorter side of a box."""
-    sides = np.maximum(objects.sides, 0)
-    shorter = sides.min(axis=1, initial=np.inf)
-    ratio = sides.max(axis=1, initial=0) / np.maximum(shorter, TINY)
-    return np.where((ratio > LONG) & (shorter > TINY), ratio, 0)
-
-
-def rate_mask_beyond(data: ImageSet, objects: Objects) -> np.ndarray:
-    """Return the pixels that a mask extends beyond its box."""
+def compute_severities(data: ImageSet, objects: Objects) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield each rule with the severity of all objects, ``(N,)``, positive for breaches."""
+    size, boxes, sides = data.sizes[objects.images], objects.boxes, np.maximum(objects.sides, 0)
+    shorter, longer = sides.min(axis=1, initial=np.inf), sides.max(axis=1, initial=0)
+    shortest = objects.sides.min(axis=1, initial=np.inf)
+    yield 'tiny-box', np.where(shortest <= TINY, 2 * TINY - shortest, 0)
+    reach = np.maximum(-boxes[:, :2], boxes[:, 2:] - size).max(axis=1, initial=-np.inf)
+    yield 'box-beyond', np.where((reach > BEYOND) & (size > 0).all(axis=1), reach, 0)
+    covered = np.minimum(boxes[:, 2:], size) - np.maximum(boxes[:, :2], 0)
+    fraction = (covered / np.maximum(size, 1)).min(axis=1, initial=np.inf)
+    yield 'whole-image-box', np.where(fraction >= WHOLE, fraction, 0)
+    ratio = longer / np.maximum(shorter, TINY)
+    yield 'long-box', np.where((ratio > LONG) & (shorter > TINY), ratio, 0)
     severity = np.zeros(len(objects))
-    for index, (mask, box) in enumerate(zip(objects.masks, objects.boxes, strict=True)):
+    for index, (mask, box) in enumerate(zip(objects.masks, boxes, strict=True)):
         extent = find_extent(mask)
         if extent is not None:
-            reach = max(0, (box[:2] - extent[:2]).max(), (extent[2:] - box[2:]).max())
+            leaves = max(0, (box[:2] - extent[:2]).max(), (extent[2:] - box[2:]).max())
             allowed = max(OUT_OF_BOX[0], OUT_OF_BOX[1] * (box[2:] - box[:2]).max())
-            severity[index] = reach if reach > allowed else 0
-    return severity
-
-
-def rate_crossing(data: ImageSet, objects: Objects) -> np.ndarray:
-    """Return the area of objects with a polygon whose outline crosses itself."""
+            severity[index] = leaves if leaves > allowed else 0
+    yield 'mask-beyond-box', severity
     severity = np.zeros(len(objects))
-    for start in range(0, len(objects), CHUNK):
-        polygons = [(index, polygon)
-                    for index, mask in enumerate(objects.masks[start:start + CHUNK], start)
+    crossing = find_crossing(objects.masks)
+    severity[crossing] = np.maximum(objects.areas[crossing], 1)
+    yield 'cross-polygon', severity
+
+
+def find_crossing(masks: Sequence[Mask]) -> list[int]:
+    """Return the indices of masks with a polygon whose outline crosses itself."""
+    crossing = []
+    for start in range(0, len(masks), CHUNK):
+        polygons = [(index, polygon) for index, mask in enumerate(masks[start:start + CHUNK], start)
                     if isinstance(mask, list) for polygon in mask]  # yapf: disable
         if not polygons:
             continue
@@ -102,35 +65,34 @@ def rate_crossing(data: ImageSet, objects: Objects) -> np.ndarray:
         for place in np.flatnonzero(~shapely.is_valid(shapes)):
             # Other reasons are polygons that only touch themselves.
             if shapely.is_valid_reason(shapes[place]).startswith('Self-intersection'):
-                owner = polygons[place][0]
-                severity[owner] = max(objects.areas[owner], 1)
-    return severity
+                crossing.append(polygons[place][0])
+    return crossing
 
 
-OBJECT_RULES = {
-    'tiny-box': ObjectRule(rate_tiny, describe_sides),
-    'box-beyond': ObjectRule(rate_beyond, describe_box),
-    'whole-image-box': ObjectRule(rate_whole, describe_box),
-    'long-box': ObjectRule(rate_long, describe_sides),
-    'mask-beyond-box': ObjectRule(rate_mask_beyond, describe_sides),
-    'cross-polygon': ObjectRule(rate_crossing, describe_sides),
-}
+def describe_object(rule: str, data: ImageSet, objects: Objects, index: int) -> str:
+    """Return the box of an object, with its position and image for rules about them."""
+    if rule not in ('box-beyond', 'whole-image-box'):
+        width, height = objects.sides[index]
+        return f'box of {width:g} x {height:g} pixels'
+    box = ', '.join(f'{side:g}' for side in objects.boxes[index].round(1))
+    width, height = data.sizes[objects.images[index]]
+    return f'box from left, top to right, bottom: {box}; image {width} x {height}'
 
 
 def find_object_issues(sets: Sequence[ImageSet]) -> Iterator[SuspectedIssue]:
     """Yield suspicious boxes and masks, except for crowds."""
-    for name, rule in OBJECT_RULES.items():
-        issue = SuspectedIssue(name)
-        for data in sets:
-            objects = data.objects
-            assert objects is not None
-            severity = np.where(objects.crowds, 0, rule.compute_severity(data, objects))
+    issues: dict[str, SuspectedIssue] = {}
+    for data in sets:
+        objects = data.objects
+        assert objects is not None
+        for rule, severity in compute_severities(data, objects):
+            severity = np.where(objects.crowds, 0, severity)
             worst = np.argsort(-severity, kind='stable')[:MAX_EXAMPLES].tolist()
-            issue.add(data.name, int((severity > 0).sum()), [
-                build_example(name, data, rule.describe(data, objects, i), i) for i in worst
-                if severity[i] > 0
-            ])  # yapf: disable
-        yield issue
+            examples = [build_example(rule, data, describe_object(rule, data, objects, i), i)
+                        for i in worst if severity[i] > 0]  # yapf: disable
+            issue = issues.setdefault(rule, SuspectedIssue(rule))
+            issue.add(data.name, int((severity > 0).sum()), examples)
+    yield from issues.values()
     yield find_double_boxes(sets)
 
 

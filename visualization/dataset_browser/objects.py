@@ -120,11 +120,10 @@ def find_extent(mask: Mask) -> np.ndarray | None:
 
 
 def decode_mask(mask: list[np.ndarray] | dict[str, Any], size: tuple[int, int]) -> np.ndarray:
-    """Return a mask as pixels ``(H, W)``, bool.
+    """Return a mask as pixels ``(H, W)``, bool; ``size`` is that of its image.
 
-    Args:
-        mask: Segmentation.
-        size: Height and width of the image, for polygons.
+    Malformed RLEs and polygons far outside of all images raise a ValueError: pycocotools does not
+    notice the former, and runs out of memory with the latter.
     """
     segmentation: Any = mask
     if isinstance(mask, list):
@@ -136,11 +135,7 @@ def decode_mask(mask: list[np.ndarray] | dict[str, Any], size: tuple[int, int]) 
 
 
 def read_coco_objects(dataset: Any, classes: Sequence[str]) -> dict[str, Any]:
-    """Return the annotations of mmdet's CocoDataset, including those that it skips.
-
-    Args:
-        dataset: Dataset that is not loaded yet.
-        classes: Classes whose objects are returned.
+    """Return the annotations of a CocoDataset that is not loaded yet, including those it skips.
 
     Returns:
         ``paths``, ``sizes``, ``objects`` and ``left_out`` of an ``ImageSet``.
@@ -175,7 +170,7 @@ def select_objects(annotations: Sequence[dict[str, Any]], images: dict[Any, int]
     Args:
         annotations: Annotations of a COCO file; segmentations are removed to save memory.
         images: Image ID -> index.
-        labels: Category ID -> class; None for categories that are not trained.
+        labels: Category ID -> class, or None.
     """
     rows: list[Row] = []
     masks: list[Mask] = []
@@ -190,7 +185,8 @@ def select_objects(annotations: Sequence[dict[str, Any]], images: dict[Any, int]
             left_out['annotations of categories that the config does not train'] += 1
         else:
             left, top, width, height = box
-            area, annotation_id = annotation.get('area'), annotation.get('id')
+            area: Any = annotation.get('area')
+            annotation_id = annotation.get('id')
             is_crowd = bool(annotation.get('iscrowd') or annotation.get('ignore'))
             rows.append(
                 (images[annotation['image_id']], label, (left, top, left + width, top + height),

@@ -21,7 +21,7 @@ from .layout import Drawing, Panel, PanelRow, Scale
 
 Drawer = Callable[[PreparedImage], Drawing]
 Images = Callable[[], Iterable[PreparedImage]]
-QUANTILE = 0.995  # of the values that colors span
+QUANTILE = 0.995  # quantile of the values that colors span
 #: tokens whose mixing rows are shown, as fractions of the grid's height and width
 PLACES = ((0.5, 0.5), (0.25, 0.25), (0.25, 0.75), (0.75, 0.25), (0.75, 0.75))
 
@@ -34,7 +34,7 @@ def make_class_attention_drawer(model: Model, options: VisualizationOptions, _: 
                         'detectors and segmenters lack: pass its weights by --classifier')
     stage = load_class_attention(backbone, options.classifier, trust=options.trust)
     layers = select_indices(options.blocks, len(stage.blocks), 'class-attention layer')
-    check_heads(backbone, options)
+    select_indices(options.heads, backbone.settings.get('num_heads', 1), 'head')
 
     def draw(image: PreparedImage) -> Drawing:
         attention = class_attention(backbone, stage, image.inputs)
@@ -56,7 +56,7 @@ def make_attention_drawer(model: Model, options: VisualizationOptions, _: Images
             point = image.scale_point(options.point)
             token = int(point[1] // side), int(point[0] // side)
         attention = [token_attention(backbone, image.inputs, token, block) for block in blocks]
-        if point is None and not attention[0].to_prefix.shape[-1]:  # There is no class token.
+        if point is None and not attention[0].to_prefix.shape[-1]:  # without a class token
             height, width = attention[0].maps.shape[-2:]
             point = (width // 2 + 0.5) * side, (height // 2 + 0.5) * side
         rows = [PanelRow(f'block {block}', draw_heads(each.maps, options, backbone))
@@ -172,14 +172,9 @@ def list_values(rows: Iterable[PanelRow]) -> list[np.ndarray]:
 
 def select_blocks(backbone: ColumnarBackbone, options: VisualizationOptions) -> list[int]:
     """Return the indices of the selected blocks, after checking blocks and heads."""
-    check_heads(backbone, options)
+    select_indices(options.heads, backbone.settings.get('num_heads', 1), 'head')
     blocks = [len(backbone.blocks) - 1] if options.blocks is None else options.blocks
     return select_indices(blocks, len(backbone.blocks), 'block')
-
-
-def check_heads(backbone: ColumnarBackbone, options: VisualizationOptions) -> None:
-    """Raise an error for a head that does not exist, before anything is computed."""
-    select_indices(options.heads, backbone.settings.get('num_heads', 1), 'head')
 
 
 def select_indices(indices: Sequence[int] | None, count: int, what: str) -> list[int]:

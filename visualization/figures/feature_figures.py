@@ -17,7 +17,7 @@ from .figure_inputs import NamedMap, PreparedImage, VisualizationOptions, name_m
 from .layout import Drawing, Panel, PanelRow
 
 DEVIATIONS = 2.  # standard deviations to either side of the mean that colors span
-MIN_VARIANCE = 1e-12  # of a component, relative to the first; less is rounding error
+MIN_VARIANCE = 1e-12  # minimum, relative to the first component; less is rounding error
 
 
 class PrincipalComponents:
@@ -56,7 +56,7 @@ class Components:
     mean: Tensor  # (C,)
     vectors: Tensor  # a component in each column, (C, 3), fewer for fewer channels
     variances: Tensor  # (3,)
-    share: float  # of the total variance, from 0 to 1
+    share: float  # share of the total variance, from 0 to 1
 
     def to_colors(self, values: Tensor) -> np.ndarray:
         """Return RGB values ``(h, w, 3)`` from 0 to 1 of a map ``(C, h, w)``; the mean is gray."""

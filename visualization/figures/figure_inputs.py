@@ -58,10 +58,11 @@ class VisualizationOptions:
         if unknown := sorted(options.keys() - known):
             raise UserError(f'unknown option {", ".join(unknown)}: expected one of '
                             f'{", ".join(sorted(known))}')
-        checked = cls(**{
+        values: dict[str, Any] = {
             key: tuple(value) if isinstance(value, list) else value
             for key, value in options.items()
-        })
+        }
+        checked = cls(**values)
         if checked.size is not None:
             height, width = checked.size
             if min(height, width) < 1 or height * width > MAX_PIXELS:
@@ -96,13 +97,9 @@ def prepare_image(model: Model,
                   array: np.ndarray,
                   size: Size | None = None,
                   name: str = 'the image') -> PreparedImage:
-    """Return an image after the test pipeline and the data preprocessor.
+    """Return RGB values ``(h, w, 3)``, uint8, after the test pipeline and the data preprocessor.
 
-    Args:
-        model: Model.
-        array: RGB values, ``(h, w, 3)``, uint8.
-        size: Height and width to resize to, bilinear and antialiased. Defaults to the pipeline's.
-        name: Name in messages.
+    With a size, the image is resized to it bilinearly and antialiased instead of by the pipeline.
     """
     data = model.prepare(array, name)
     if size is not None:
@@ -129,10 +126,8 @@ class FeatureMaps:
 def record_maps(module: nn.Module, *, as_leaves: bool = False) -> Iterator[FeatureMaps]:
     """Context manager that records the feature maps of the latest forward pass.
 
-    Args:
-        module: Detector or segmenter.
-        as_leaves: Whether gradients end at the maps of the backbone, which then stores nothing for
-            gradients. They must be enabled outside of it.
+    With ``as_leaves``, gradients end at the maps of the backbone, which then stores nothing for
+    gradients. They must be enabled outside of it.
     """
     maps = FeatureMaps()
 

@@ -23,7 +23,7 @@ from .figure_inputs import (FeatureMaps, NamedMap, PreparedImage, VisualizationO
 from .layout import Drawing, Panel, PanelRow, Scale
 
 logger = logging.getLogger(__name__)
-MAX_TARGETS = 3  # of a figure, if none is chosen
+MAX_TARGETS = 3  # targets of a figure if none is chosen
 
 
 class Score(NamedTuple):
@@ -51,9 +51,7 @@ class WithoutDetach(TorchFunctionMode):
 def compute_grad_cam(values: Tensor, gradients: Tensor) -> Tensor:
     """Return ``ReLU(sum_k a_k A_k)``, ``(h, w)``, without normalization (Eqs. 1 and 2).
 
-    Args:
-        values: Feature map A, ``(1, C, h, w)``.
-        gradients: Gradients of the score; ``a_k`` is their mean in channel k.
+    ``A`` are the values ``(1, C, h, w)``, and ``a_k`` is the mean of the gradients in channel k.
     """
     weights = gradients.mean(dim=(2, 3), keepdim=True)
     return (weights * values).sum(dim=1)[0].relu()

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,7 +28,7 @@ GAP, TITLE, HEAD, EDGE, LABEL, BAR = 0.08, 0.2, 0.36, 0.1, 0.3, 0.9  # inches
 MAX_BAR = 2.5  # inches
 DPI = 150
 BLACK = -200  # lower end of gray values, which makes images pale beneath maps
-OPACITY = 0.85  # of the greatest values over an image
+OPACITY = 0.85  # opacity of the greatest values over an image
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class Drawing:
     title: str
     image: np.ndarray  # the first panel, (H, W, 3), uint8
     rows: list[PanelRow]  # the other panels
-    scale: Scale | None = None  # of all values that are not colors
+    scale: Scale | None = None  # scale of all values that are not colors
     marks: tuple[tuple[float, float], ...] = ()  # points in the panel of the image
     interpolation: bool = True  # whether to interpolate maps bilinearly
 
@@ -120,7 +120,12 @@ class Grid:
         self.width = min(max(math.sqrt(AREA * ratio), MIN_SIDE), MAX_SIDE)
         self.height = min(max(self.width / ratio, MIN_SIDE), MAX_SIDE)
         columns = max(2, int(MAX_WIDTH / (self.width + GAP)))
-        self.lines = list(break_rows(drawing.rows, columns - 1))
+        self.lines: list[tuple[str, list[Panel]]] = []
+        for row in drawing.rows:
+            count = len(row.panels)
+            length = math.ceil(count / math.ceil(count / (columns - 1))) if count else 1
+            for start in range(0, count, length):
+                self.lines.append((row.label, row.panels[start:start + length]))
         used = 1 + max((len(panels) for _, panels in self.lines), default=0)
         self.end = EDGE + LABEL + used * (self.width + GAP)
         bar = BAR if drawing.scale and self.lines else 0.
@@ -132,15 +137,6 @@ class Grid:
         x = EDGE + column * (self.width + GAP) + (LABEL if column else 0)
         y = HEAD + TITLE + line * (self.height + TITLE)
         return add_axes(figure, x, y, self.width, self.height)
-
-
-def break_rows(rows: list[PanelRow], columns: int) -> Iterator[tuple[str, list[Panel]]]:
-    """Yield rows as lines of equal length."""
-    for row in rows:
-        count = len(row.panels)
-        length = math.ceil(count / math.ceil(count / columns)) if count else 1
-        for start in range(0, count, length):
-            yield row.label, row.panels[start:start + length]
 
 
 def add_axes(figure: Figure, x: float, y: float, width: float, height: float) -> Axes:
@@ -207,12 +203,7 @@ def draw_panel(axes: Axes, panel: Panel, drawing: Drawing) -> None:
 
 
 def figure_to_bytes(figure: Figure, kind: str = 'png', dpi: int = DPI) -> bytes:
-    """Return the content of a figure's file.
-
-    Args:
-        figure: Figure of :func:`visualize`.
-        kind: ``'png'``, or ``'pdf'`` with selectable text.
-        dpi: Pixels per inch.
+    """Return the content of a PNG file, or of a PDF with selectable text.
 
     Raises:
         ValueError: If a PNG would have too many pixels.

@@ -28,7 +28,7 @@ from .figure_inputs import PreparedImage, VisualizationOptions, prepare_image
 from .grad_cam import make_grad_cam_drawer
 from .layout import build_figure, figure_to_bytes
 
-COMMON_OPTIONS = frozenset({'size', 'trust'})  # of all methods
+COMMON_OPTIONS = frozenset({'size', 'trust'})  # options of all methods
 MIN_DPI, MAX_DPI = 10, 1200
 
 

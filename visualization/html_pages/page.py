@@ -24,21 +24,16 @@ Color = tuple[int, int, int]
 MAX_DRAWING_COLORS = 4096  # images with more colors are stored as JPEG
 JPEG_QUALITY = 90
 MAX_TILES = 6  # images in a row
-MAX_TEXT_WIDTH, MAX_TEXT_ROWS = 40, 40  # of a table in a terminal
+MAX_TEXT_WIDTH, MAX_TEXT_ROWS = 40, 40  # limits of a table in a terminal
 
 
 @dataclass(frozen=True)
 class Table:
-    """Table for a page or a terminal.
-
-    Attributes:
-        header: Column names; empty for a table without a header.
-        rows: Cells of each row. Floats are shown with four digits, None and NaN as a dash.
-        caption: Sentence above the table.
-    """
-    header: Sequence[str]
+    """Table for a page or a terminal."""
+    header: Sequence[str]  # column names; empty for a table without a header
+    # Floats are shown with four digits, None and NaN as a dash.
     rows: Sequence[Sequence[Cell]]
-    caption: str = ''
+    caption: str = ''  # sentence above the table
 
     def is_number(self, column: int) -> bool:
         """Return True if a column contains no strings."""
@@ -57,28 +52,17 @@ class Table:
 
 @dataclass(frozen=True)
 class Section:
-    """Section of a page, with its content from top to bottom.
-
-    Attributes:
-        title: Heading.
-        text: Paragraph below the heading.
-        plots: Captions and plots, see :func:`~colonnade.evaluation.plots.new_figure`.
-        tables: Tables.
-        legend: Names and colors.
-        images: Captions and images.
-        tiles: Groups of images: a caption, and titled images.
-        commands: Preformatted lines, such as commands to run.
-        folded: Whether to show only the heading until it is clicked.
-    """
-    title: str
-    text: str = ''
-    plots: Sequence[tuple[str, Figure]] = ()
-    tables: Sequence[Table] = ()
-    legend: Sequence[tuple[str, Color]] = ()
-    images: Sequence[tuple[str, Image.Image]] = ()
+    """Section of a page, with its content from top to bottom."""
+    title: str  # heading
+    text: str = ''  # paragraph below the heading
+    plots: Sequence[tuple[str, Figure]] = ()  # captions and plots, see new_figure
+    tables: Sequence[Table] = ()  # tables
+    legend: Sequence[tuple[str, Color]] = ()  # names and colors
+    images: Sequence[tuple[str, Image.Image]] = ()  # captions and images
+    # Each group has a caption and titled images.
     tiles: Sequence[tuple[str, Sequence[tuple[str, Image.Image]]]] = ()
-    commands: Sequence[str] = ()
-    folded: bool = False
+    commands: Sequence[str] = ()  # preformatted lines, such as commands to run
+    folded: bool = False  # whether to show only the heading until it is clicked
 
 
 Subject = TypeVar('Subject')

@@ -31,13 +31,13 @@ MIN_SIDE = 256  # pixels; smaller images are enlarged
 class Scene:
     """Downscaled image with objects or a label map to draw over it."""
     pixels: np.ndarray  # RGB values, (h, w, 3), uint8
-    # left, top, right and bottom in pixels of the scene, (N, 4)
+    # Left, top, right and bottom in pixels of the scene, (N, 4).
     boxes: np.ndarray = field(default_factory=lambda: np.zeros((0, 4)))
-    # class of each object, (N,)
+    # Class of each object, (N,).
     labels: np.ndarray = field(default_factory=lambda: np.zeros(0, int))
-    # masks (h, w), bool; None without masks, or for an object without a mask
+    # Masks (h, w), bool, or None; an object without a mask has None.
     masks: Sequence[np.ndarray | None] | None = None
-    # class of each pixel, (h, w); the number of classes means unlabeled
+    # Class of each pixel, (h, w), where the number of classes means unlabeled.
     label_map: np.ndarray | None = None
 
     @classmethod
@@ -58,12 +58,7 @@ class Scene:
         return set(np.unique(self.labels if self.label_map is None else self.label_map).tolist())
 
     def draw(self, palette: Sequence[Color], captions: Sequence[str] | None = None) -> Image.Image:
-        """Return the drawing.
-
-        Args:
-            palette: Color of each class.
-            captions: Caption of each object. Defaults to none.
-        """
+        """Return the drawing, given the color of each class and the caption of each object."""
         if self.label_map is not None:
             return draw_label_map(self.pixels, self.label_map, [*palette, BLACK])
         masks = None
@@ -77,10 +72,7 @@ class Scene:
 def fit_size(size: Sequence[int], max_side: int, *, exact: bool = False) -> tuple[int, int]:
     """Return the height and width of an image that fits in a square.
 
-    Args:
-        size: Shape of the image; only the first two entries are used.
-        max_side: Side length of the square in pixels.
-        exact: Whether small images fill the square. By default, they are enlarged by an integer.
+    Small images are enlarged by an integer, or with ``exact`` to fill the square.
     """
     height, width = size[:2]
     factor = min(max_side / width, max_side / height)
@@ -89,13 +81,7 @@ def fit_size(size: Sequence[int], max_side: int, *, exact: bool = False) -> tupl
 
 
 def resize_values(values: np.ndarray, size: tuple[int, int], *, smooth: bool = False) -> np.ndarray:
-    """Return an image, mask or label map at another height and width.
-
-    Args:
-        values: ``(H, W)`` or ``(H, W, 3)``.
-        size: New height and width.
-        smooth: Whether to interpolate, which is for images only.
-    """
+    """Return an image, mask or label map at another height and width; ``smooth`` is for images."""
     if values.shape[:2] == size:
         return values
     shrinks = size[0] < values.shape[0]

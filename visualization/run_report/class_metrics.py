@@ -27,7 +27,7 @@ except ImportError:
     faster_coco_eval = None
 
 COCO_METRICS = ('CocoMetric', 'FasterCocoMetric')
-OTHER_PROTOCOLS = ('LVISMetric', )  # which do not annotate all objects of an image
+OTHER_PROTOCOLS = ('LVISMetric', )  # metrics of datasets that do not annotate all objects
 IOUS = tuple(np.linspace(0.5, 0.95, 10))
 MAX_DETECTIONS = 100  # per image, as in pycocotools
 NUM_WORST = 8  # images

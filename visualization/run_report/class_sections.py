@@ -12,8 +12,8 @@ from .predictions import MIN_IOU, MIN_SCORE
 from .record_folder import RecordedRun
 
 BACKGROUND = 'background'
-MAX_ROWS = 40  # of a table that is not folded
-MAX_PAIRS = 15  # of confused classes
+MAX_ROWS = 40  # rows of a table that is not folded
+MAX_PAIRS = 15  # pairs of confused classes
 COLUMNS = {  # key of class metrics -> column name
     'objects': 'objects', 'pixels': 'pixels',
     'bbox_ap': 'box AP', 'bbox_ap50': 'box AP50', 'segm_ap': 'mask AP', 'segm_ap50': 'mask AP50',
@@ -97,21 +97,15 @@ def build_confusion_sections(details: dict[str, Any], classes: Sequence[str],
         chosen.append(len(classes))
     plot = run_plots.draw_confusion(fractions[np.ix_(chosen, chosen)], [names[k] for k in chosen])
     text = 'Rows are the truth, columns the prediction. '
-    pairs = list_confused_pairs(table, fractions, names, is_detector)
-    listed = Table(['truth', 'prediction', unit, 'share of the truth'], pairs)
-    return [Section('Confusion', text + (ABOUT_CONFUSION if is_detector else ''),
-                    [(caption, plot)], [listed] if pairs else ())]  # yapf: disable
-
-
-def list_confused_pairs(table: np.ndarray, fractions: np.ndarray, names: Sequence[str],
-                        is_detector: bool) -> list[list]:
-    """Return the pairs of classes with most errors: names, count, fraction of the truth."""
     wrong = table.copy()
     np.fill_diagonal(wrong, 0)
     if not is_detector:
         wrong[-1] = 0
     order = np.argsort(-wrong, axis=None, kind='stable')[:MAX_PAIRS]
     cells = [np.unravel_index(place, wrong.shape) for place in order]
-    return [[names[t], names[p], int(wrong[t, p]),
-             '–' if is_detector and t == len(names) - 1 else f'{fractions[t, p]:.1%}']
-            for t, p in cells if wrong[t, p]]  # yapf: disable
+    pairs = [[names[t], names[p], int(wrong[t, p]),
+              '–' if is_detector and t == len(classes) else f'{fractions[t, p]:.1%}']
+             for t, p in cells if wrong[t, p]]  # yapf: disable
+    listed = Table(['truth', 'prediction', unit, 'share of the truth'], pairs)
+    return [Section('Confusion', text + (ABOUT_CONFUSION if is_detector else ''),
+                    [(caption, plot)], [listed] if pairs else ())]  # yapf: disable

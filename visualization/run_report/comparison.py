@@ -20,6 +20,8 @@ from .report_page import NUM_DIGITS, describe_run, get_metric, is_plotted, short
 from .run_plots import draw_curves
 from .sample_images import build_legend, describe_threshold, read_samples
 
+ABOUT_METRICS = 'At the best evaluation of each run, then at the last.'
+ABOUT_SETTINGS = 'Variables of a config that training does not read are omitted.'
 ABOUT = 'Metrics, curves, settings and data of several training runs.'
 MAX_SETTING = 120  # characters of a setting
 MAX_CLASSES = 20  # rows of a table that is not folded
@@ -68,11 +70,6 @@ def compare_runs(folders: Sequence[Path], out: Path) -> tuple[list[Table], list[
         find_data_warnings(runs)
 
 
-def compare_facts(runs: Runs) -> list[Section]:
-    """Return state, progress and cost of the runs, and warnings."""
-    return [Section('Runs', ' '.join(find_data_warnings(runs)), tables=[tabulate_runs(runs)])]
-
-
 def tabulate_runs(runs: Runs) -> Table:
     """Return state, progress, cost and hardware of the runs."""
     columns = []
@@ -82,12 +79,6 @@ def tabulate_runs(runs: Runs) -> Table:
             dict(describe_run(run), processor=machine.get('processor'), GPU=machine.get('GPU 0')))
     names = dict.fromkeys(name for column in columns for name in column)
     return Table(['', *runs], [[name, *(each.get(name) for each in columns)] for name in names])
-
-
-def compare_metrics(runs: Runs) -> list[Section]:
-    """Return all metrics, and plots of the main ones."""
-    text = 'At the best evaluation of each run, then at the last.'
-    return [Section('Metrics', text, plot_metrics(runs), [tabulate_metrics(runs)])]
 
 
 def tabulate_metrics(runs: Runs) -> Table:
@@ -147,12 +138,6 @@ def compare_classes(runs: Runs) -> list[Section]:
         Section('Classes', text, tables=[part]),
         Section(f'All {len(rows)} classes', tables=[table], folded=True)
     ]
-
-
-def compare_settings(runs: Runs) -> list[Section]:
-    """Return the settings that differ."""
-    text = 'Variables of a config that training does not read are omitted.'
-    return [Section('Different settings', text, tables=[tabulate_settings(runs)])]
 
 
 def tabulate_settings(runs: Runs) -> Table:
@@ -229,11 +214,14 @@ def compare_samples(runs: Runs) -> list[Section]:
 
 #: parts of the page from top to bottom
 SECTIONS: SectionTable[Runs] = {
-    'Runs': compare_facts,
-    'Metrics': compare_metrics,
+    'Runs': lambda runs: [Section('Runs', ' '.join(find_data_warnings(runs)),
+                                  tables=[tabulate_runs(runs)])],
+    'Metrics': lambda runs: [Section('Metrics', ABOUT_METRICS, plot_metrics(runs),
+                                     [tabulate_metrics(runs)])],
     'Loss and learning rate': compare_losses,
     'Classes': compare_classes,
-    'Different settings': compare_settings,
+    'Different settings': lambda runs: [Section('Different settings', ABOUT_SETTINGS,
+                                                tables=[tabulate_settings(runs)])],
     'Data': compare_data,
     'Samples': compare_samples,
-}
+}  # yapf: disable

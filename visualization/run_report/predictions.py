@@ -17,15 +17,15 @@ from pycocotools import mask as coco_masks
 
 from colonnade.datasets.rle import encode_masks, make_json_rle
 
-MIN_IOU = 0.5  # of the boxes of a matched detection and object
-MIN_SCORE = 0.3  # of matched detections
+MIN_IOU = 0.5  # box IoU of a matched detection and object
+MIN_SCORE = 0.3  # score of matched detections
 MAX_SIDE = 384  # pixels of a stored label map
 
 
 @dataclass(frozen=True)
 class Detections:
     """Detections in an image."""
-    index: int  # of the image in the dataset
+    index: int  # index of the image in the dataset
     img_id: Any  # ID of the image in the annotations
     size: tuple[int, int]  # height and width of the image
     boxes: np.ndarray  # left, top, right, bottom, (N, 4)
@@ -37,13 +37,7 @@ class Detections:
     @classmethod
     def from_sample(cls, sample: BaseDataElement, index: int,
                     masks: Sequence[dict] | None) -> Detections:
-        """Return the detections of mmdet's prediction.
-
-        Args:
-            sample: Prediction.
-            index: Index of the image in the dataset.
-            masks: RLEs, if the evaluator has encoded them already.
-        """
+        """Return the detections of mmdet's prediction, with RLEs that the evaluator has encoded."""
         prediction = sample.pred_instances
         if masks is None and 'masks' in prediction:
             masks = prediction.masks
@@ -61,13 +55,7 @@ class Detections:
             mask_scores=scores)
 
     def to_coco(self, cat_ids: Sequence[int], kind: str, by_index: bool) -> list[dict[str, Any]]:
-        """Return the detections as entries of COCO's result files.
-
-        Args:
-            cat_ids: Category ID of each label.
-            kind: ``'bbox'`` or ``'segm'``.
-            by_index: Whether the index of the image is its ID.
-        """
+        """Return entries of COCO's result files, of the ``'bbox'`` or ``'segm'`` of detections."""
         scores = self.scores
         if kind == 'segm' and self.mask_scores is not None:
             scores = self.mask_scores
@@ -88,7 +76,7 @@ class Detections:
 @dataclass(frozen=True)
 class Matches:
     """Pairs of objects and detections of an image."""
-    index: int  # of the image in the dataset
+    index: int  # index of the image in the dataset
     pairs: tuple[tuple[int, int], ...]  # class of the object and of the detection; K for none
     background: int  # K
 
@@ -116,15 +104,10 @@ class Matches:
 
 def match_objects(detections: Detections, objects: Sequence[dict[str, Any]],
                   num_classes: int) -> Matches:
-    """Match detections with objects of any class, in the order of descending scores.
+    """Match detections with ``instances`` of any class, in the order of descending scores.
 
     Each detection of at least ``MIN_SCORE`` is matched with the free object of the highest IoU, if
     it is at least ``MIN_IOU``. Detections on objects to ignore, such as crowds, do not count.
-
-    Args:
-        detections: Detections of an image.
-        objects: ``instances`` of the dataset's ``get_data_info``.
-        num_classes: ``K``.
     """
     chosen = np.flatnonzero(detections.scores >= MIN_SCORE)
     chosen = chosen[np.argsort(-detections.scores[chosen], kind='stable')]
@@ -167,25 +150,17 @@ def find_worst_matches(matches: Sequence[Matches], limit: int) -> list[Matches]:
 @dataclass(frozen=True)
 class PixelCounts:
     """Predicted label map of an image, counted against the ground truth."""
-    index: int  # of the image in the dataset
+    index: int  # index of the image in the dataset
     cells: np.ndarray  # truth * K + prediction of the pairs that occur; truth K is unlabeled
     counts: np.ndarray  # number of pixels of each pair
-    shape: tuple[int, int]  # of the compressed label map
+    shape: tuple[int, int]  # shape of the compressed label map
     packed: bytes  # subsampled prediction, compressed
     num_classes: int  # K
 
     @classmethod
     def from_labels(cls, predicted: torch.Tensor, truth: torch.Tensor, index: int, num_classes: int,
                     ignored: int) -> PixelCounts:
-        """Count and compress a label map.
-
-        Args:
-            predicted: Prediction, ``(H, W)``.
-            truth: Ground truth, ``(H, W)``, on the same device.
-            index: Index of the image in the dataset.
-            num_classes: ``K``.
-            ignored: Label of pixels to ignore.
-        """
+        """Count and compress a predicted label map ``(H, W)``, ignoring a label of the truth."""
         valid = truth != ignored
         rows = truth[valid].long().clamp(max=num_classes)
         counts = torch.bincount(rows * num_classes + predicted[valid].long()).cpu().numpy()

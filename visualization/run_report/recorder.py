@@ -176,13 +176,7 @@ class RunRecord(Hook):
 
     def write_evaluation(self, runner: Runner, images: dict[int, Detections | PixelCounts],
                          metrics: dict[str, float]) -> None:
-        """Write the files of ``iter_N``.
-
-        Args:
-            runner: Runner of the training.
-            images: Prediction for each image, by index in the validation set.
-            metrics: Metrics of the evaluators.
-        """
+        """Write the files of ``iter_N``, given the prediction for each image by its index."""
         dataset = runner.val_loop.dataloader.dataset
         evaluators = runner.val_loop.evaluator.metrics
         content: dict[str, Any] = dict(
@@ -210,7 +204,10 @@ class RunRecord(Hook):
                     draw_truth_and_prediction(dataset, images[index], self.legend,
                                               folder.parent / f'truth_{number}.jpg',
                                               folder / f'sample_{number}.jpg')
-                if self.is_best(folder.parent, content):
+                others = [each for each in read_evaluations(folder.parent)
+                          if each['iteration'] != runner.iter]  # yapf: disable
+                best = RecordedRun(folder.parent, self.about, [*others, content]).best
+                if best is None or best is content:
                     for old in folder.parent.glob('iter_*/worst_*.jpg'):
                         old.unlink()
                     for number, each in enumerate(details['worst']):
@@ -220,13 +217,6 @@ class RunRecord(Hook):
         finally:
             content['seconds'] = round(time.monotonic() - self.evaluation_start, 3)
             write_json(folder / EVALUATION, content)
-
-    def is_best(self, record: Path, content: dict[str, Any]) -> bool:
-        """Return True unless an earlier evaluation was better."""
-        others = [each for each in read_evaluations(record)
-                  if each['iteration'] != content['iteration']]  # yapf: disable
-        best = RecordedRun(record, self.about, [*others, content]).best
-        return best is None or best is content
 
     @master_only
     def after_train(self, runner: Runner) -> None:
@@ -244,8 +234,14 @@ class RunRecord(Hook):
         self.about['seconds'] += now - self.updated
         self.about['seconds_of_recording'] += self.spent
         self.updated, self.spent = now, 0.
+        unit = 1 if sys.platform == 'darwin' else 1024
+        host = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30
+        gpu = torch.cuda.max_memory_allocated() / 2**30 if torch.cuda.is_available() else 0.
         self.about |= dict(
-            iteration=runner.iter, written=format_utc(), **measure_memory(self.about))
+            iteration=runner.iter,
+            written=format_utc(),
+            peak_memory=max(host, self.about['peak_memory']),
+            peak_gpu_memory=max(gpu, self.about['peak_gpu_memory']))
         if self.legend is not None:
             self.about |= vars(self.legend)
         write_json(work_dir / RECORD / ABOUT, self.about)
@@ -286,16 +282,16 @@ def get_file_name(dataset: Any, index: int) -> str:
 
 
 def describe_start(runner: Runner, before: dict[str, Any]) -> dict[str, Any]:
-    """Return the content of ``run.json`` at the start of a run.
-
-    Args:
-        runner: Runner of the training.
-        before: Content that an earlier start wrote, or empty.
-    """
+    """Return the content of ``run.json`` at the start, given that of an earlier start."""
     cfg = runner.cfg
     batch = (cfg.train_dataloader or {}).get('batch_size')
     start = dict(time=format_utc(), iteration=runner.iter, processes=get_world_size())
     known = {key: before[key] for key in ('kind', 'classes', 'palette') if key in before}
+    main_metric: dict[str, str] = {}
+    for hook in runner.hooks:
+        if isinstance(hook, CheckpointHook) and hook.save_best and hook.key_indicators[0] != 'auto':
+            main_metric = dict(main_metric=hook.key_indicators[0], rule=hook.rules[0])
+            break
     return known | dict(
         state='running',
         starts=[*before.get('starts', ()), start],
@@ -305,20 +301,11 @@ def describe_start(runner: Runner, before: dict[str, Any]) -> dict[str, Any]:
         batch=batch * get_world_size() if batch else None,
         seed=runner.seed,
         parameters=sum(each.numel() for each in unwrap(runner.model).parameters()),
-        **find_main_metric(runner),
+        **main_metric,
         config_file=Path(cfg.filename or f'{runner.timestamp}.py').name,
         config=flat(plain(cfg.to_dict())),
         peak_memory=before.get('peak_memory', 0.),
         peak_gpu_memory=before.get('peak_gpu_memory', 0.))
-
-
-def find_main_metric(runner: Runner) -> dict[str, str]:
-    """Return the metric of the best checkpoint and its rule, or an empty dict."""
-    for hook in runner.hooks:
-        if isinstance(hook, CheckpointHook) and hook.save_best:
-            name, rule = hook.key_indicators[0], hook.rules[0]
-            return {} if name == 'auto' else dict(main_metric=name, rule=rule)
-    return {}
 
 
 def describe_data(runner: Runner, known: Mapping[str, str]) -> dict[str, dict[str, Any]]:
@@ -337,16 +324,6 @@ def find_changed_data(before: dict[str, Any], about: dict[str, Any]) -> list[str
     """Return the splits whose data differ from those of an earlier start."""
     then, now = before.get('data', {}), about['data']
     return [split for split in then if split in now and then[split] != now[split]]
-
-
-def measure_memory(about: dict[str, Any]) -> dict[str, float]:
-    """Return the peak memory of this process in GiB, on the host and on its GPU."""
-    unit = 1 if sys.platform == 'darwin' else 1024
-    host = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30
-    gpu = torch.cuda.max_memory_allocated() / 2**30 if torch.cuda.is_available() else 0.
-    return dict(
-        peak_memory=max(host, about['peak_memory']),
-        peak_gpu_memory=max(gpu, about['peak_gpu_memory']))
 
 
 def format_utc() -> str:

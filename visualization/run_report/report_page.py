@@ -17,7 +17,7 @@ from .run_plots import draw_curves
 from .sample_images import build_sample_sections, build_worst_sections
 
 MAX_CONFIG = 200_000  # characters of a config
-NUM_DIGITS = 16  # of a hash that are shown
+NUM_DIGITS = 16  # visible digits of a hash
 TASKS = dict(masks='detector with masks', boxes='detector', labels='segmenter')
 ABOUT = 'Configuration and results of a training run.'
 MAX_CURVES = 8  # in a plot
@@ -70,17 +70,21 @@ def describe_run(run: RecordedRun) -> list[tuple[str, str]]:
     # mmengine logs the peak memory of a GPU since the latest start in MiB.
     logged = run.curves['memory'][:, 1].max() if 'memory' in run.curves else 0.
     gpu = max(logged / 1024, about.get('peak_gpu_memory', 0.))
+    best_text = None
+    if best is not None:
+        key = run.main_metric
+        best_text = f'{key} {best["metrics"][key]:.4g} at iteration {best["iteration"]}'
     facts = {
         'state': describe_state(run),
         'model': TASKS.get(about.get('kind') or ''),
         'classes': f'{len(about["classes"])}' if 'classes' in about else None,
         'parameters': f'{about["parameters"]:,}' if 'parameters' in about else None,
-        'best evaluation': best and f'{run.main_metric} {best["metrics"][run.main_metric]:.4g} at '
-                                    f'iteration {best["iteration"]}',
+        'best evaluation': best_text,
         'iterations': f'{iteration:,}' +
                       (f' of {about["max_iters"]:,}' if 'max_iters' in about else ''),
         'time': format_duration(seconds),
-        'time for record and report': f'{about["seconds_of_recording"]:.1f} s' if about else None,
+        'time for record and report': f'{about["seconds_of_recording"]:.1f} s'
+                                      if 'seconds_of_recording' in about else None,
         'training iteration': f'{pace:.3g} s' if pace else None,
         'training images per second': f'{batch / pace:.3g}' if batch and pace else None,
         'last evaluation': f'{run.last["seconds"]:.3g} s'
@@ -134,7 +138,7 @@ def build_metric_sections(run: RecordedRun) -> list[Section]:
 
 
 def get_metric(evaluation: dict, key: str) -> float | None:
-    """Return a metric, or None for -1, which COCO's metric returns if there are no objects."""
+    """Return a metric, or None for -1, which COCO's metric returns without objects."""
     value = evaluation.get('metrics', {}).get(key)
     return None if value == -1 and 'mAP' in key else value
 
@@ -186,7 +190,14 @@ def build_data_sections(run: RecordedRun) -> list[Section]:
 def build_command_sections(run: RecordedRun) -> list[Section]:
     """Return commands that use the trained model or resume the run."""
     config = shlex.quote(str(run.folder / run.about.get('config_file', 'CONFIG.py')))
-    checkpoint = quote_checkpoint(run)
+    best = run.folder / Run.BEST
+    note = best if best.is_file() else run.folder / Run.LAST
+    checkpoint = f'"$(cat {shlex.quote(str(note))})"'
+    if note.is_file():
+        path = Path(note.read_text(encoding='utf-8').strip())
+        moved = run.folder / path.name
+        if not path.is_file() and moved.is_file():  # The work dir was moved.
+            checkpoint = shlex.quote(str(moved))
     commands = [
         f'colonnade test {config} {checkpoint}',
         f'colonnade predict {config} {checkpoint} IMAGES --out predictions',
@@ -196,18 +207,6 @@ def build_command_sections(run: RecordedRun) -> list[Section]:
         folder = shlex.quote(str(run.folder))
         commands.append(f'colonnade train {config} --work-dir {folder} --resume')
     return [Section('Next steps', commands=commands)]
-
-
-def quote_checkpoint(run: RecordedRun) -> str:
-    """Return the best or last checkpoint for a shell, preferably by the file with its path."""
-    best = run.folder / Run.BEST
-    note = best if best.is_file() else run.folder / Run.LAST
-    if note.is_file():
-        path = Path(note.read_text(encoding='utf-8').strip())
-        moved = run.folder / path.name
-        if not path.is_file() and moved.is_file():
-            return shlex.quote(str(moved))
-    return f'"$(cat {shlex.quote(str(note))})"'
 
 
 def build_environment_sections(run: RecordedRun) -> list[Section]:

@@ -15,7 +15,7 @@ from .record_folder import Curve
 WIDTH = 5.8  # inches; two plots fit side by side
 MAX_NAME = 24  # characters of a class name
 MAX_MARKERS = 40  # points; longer curves have no markers
-MAX_POINTS = 500  # of a curve
+MAX_POINTS = 500  # points of a curve
 MAX_BARS = 15  # classes in a bar plot
 MAX_CELLS = 20  # classes in a confusion matrix
 SMOOTHING = 3.  # standard deviation of the kernel, in percent of a curve's length
@@ -33,8 +33,8 @@ def draw_curves(lines: Mapping[str, Curve],
         lines: Curves by name, at most as many as there are colors.
         ylabel: Label of the values.
         best: Point to mark.
-        smooth: Whether to draw noisy curves pale, with smoothed curves over them.
-        colors: Color of each name, also of names without a curve here. Adds a legend.
+        smooth: Whether to draw curves pale, with smoothed curves over them.
+        colors: Color of each name, also of names without a curve. Adds a legend.
     """
     figure, axes = new_figure(WIDTH)
     chosen = colors or dict(zip(lines, COLORS, strict=False))

@@ -23,7 +23,7 @@ from .record_folder import RECORD, Evaluation, RecordedRun, get_evaluation_folde
 TILE = 272  # pixels of an image's longer side
 JPEG_QUALITY = 85
 MAX_UNNAMED = 10  # classes that colors suffice to distinguish
-MAX_EVALUATIONS = 7  # whose samples are shown
+MAX_EVALUATIONS = 7  # evaluations with samples
 MAX_NAMES = 30  # classes in a legend
 
 
@@ -35,25 +35,9 @@ class Legend:
     palette: tuple[Color, ...]
 
 
-def read_small_image(path: str) -> np.ndarray:
-    """Return an image whose longer side has ``TILE`` pixels, ``(h, w, 3)``."""
-    image = Image.fromarray(read_image(content(path)))
-    factor = TILE / max(image.size)
-    size = [max(1, round(side * factor)) for side in image.size]
-    method = Image.Resampling.LANCZOS if factor < 1 else Image.Resampling.NEAREST
-    return np.asarray(image.resize((size[0], size[1]), method))
-
-
 def draw_result(result: Result, pixels: np.ndarray, *, is_named: bool,
                 has_scores: bool) -> Image.Image:
-    """Return a drawing of a result.
-
-    Args:
-        result: Annotations or prediction.
-        pixels: Downscaled image, ``(h, w, 3)``.
-        is_named: Whether to write class names.
-        has_scores: Whether to write scores after them.
-    """
+    """Return a drawing of annotations or a prediction over a downscaled image ``(h, w, 3)``."""
     if isinstance(result, LabelMap):
         scene = Scene.from_result(result, pixels)
         return result.replace(
@@ -70,7 +54,12 @@ def draw_truth_and_prediction(dataset: Any, image: Detections | PixelCounts, leg
     """Write drawings of the annotations and of the prediction of an image."""
     info = dataset.get_data_info(image.index)
     path = info['img_path']
-    pixels, is_named = read_small_image(path), len(legend.classes) > MAX_UNNAMED
+    full = Image.fromarray(read_image(content(path)))
+    factor = TILE / max(full.size)
+    size = max(1, round(full.width * factor)), max(1, round(full.height * factor))
+    method = Image.Resampling.LANCZOS if factor < 1 else Image.Resampling.NEAREST
+    pixels = np.asarray(full.resize(size, method))
+    is_named = len(legend.classes) > MAX_UNNAMED
     truth: Result
     prediction: Result
     if isinstance(image, Detections):
@@ -105,11 +94,7 @@ def build_sample_sections(run: RecordedRun) -> list[Section]:
 
 
 def read_samples(drawn: Sequence[tuple[str, RecordedRun, Evaluation]]) -> list[tuple[str, list]]:
-    """Return each sample with its titled images: the ground truth, and predictions.
-
-    Args:
-        drawn: Title, run and evaluation of each prediction, all of the same images.
-    """
+    """Return each sample with its titled images: the ground truth, and predictions of runs."""
     samples = []
     for number, name in enumerate(drawn[-1][2]['samples']):
         paths = [('truth', drawn[0][1].folder / RECORD / f'truth_{number}.jpg')]
