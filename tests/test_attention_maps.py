@@ -90,7 +90,7 @@ def test_query_key_magnitudes_match_timm() -> None:
 
 def build_pair(backbone: ColumnarBackbone) -> tuple[nn.Module, ColumnarBackbone]:
     """Return timm's module and the backbone with its weights."""
-    model = backbone.timm_module(IMAGE.shape[-1]).eval().double()
+    model = backbone.build_timm_module(IMAGE.shape[-1]).eval().double()
     torch.manual_seed(1)
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.2)
