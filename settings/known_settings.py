@@ -100,7 +100,7 @@ def _iter_signatures(cls: Any) -> Iterator[tuple[type, Mapping[str, inspect.Para
 def is_typo(name: str, other: str) -> bool:
     """Return True if a name is most likely a typo of another one: a part of it, or similar.
 
-    Names that differ in a number (``stage3``) or a prefix (``unsup_weight``) are no typos.
+    Names that differ in a number (``stage3``) or a prefix (``unsup_weight``) are not typos.
     """
     if min(len(name), len(other)) >= 3 and (name.startswith(other) or other.startswith(name)):
         return '_' not in name[len(other):] + other[len(name):]
