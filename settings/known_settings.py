@@ -61,7 +61,8 @@ def get_known_settings(value: Any, path: list[str]) -> Set[str] | None:
 def get_argument_names(kind: Any, *, is_wrapper: bool = False) -> Set[str] | None:
     """Return the arguments of a class, or None if it is unknown or accepts any."""
     cls = find_class(kind)
-    arguments = get_arguments(cls) if inspect.isclass(cls) else None
+    is_class = inspect.isclass(cls)
+    arguments = get_arguments(cls) if is_class else None
     if arguments is None:
         return None
     return arguments.keys() | WRAPPER if is_wrapper else arguments.keys()
