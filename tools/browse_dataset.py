@@ -16,7 +16,7 @@ def main(options: BrowseOptions) -> None:
     import_without_warnings('colonnade.visualization.dataset_browser')  # slow
     from colonnade.visualization.dataset_browser import browse_dataset
     print('reading annotations ...', flush=True)
-    result = browse_dataset(options)
+    result = browse_dataset(**vars(options))
     print(f'{result}\nwritten: {result.page}')
 
 
