@@ -81,7 +81,7 @@ class DataOptions:
 class CheckDataOptions(ConfigOptions):
     """Options of ``colonnade check_dataset``."""
     data_root: str | Path | None = option(
-        'location of the dataset: a folder, shards or a URL', metavar='DIR')
+        'folder or URL of the dataset, or its shards', metavar='DIR')
     split: Sequence[str] = option('splits to check (default: all)', SPLITS, choices=SPLITS)
     json: Path | None = option('also write the full report to this file', metavar='FILE')
     allow_external_files: bool = option(ALLOW_EXTERNAL_FILES, False)
@@ -95,8 +95,7 @@ class ShardOptions:
     """Options of ``colonnade make_shards``."""
     config: Path | None = argument(f'{CONFIG}; omit with --verify', None)
     out: str = argument('folder to create; with --verify also a URL')
-    data_root: str | Path | None = option(
-        'location of the dataset: a folder or a URL', metavar='DIR')
+    data_root: str | Path | None = option('folder or URL of the dataset', metavar='DIR')
     shard_size: float = option('size of a shard in MB (default: %(default)g)', 256., metavar='MB')
     verify: bool = option(
         'write nothing, but compare all files in OUT with their checksums, e.g. after copying',

@@ -17,7 +17,7 @@ from .graphs import ExportError
 SIDES = ((192, 144), (112, 192))  # height and width of the images
 MAX_DIFFERENT = 0.02  # fraction of objects or pixels, since rounding can change close scores
 REFUSED = dict(objects=0.2, pixels=0.05)  # fraction for an error; below is a warning
-MAX_SCORE_DIFFERENCE, MAX_BOX_DIFFERENCE = 0.01, 1.  # of the same object
+MAX_SCORE_DIFFERENCE, MAX_BOX_DIFFERENCE = 0.01, 1.  # limits for the same object
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from colonnade.common.errors import UserCodeError, UserError
 
 #: supported by onnxruntime >= 1.23; the first opset with GELU as one operator
 OPSET = 20
-MAX_BATCH, MAX_SIDE = 2**16 - 1, 2**15  # of images that a graph accepts
+MAX_BATCH, MAX_SIDE = 2**16 - 1, 2**15  # limits of graph inputs
 EXAMPLE_SIDE = 256  # approximate side in pixels of images for tracing
 
 Size = tuple[int, int, int]  # batch size, height and width

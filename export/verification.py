@@ -21,7 +21,7 @@ from colonnade.runtime.sessions import OPENVINO, load_session
 
 from .graphs import ExportError, Graph, Size
 
-ROUNDS = 5  # of timing
+ROUNDS = 5  # timed runs
 #: minimum rounding error of torch, as a fraction of the largest value of an output
 MIN_ERROR = 1e-6
 #: the same if a module does not support float64, so that the error of torch is unknown

@@ -46,7 +46,7 @@ class RankOptions(DataOptions):
     cost: Literal['time', 'multiply-adds',
                   'parameters'] = option('cost axis of the plot (default: %(default)s)', 'time')
     seed: int = option('random seed (default: %(default)s)', 0)
-    device: Literal['cpu', 'cuda'] | None = option('device (default: cuda if available)')
+    device: Literal['cpu', 'cuda'] | None = option('cpu or cuda (default: a GPU if there is one)')
     cache: Path | None = option(
         'folder of cached features (default: $XDG_CACHE_HOME or ~/.cache/colonnade)',
         exclusive='cache')

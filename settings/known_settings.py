@@ -61,7 +61,8 @@ def get_known_settings(value: Any, path: list[str]) -> Set[str] | None:
 def get_argument_names(kind: Any, *, is_wrapper: bool = False) -> Set[str] | None:
     """Return the arguments of a class, or None if it is unknown or accepts any."""
     cls = find_class(kind)
-    arguments = get_arguments(cls) if inspect.isclass(cls) else None
+    is_class = inspect.isclass(cls)
+    arguments = get_arguments(cls) if is_class else None
     if arguments is None:
         return None
     return arguments.keys() | WRAPPER if is_wrapper else arguments.keys()
@@ -100,7 +101,7 @@ def _iter_signatures(cls: Any) -> Iterator[tuple[type, Mapping[str, inspect.Para
 def is_typo(name: str, other: str) -> bool:
     """Return True if a name is most likely a typo of another one: a part of it, or similar.
 
-    Names that differ in a number (``stage3``) or a prefix (``unsup_weight``) are no typos.
+    Names that differ in a number (``stage3``) or a prefix (``unsup_weight``) are not typos.
     """
     if min(len(name), len(other)) >= 3 and (name.startswith(other) or other.startswith(name)):
         return '_' not in name[len(other):] + other[len(name):]

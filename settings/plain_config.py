@@ -16,7 +16,7 @@ from colonnade.common.errors import MissingFileError, UserCodeError, UserError
 from .config_writer import format_config
 from .registries import is_from_user_code
 
-MAX_CHARACTERS = 2**20  # of a config file
+MAX_CHARACTERS = 2**20  # limit of a config file
 PLAIN = (str, int, float, bool, type(None))
 
 

@@ -32,7 +32,7 @@ def find_class(kind: Any, *registries: Registry) -> Any:
     """
     if not isinstance(kind, str):
         return kind
-    if kind.count('.') > 1 and (found := imported(kind)) is not None:
+    if kind.count('.') > 1 and (found := import_object(kind)) is not None:
         return found  # pure Python configs name classes by all their modules
     current = DefaultScope.get_current_instance()
     scope, _, name = kind.rpartition('.')
@@ -48,10 +48,10 @@ def find_class(kind: Any, *registries: Registry) -> Any:
     for candidate in candidates:
         if is_known(name, candidate):
             return candidate.get(name)
-    return imported(kind) if '.' in kind else None
+    return import_object(kind) if '.' in kind else None
 
 
-def imported(name: str) -> Any:
+def import_object(name: str) -> Any:
     """Return the object with a fully qualified name, or None."""
     return get_object_from_string(name) if may_be_name(name) else None
 

@@ -218,10 +218,10 @@ RULES: dict[str, Rule] = {
         page=page,
         effect='loading' if (rule.severity, rule.effect) == ('error', 'none') else rule.effect)
     for page, rules in {
-        'configs.md#check-a-config': CONFIG_RULES,
-        'data.md#check-the-data': DATA_RULES,
-        'data.md#what-is-checked': CONVERSION_RULES,
-        'browse.md#what-is-suspected': BROWSER_RULES,
+        'guides/train.md#check-a-config': CONFIG_RULES,
+        'guides/inspect_dataset.md#check-the-dataset': DATA_RULES,
+        'guides/custom_datasets.md#what-is-validated': CONVERSION_RULES,
+        'guides/inspect_dataset.md#suspected-issues': BROWSER_RULES,
     }.items()
     for name, rule in rules.items()
 }

@@ -1,4 +1,4 @@
-"""Fixtures: data sets, and the command line as a user has it."""
+"""Fixtures: datasets and command lines."""
 from __future__ import annotations
 
 import faulthandler
@@ -25,42 +25,42 @@ from torch.distributed import TCPStore
 from torch.multiprocessing import ProcessExitedException, start_processes
 
 ROOT = Path(__file__).resolve().parent.parent
-SHARED = ROOT.parent / 'shared'  # sample images and reference outputs, where they lie beside us
+SHARED = ROOT.parent / 'shared'  # sample images and reference outputs, if they exist
 
-#: lowest first: a room imports itself and those before it
+#: import order: a room imports only itself and earlier rooms
 ROOMS = ('runtime', 'common', 'configs', 'weights', 'backbones', 'necks', 'heads', 'settings',
          'datasets', 'models', 'engine', 'evaluation', 'inference', 'visualization', 'recipes',
          'export', 'api', 'tools')  # yapf: disable
 
-# options of runs in the test's own process, where forked workers would outlive them
+# Options of runs in the process of the test, which forked workers would outlive.
 NO_WORKERS = [
     f'{split}_dataloader.{option}' for split in ('train', 'val', 'test')
     for option in ('num_workers=0', 'persistent_workers=False')
 ]
 NO_VAL = ['val_dataloader=None', 'val_evaluator=None', 'val_cfg=None']
-for variable in ('COLONNADE_COCO', 'COLONNADE_ADE', 'COLONNADE_SHAPES'):  # where configs find data
+for variable in ('COLONNADE_COCO', 'COLONNADE_ADE', 'COLONNADE_SHAPES'):  # data roots of configs
     os.environ.pop(variable, None)
-# processes that are compared to the bit would each measure which products are faster
+# Otherwise each process would measure which matmuls are faster, and results could differ.
 os.environ.setdefault('COLONNADE_MATMUL', 'blas')
-# forks of this process have none of its OpenMP threads, and would wait for them for ever
+# Forked processes lack the OpenMP threads, and would wait for them forever.
 os.register_at_fork(after_in_child=lambda: torch.set_num_threads(1))
 
-# a shell's background jobs ignore Ctrl-C, and so would this process and all that it starts
+# Background jobs of a shell ignore Ctrl-C, and child processes would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# a compiler's fake tensors register a fake GPU, and autograd that starts then cannot be forked
+# Start autograd before fake tensors register a fake GPU, after which it cannot be forked.
 torch.ones(1, requires_grad=True).sum().backward()
 
-# the same cases each time, however busy the machine is
+# Use the same cases every time, on a machine under any load.
 settings.register_profile('steady', derandomize=True, database=None, deadline=None,
                           suppress_health_check=[HealthCheck.too_slow])  # yapf: disable
 settings.load_profile('steady')
 
-COLLECTION = {'started': 0.}  # of garbage, when
+COLLECTION = {'started': 0.}  # start of the current garbage collection
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip tests that need a GPU where there is none."""
+    """Skip tests that need a GPU if there is none."""
     if not torch.cuda.is_available():
         for item in items:
             if item.get_closest_marker('gpu'):
@@ -68,14 +68,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Keep the collector of garbage, which mmengine calls for every data set, off all imports."""
+    """Freeze all imports, since mmengine collects garbage for every dataset."""
     gc.collect()
     gc.freeze()
     gc.callbacks.append(freeze_what_stays)
 
 
 def freeze_what_stays(phase: str, info: dict[str, int]) -> None:
-    """Keep it off what stays from tests too, such as graphs of compilers, once it gets slow."""
+    """Freeze objects that tests leave, such as compiled graphs, once collection gets slow."""
     if phase == 'start':
         COLLECTION['started'] = time.perf_counter()
     elif info['generation'] == 2 and time.perf_counter() - COLLECTION['started'] > 0.05:
@@ -83,14 +83,14 @@ def freeze_what_stays(phase: str, info: dict[str, int]) -> None:
 
 
 def pytest_unconfigure() -> None:
-    """Let the libraries end in order: some report what is frozen as leaks."""
+    """Unfreeze objects before exit, since some libraries report them as leaks."""
     if freeze_what_stays in gc.callbacks:
         gc.callbacks.remove(freeze_what_stays)
     gc.unfreeze()
 
 
-LAYOUTS = {'mask_rcnn': 'coco', 'sem_fpn': 'ade', 'upernet': 'ade'}  # head -> data set
-SHORT = [  # options of runs of two iterations
+LAYOUTS = {'mask_rcnn': 'coco', 'sem_fpn': 'ade', 'upernet': 'ade'}  # head -> format of the dataset
+SHORT = [  # options of runs with two iterations
     '--cfg-options', 'train_cfg.max_iters=2', 'train_cfg.val_interval=2',
     'default_hooks.checkpoint.interval=1', 'default_hooks.logger.interval=1',
     'train_dataloader.batch_size=2'
@@ -107,7 +107,7 @@ def config(head: str) -> Path:
 
 
 def run_python(*arguments: str | Path, fail: bool = False, **environ: str) -> str:
-    """Run Python in a new process; returns its output, and expects it to ``fail`` or not."""
+    """Run Python in a new process, check whether it fails, and return its output."""
     done = subprocess.run([sys.executable, '-W', 'ignore', *map(str, arguments)],
                           env={
                               **os.environ,
@@ -126,7 +126,7 @@ TWO_PROCESSES = dict(OMP_NUM_THREADS='1', CUDA_VISIBLE_DEVICES='')
 
 
 def run_processes(number: int, script: str, *arguments: str | Path, out: Path) -> str:
-    """Run a script in processes on the CPU, as torchrun does; returns their output.
+    """Run a script in several processes on the CPU like torchrun, and return their output.
 
     They are forks of this one, whose imports they have. Where a GPU is, autograd cannot be forked,
     and torchrun starts them.
@@ -156,14 +156,14 @@ run_two = partial(run_processes, 2)
 
 @contextmanager
 def no_dump_of_forks() -> Iterator[None]:
-    """Context manager to fork in: forks of a process that waits to dump its stacks cannot do so."""
+    """Context manager for forking, which pauses the timer that dumps stacks."""
     faulthandler.cancel_dump_traceback_later()
     yield
-    faulthandler.dump_traceback_later(600, exit=True, file=sys.__stderr__)  # as setup.cfg has it
+    faulthandler.dump_traceback_later(600, exit=True, file=sys.__stderr__)  # as in setup.cfg
 
 
 def run_worker(rank: int, command: list[str], port: int, logs: list[Path]) -> None:
-    """What a process of ``run_processes`` does, in the environment that torchrun gives it."""
+    """Run the script in a process with the environment of torchrun."""
     os.environ.update(
         RANK=str(rank),
         LOCAL_RANK=str(rank),
@@ -172,12 +172,13 @@ def run_worker(rank: int, command: list[str], port: int, logs: list[Path]) -> No
         MASTER_ADDR='127.0.0.1',
         MASTER_PORT=str(port),
         TORCHELASTIC_USE_AGENT_STORE='True')
-    signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # as Python starts; tools that list change it
+    signal.signal(signal.SIGPIPE,
+                  signal.SIG_IGN)  # Python's default, which commands that list change
     with logs[rank].open('w', buffering=1) as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
         sys.stdout = sys.stderr = log
-        MMLogger._instance_dict.clear()  # those of the parent process print where it prints
+        MMLogger._instance_dict.clear()  # loggers of the parent print to its streams
         sys.argv = command
         runpy.run_path(str(ROOT / command[0]), run_name='__main__')
 
@@ -186,7 +187,7 @@ latest_start = 0.
 
 
 def second_of_its_own() -> float:
-    """The time of a run's start: now, or a second after the latest start."""
+    """Return the start time of a run: now, or a second after the latest start."""
     global latest_start
     latest_start = max(time.time(), latest_start + 1)
     return latest_start
@@ -201,7 +202,7 @@ def run_tool(monkeypatch: pytest.MonkeyPatch, no_layout: None,
 
 @pytest.fixture
 def writes_pages() -> bool:
-    """Whether runs draw their plots, a quarter of a short run; tests of pages override it."""
+    """Whether runs draw plots, which takes a quarter of a short run; tests may override it."""
     return False
 
 
@@ -212,9 +213,9 @@ def no_layout(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def lay_nothing_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave texts of configs without yapf's layout; mmengine makes it six times a run."""
-    import_module(
-        'colonnade.settings.config_writer')  # binds the function, and lays its configs out
+    """Skip yapf formatting of configs, which mmengine does six times per run."""
+    import_module('colonnade.settings.config_writer'
+                  )  # imports the function before, so its configs are formatted
     monkeypatch.setattr('yapf.yapflib.yapf_api.FormatCode', lambda text, **_: (text, True))
 
 
@@ -227,7 +228,7 @@ def tool_runner(monkeypatch: pytest.MonkeyPatch, writes_pages: bool = True) -> C
     """
     clock = SimpleNamespace(**{**vars(time), 'time': second_of_its_own})
     monkeypatch.setattr('mmengine.runner.runner.time', clock)
-    # a fault of the report, which would not end a training, ends the test
+    # An error of the report does not stop training, but must fail the test.
     recording = 'colonnade.visualization.run_report.recorder'
     monkeypatch.setattr(f'{recording}.RunRecord.strict', True)
     if not writes_pages:
@@ -241,13 +242,13 @@ def tool_runner(monkeypatch: pytest.MonkeyPatch, writes_pages: bool = True) -> C
 
 
 def latest_log(work_dir: Path) -> str:
-    """What the latest run in a work dir logged."""
+    """Return the log of the latest run in a work dir."""
     return max(work_dir.glob('*/*.log')).read_text()
 
 
 @pytest.fixture(scope='session')
 def shapes(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small set of drawn shapes in both layouts."""
+    """A small dataset of synthetic shapes in both formats."""
     from colonnade.datasets.shapes_dataset import make_shapes
     out = tmp_path_factory.mktemp('data') / 'shapes'
     make_shapes(out, num_train=12, num_val=4, size=64, seed=0)
@@ -256,7 +257,7 @@ def shapes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope='session')
 def real_data() -> dict[str, Path]:
-    """Real COCO and ADE20k images."""
+    """Real COCO and ADE20K images."""
     folders = {layout: SHARED / 'data' / layout for layout in ('coco', 'ade')}
     for folder in folders.values():
         if not folder.is_dir():
@@ -266,7 +267,7 @@ def real_data() -> dict[str, Path]:
 
 @pytest.fixture(scope='session')
 def trained_once(shapes: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The work dir of a segmenter after two iterations; see ``trained``."""
+    """Work dir of a segmenter after two iterations; see ``trained``."""
     work_dir = tmp_path_factory.mktemp('trained') / 'run'
     with pytest.MonkeyPatch.context() as monkeypatch:
         lay_nothing_out(monkeypatch)
@@ -277,7 +278,7 @@ def trained_once(shapes: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 @pytest.fixture
 def trained(trained_once: Path, tmp_path: Path) -> Path:
-    """A copy of ``trained_once`` as ``tmp_path / 'run'``, for the test to go on with."""
+    """Copy of ``trained_once`` as ``tmp_path / 'run'``."""
     work_dir = shutil.copytree(trained_once, tmp_path / 'run')
     (work_dir / 'last_checkpoint').write_text(str(work_dir / 'iter_2.pth'))
     return work_dir

@@ -91,7 +91,7 @@ def test_features(model: Model, format: str, tmp_path: Path) -> None:
     assert content['graphs']['features']['outputs'] == ['map1', 'map2', 'map3', 'map4']
     if format == 'onnx':
         check_runtime(model, out)
-    with pytest.raises(UserError, match='out exists'):
+    with pytest.raises(UserError, match='out already exists'):
         export(model, model.cfg, out, options)
 
 

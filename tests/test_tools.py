@@ -158,7 +158,7 @@ def test_checkpoint_of_another_model(shapes: Path, tmp_path: Path, run_tool: Cal
         run_tool('test', config('sem_fpn'), tmp_path / 'other.pth', '--data-root', shapes / 'ade',
                  '--work-dir', tmp_path)
     output = str(stopped.value)
-    assert f'{tmp_path}/other.pth (whole model, ours) does not fit' in output
+    assert f'{tmp_path}/other.pth (full model, Colonnade) does not fit' in output
     assert 'missing: neck.fpn.lateral_convs.0.conv.weight' in output
     assert 'decode_head.psp_modules.0.1.conv.weight' in output
 

@@ -186,7 +186,7 @@ def lock_cache() -> Iterator[None]:
             except BlockingIOError:
                 log_step(f'waiting for another setup, which holds {file.name}')
                 fcntl.flock(file, fcntl.LOCK_EX)
-            for folder in CACHE.glob(f'{SCRATCH}*'):  # of a setup that was killed
+            for folder in CACHE.glob(f'{SCRATCH}*'):  # left by a killed setup
                 shutil.rmtree(folder, ignore_errors=True)
         except OSError as error:
             log_step(

@@ -22,7 +22,7 @@ from pathlib import Path
 NAME, VERSION, LABEL = 'onedl_mmcv', '2.3.6', '+torchvision'
 #: hash of the source distribution, as in requirements-setup.txt
 SHA256 = '8704978a3d492b15cc058742ac3165bd1bcc2dd20678da9ed39e0da3048e3045'
-OTHER_DISTRIBUTIONS = ('mmcv', 'mmcv-lite', 'mmcv-full')  # of the package mmcv
+OTHER_DISTRIBUTIONS = ('mmcv', 'mmcv-lite', 'mmcv-full')  # conflicting distributions
 EXTENSION = Path(__file__).resolve().with_name('mmcv_ext')
 
 

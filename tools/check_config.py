@@ -21,8 +21,7 @@ from colonnade.tools.command_line import command
 class CheckConfigOptions(ConfigOptions):
     """Options of ``colonnade check_config``."""
     data_root: str | None = option(
-        'location of the dataset: a folder or a URL; without it, missing data are no errors',
-        metavar='DIR')
+        'folder or URL of the dataset; without it, missing data are not errors', metavar='DIR')
     json: Path | None = option('also write the findings to this JSON file', metavar='FILE')
     step: bool = option(
         'also run a training step on two synthetic images, with one block of the backbone', False)

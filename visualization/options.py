@@ -64,8 +64,8 @@ class BrowseOptions(ConfigOptions):
         'duplicates (default: %(default)s); annotations of objects are all checked',
         5000,
         metavar='N')
-    seed: int = option('seed of all random draws (default: %(default)s)', 0)
-    data_root: Path | str | None = option('root folder of the dataset')
+    seed: int = option('random seed (default: %(default)s)', 0)
+    data_root: Path | str | None = option('folder or URL of the dataset', metavar='DIR')
 
     @property
     def splits(self) -> tuple[str, str]:

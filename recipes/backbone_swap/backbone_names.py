@@ -38,7 +38,7 @@ class Backbone:
         return self.cls.variants.complete(self.arch)
 
     @property
-    def normalisation(self) -> Normalization | None:
+    def normalization(self) -> Normalization | None:
         """Mean and std of images, or None if the weights of the architecture differ in them."""
         weights = self.cls.get_weights_name(self.arch, None)
         if not weights:  # the weights of all classes but PlainViT

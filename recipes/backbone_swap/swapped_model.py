@@ -182,7 +182,7 @@ def _set_preprocessor(model: Model, backbone: Backbone, notes: Notes) -> None:
         notes.add_open_question('model.data_preprocessor is nested: set mean, std and bgr_to_rgb '
                                 f'for {backbone.name} yourself')
         return
-    published = backbone.normalisation
+    published = backbone.normalization
     if published is None:
         notes.add_open_question(
             f'weights of {backbone.name} differ in mean and std of images: those of ImageNet '

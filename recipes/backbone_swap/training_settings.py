@@ -12,7 +12,7 @@ from .config_changes import Notes
 #: learning rate and weight decay of Colonnade's recipes, for a batch of BATCH_SIZE images
 ADAMW = dict(mmdet=(1e-4, 0.05), mmseg=(6e-5, 0.01))
 BATCH_SIZE = 16
-HIGH_RATE = 1e-3  # with a higher rate, AdamW seldom trains transformers
+HIGH_RATE = 1e-3  # AdamW seldom trains transformers with a higher learning rate
 
 
 def adapt_training(cfg: dict[str, Any], names: Iterable[str], notes: Notes) -> dict[str, Any]:

@@ -108,8 +108,10 @@ def read_recipe_dataset(cfg: Config, args: NewConfigOptions,
         kind='labels' if cfg.default_scope == 'mmseg' else 'instances')
     if data and not args.allow_external_files:
         for path in data.outside:
-            text = f'{path} is outside of {data.root}: move it there, or pass --allow-external-files'
-            report.add(Finding('outside', text, (str(path), )))
+            report.add(
+                Finding(
+                    'outside', f'{path} is outside of {data.root}: move it there, or pass '
+                    '--allow-external-files', (str(path), )))
     return data
 
 

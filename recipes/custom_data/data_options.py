@@ -74,9 +74,8 @@ def _check_split_options(args: DataOptions) -> None:
             raise UserError(
                 f'--group-regex {args.group_regex} is not a regular expression: {error}') from error
         if not groups:
-            raise UserError(
-                f"--group-regex {args.group_regex} has no group: use parentheses, such as '^([^_]+)_'"
-            )
+            raise UserError(f'--group-regex {args.group_regex} has no group: use parentheses, such '
+                            "as '^([^_]+)_'")
 
 
 def complete_data_options(args: DataOptions) -> None:

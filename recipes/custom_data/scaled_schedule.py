@@ -11,7 +11,7 @@ from colonnade.engine.optim.batch_size import (APPLIED, SCHEDULER_COUNTS, get_ba
 
 RECIPE_IMAGES = {'CocoDataset': 117266, 'ADE20KDataset': 20210}  # images with objects
 HOOK_COUNTS = ('switch_epoch', 'switch_iter')  # start of the last epochs' pipeline
-MIN_STEPS = 1000  # with the batch size of the recipe, or the steps of the recipe if fewer
+MIN_STEPS = 1000  # steps of the recipe's batch size, unless the recipe itself has fewer
 MIN_EVALUATIONS = 5  # if the validation set is small
 
 

@@ -29,9 +29,10 @@ Check = Callable[[Config, tuple[str, ...]], Iterable[Finding]]
 MODEL_CHECKS: tuple[Check, ...] = (find_width_problems, find_normalization_problems)
 #: checks that do not read data
 CHECKS: tuple[Check, ...] = (
-    find_class_problems, find_batch_problems, find_number_problems, find_completeness_problems, find_metric_problems,
-    find_pipeline_problems, find_label_setting_problems, find_palette_problems, *MODEL_CHECKS, find_setting_problems,
-    find_window_problems, find_schedule_problems, find_start_problems, find_weight_problems, find_channel_problems
+    find_class_problems, find_batch_problems, find_number_problems, find_completeness_problems,
+    find_metric_problems, find_pipeline_problems, find_label_setting_problems,
+    find_palette_problems, *MODEL_CHECKS, find_setting_problems, find_window_problems,
+    find_schedule_problems, find_start_problems, find_weight_problems, find_channel_problems
 )  # yapf: disable
 
 

@@ -60,10 +60,9 @@ def _check_metric(key: str, metric: ConfigDict, name: str, dataset: ConfigDict,
     if metric_library and data_library and metric_library != data_library:
         tasks = dict(mmdet='instances', mmseg='label maps')
         yield Finding(
-            'metric-task',
-            f'{key} is {get_type_name(metric.type)}, for {tasks[metric_library]} of {metric_library}, '
-            f'and {name} is {get_type_name(dataset.type)}, of {tasks[data_library]}',
-            (f'{key}.type', f'{name}.type'))
+            'metric-task', f'{key} is {get_type_name(metric.type)}, for {tasks[metric_library]} of '
+            f'{metric_library}, and {name} is {get_type_name(dataset.type)}, of '
+            f'{tasks[data_library]}', (f'{key}.type', f'{name}.type'))
         return
     cls, coco = (find_class(kind, DATASETS) for kind in (dataset.type, 'mmdet.CocoDataset'))
     is_panoptic = getattr(cls, 'COCOAPI', None) is not getattr(coco, 'COCOAPI', None)

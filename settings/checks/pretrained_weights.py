@@ -125,8 +125,9 @@ def find_channel_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator
     With custom steps or a custom preprocessor, the order of channels is unknown.
     """
     preprocessor = cfg.model.get('data_preprocessor') or {}
-    if not starts_from_backbone(cfg, dataloaders) or get_backbone_class(cfg.model) is None or is_custom_class(
-            find_class(preprocessor.get('type'), MODELS)) or \
+    if not starts_from_backbone(cfg, dataloaders) or get_backbone_class(cfg.model) is None:
+        return
+    if is_custom_class(find_class(preprocessor.get('type'), MODELS)) or \
             preprocessor.get('bgr_to_rgb') or preprocessor.get('rgb_to_bgr'):
         return
     try:

@@ -88,7 +88,7 @@ def build_target_mask(target: Tensor, logits: Tensor) -> Tensor:
 
 
 def get_target_weights(weight: Tensor, target: Tensor) -> Tensor:
-    """Return the weights ``(n,)`` of the target classes; 1 for the background or without weights."""
+    """Return the weights ``(n,)`` of the target classes; 1 for the background."""
     if not len(weight):
         return torch.ones_like(target, dtype=torch.float32)
     is_known = (target >= 0) & (target < len(weight))
