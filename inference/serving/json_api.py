@@ -17,7 +17,7 @@ from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from .. import ImageError, Model
-from ..packages.metadata import WEIGHTS
+from ..packages.package import WEIGHTS
 from .middleware import RETRY
 from .service import RequestError, ServerBusyError, Service, TimedPrediction
 from .uploads import UploadError
