@@ -108,7 +108,13 @@ def read_metadata(path: Path) -> PackageMetadata:
 
 @dataclass(frozen=True)
 class Package:
-    """A trained model in a folder."""
+    """A trained model in a folder.
+
+    Attributes:
+        config: Config of model, test pipeline and evaluators.
+        weights: Path of the safetensors file, whose hash is verified.
+        metadata: Content of ``model.json``.
+    """
     config: Config
     weights: Path
     metadata: PackageMetadata
