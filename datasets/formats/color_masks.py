@@ -16,7 +16,7 @@ from colonnade.runtime.bit_depth import has_16_bits
 from ..custom.label_maps import IGNORED
 from ..validation.image_files import open_image
 from ..validation.validation_report import Report
-from .color_tables import Colour, ColourTable, find_table, read_colours
+from .color_tables import Color, ColourTable, find_table, read_colours
 
 SAMPLES = 20  # pictures whose colours are listed
 MOST_SHOWN = 12  # of these colours
@@ -84,7 +84,7 @@ def _find_mode(mask: Path) -> str:
         'colours'
 
 
-def _is_gray(colours: Iterable[Colour]) -> bool:
+def _is_gray(colours: Iterable[Color]) -> bool:
     return all(red == green == blue for red, green, blue in colours)
 
 
@@ -143,7 +143,7 @@ class ColourReader:
             'these' if near else ''
         return f'colours that are not in the table: {"; ".join(texts)}{more}{why}'
 
-    def _nearest(self, colour: Colour) -> tuple[str, int]:
+    def _nearest(self, colour: Color) -> tuple[str, int]:
         """The class of the nearest colour, and the difference, summed over channels."""
         names = (*self.table.classes, *['unlabelled'] * len(self.table.unlabelled))
         distances = np.abs(np.array(self.table.all_colours) - np.array(colour)).sum(axis=1)
@@ -177,11 +177,11 @@ def _fault_of(picture: Image.Image) -> str | None:
     return None
 
 
-def _pack_color(colour: Colour) -> int:
+def _pack_color(colour: Color) -> int:
     return (colour[0] << 16) + (colour[1] << 8) + colour[2]
 
 
-def _count_colors(numbers: np.ndarray) -> Counter[Colour]:
+def _count_colors(numbers: np.ndarray) -> Counter[Color]:
     found, counts = np.unique(numbers, return_counts=True)
     return Counter({
         (int(number) >> 16, int(number) >> 8 & 255, int(number) & 255): int(count)
@@ -189,14 +189,14 @@ def _count_colors(numbers: np.ndarray) -> Counter[Colour]:
     })
 
 
-def count_colors(sources: Sequence[Path]) -> Counter[Colour]:
+def count_colors(sources: Sequence[Path]) -> Counter[Color]:
     """The colours in the first pictures, and how many pixels each has.
 
     Raises:
         OSError: If one cannot be read.
         ValueError: If one has no colours of 8 bits; the message names it.
     """
-    counts: Counter[Colour] = Counter()
+    counts: Counter[Color] = Counter()
     for source in sources[:SAMPLES]:
         try:
             counts += _count_colors(read_packed_colors(source))

@@ -21,7 +21,7 @@ FILES = ('class_dict.csv', 'class_dict_seg.csv', 'labelmap.txt', 'label_colors.t
 UNLABELLED = ('void', 'unlabelled', 'unlabeled', 'ignore', 'ignored')
 NAMES, CHANNELS = ('name', 'class', 'label', 'title'), (('r', 'red'), ('g', 'green'), ('b', 'blue'))
 MOST_CLASSES = IGNORED
-Colour = tuple[int, int, int]
+Color = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
@@ -35,12 +35,12 @@ class ColourTable:
         file: Where they were read.
     """
     classes: tuple[str, ...]
-    colours: tuple[Colour, ...]
-    unlabelled: tuple[Colour, ...] = ()
+    colours: tuple[Color, ...]
+    unlabelled: tuple[Color, ...] = ()
     file: Path | None = None
 
     @property
-    def all_colours(self) -> tuple[Colour, ...]:
+    def all_colours(self) -> tuple[Color, ...]:
         return (*self.colours, *self.unlabelled)
 
 
@@ -74,7 +74,7 @@ def read_colours(file: Path) -> ColourTable:
         tuple(colour for name, colour in rows if name.lower() in UNLABELLED), file)
 
 
-def text_rows(text: str) -> Iterator[tuple[str, Colour]]:
+def text_rows(text: str) -> Iterator[tuple[str, Color]]:
     """Rows of CSV (with or without a heading), of ``r g b name`` and of ``name:r,g,b::``.
 
     Raises:
@@ -127,7 +127,7 @@ def _heading(cells: list[str]) -> tuple[int, ...] | None:
     return None if None in places else tuple(place for place in places if place is not None)
 
 
-def _json_rows(content: Any) -> Iterator[tuple[str, Colour]]:
+def _json_rows(content: Any) -> Iterator[tuple[str, Color]]:
     """Rows of ``{name: [r, g, b]}`` or of ``[{"name": ..., "color": ...}]``, perhaps one deeper."""
     if isinstance(content, dict) and isinstance(content.get('classes'), list):
         content = content['classes']
@@ -145,7 +145,7 @@ def _json_rows(content: Any) -> Iterator[tuple[str, Colour]]:
         yield _row(name, values, f'entry {number}')
 
 
-def _row(name: Any, values: Any, where: str) -> tuple[str, Colour]:
+def _row(name: Any, values: Any, where: str) -> tuple[str, Color]:
     """A row whose values are checked."""
     if not isinstance(name, str) or not name.strip():
         raise UserError(f'{where}: wanted the name of a class, got {abbreviate(name)}')
