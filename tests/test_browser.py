@@ -226,14 +226,14 @@ def test_what_cannot_be_read_is_said(page: Page, live: LiveServer) -> None:
     """And the next image is answered, the same file again too."""
     send(page, b'no image', 'notes.jpg')
     alert = page.get_by_role('alert')
-    expect(alert).to_have_text('notes.jpg: the file is not a readable image (BMP, GIF, JPEG, PNG, PPM, '
-                               'TIFF, WEBP)')
+    expect(alert).to_have_text('notes.jpg: the file is not a readable image (BMP, GIF, JPEG, PNG, '
+                               'PPM, TIFF, WEBP)')
     for _ in range(2):
         send(page, encode_image(draw_rectangles(3)))
         expect(page.locator('#drawing')).to_be_visible()
         expect(alert).to_have_count(0)
     send(page, bytes(10**6 + 1))
-    expect(alert).to_have_text('image.png: the file has more than the 1 MB that are accepted')
+    expect(alert).to_have_text('image.png: the file is larger than the limit of 1 MB')
     expect(page.locator('#drawing')).to_be_hidden()
     page.route('**/api/predict*', lambda route: route.abort())
     send(page, encode_image(draw_rectangles(3)))
