@@ -212,10 +212,14 @@ def test_names_of_classes_are_text(browser: Browser, heard: Heard) -> None:
     assert heard.errors == []
 
 
-def test_rotated_photographs_are_drawn_as_the_server_sees_them(page: Page, live: LiveServer) -> None:
+def test_rotated_photographs_are_drawn_as_the_server_sees_them(page: Page,
+                                                               live: LiveServer) -> None:
     exif = Image.Exif()
     exif[0x0112] = 8
-    send(page, encode_image(draw_rectangles(3), 'JPEG', exif=exif, quality=95), media_type='image/jpeg')
+    send(
+        page,
+        encode_image(draw_rectangles(3), 'JPEG', exif=exif, quality=95),
+        media_type='image/jpeg')
     expect(page.locator('#drawing')).to_be_visible()
     page.get_by_role('button', name='Hide all').click()
     turned = np.asarray(draw_rectangles(3).rotate(90, expand=True), dtype=int)
