@@ -38,8 +38,8 @@ from colonnade.weights.state_dicts import WeightsError
 
 from .drawing import Color
 from .model import Model, get_model_kind
-from .packages.memory_limits import check_checkpoint, check_safetensors
 from .packages.package import check_embedded_config, open_package
+from .packages.safety_checks import check_checkpoint, check_safetensors
 
 CHECKPOINTS = ('.pth', '.pt')
 WEIGHTS = (*CHECKPOINTS, '.safetensors')

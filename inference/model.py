@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from io import IOBase
 from pathlib import Path
-from typing import Any, Protocol, overload, runtime_checkable
+from typing import Any, Protocol, TypeAlias, overload, runtime_checkable
 
 import cv2
 import numpy as np
@@ -34,6 +34,7 @@ from .tiling import View, compute_tiles, merge_results
 NUM_WORKERS = 2  # threads that decode images
 TILE_OVERLAP = 0.25
 MAX_TILED_PIXELS = 2**30  # OpenCV's limit, which holds for images of training
+SingleImage: TypeAlias = str | Path | Image.Image | np.ndarray | torch.Tensor | bytes
 IMAGE_TYPES = (str, Path, Image.Image, bytes, IOBase)  # types of one image, apart from arrays
 EXPECTED_IMAGE = 'expected a path, a Pillow image, an array, a tensor or the content of a file'
 
@@ -346,34 +347,22 @@ class Model:
             yield prediction.result
 
     @overload
-    def predict(self,
-                images: str | Path | Image.Image | np.ndarray | torch.Tensor | bytes,
-                *,
-                channels: Channels = 'rgb',
-                **options: Any) -> Result:
+    def predict(self, images: SingleImage, **options: Any) -> Result:
         ...
 
     @overload
-    def predict(self,
-                images: Iterable[Source],
-                *,
-                channels: Channels = 'rgb',
-                **options: Any) -> list[Result]:
+    def predict(self, images: Iterable[Source], **options: Any) -> list[Result]:
         ...
 
-    def predict(self,
-                images: Any,
-                *,
-                channels: Channels = 'rgb',
-                **options: Any) -> Result | list[Result]:
+    def predict(self, images: Any, **options: Any) -> Result | list[Result]:
         """Predict one image or several.
 
         Args:
             images: A path, a Pillow image, the content of a file, an array or a tensor, or several
                 of these. Arrays are ``(H, W, 3)`` or ``(H, W)``, tensors also ``(3, H, W)``, with
                 uint8 values or floats from 0 to 1. Arrays of four dimensions are several images.
-            channels: Channel order of arrays and tensors: ``'rgb'``, or ``'bgr'`` from OpenCV.
-            **options: ``batch_size``, ``tile`` and ``overlap`` of :meth:`iter_predictions`.
+            **options: ``channels``, ``batch_size``, ``tile`` and ``overlap`` of
+                :meth:`iter_predictions`.
 
         Returns:
             An :class:`Instances` or :class:`LabelMap`; for several images, a list.
@@ -383,7 +372,7 @@ class Model:
             ValueError: If an option is out of range.
         """
         if is_single_image(images):
-            return next(self.predict_stream([images], channels=channels, **options))
+            return next(self.predict_stream([images], **options))
         if not isinstance(images, Iterable):
             raise TypeError(f'{EXPECTED_IMAGE}, got {type(images).__name__}')
-        return list(self.predict_stream(images, channels=channels, **options))
+        return list(self.predict_stream(images, **options))

@@ -11,7 +11,7 @@ from threading import Lock
 from typing import Any, BinaryIO, TypeAlias
 
 import numpy as np
-from PIL import EpsImagePlugin, Image, ImageOps, UnidentifiedImageError
+from PIL import EpsImagePlugin, Image, ImageFile, ImageOps, UnidentifiedImageError
 
 from .bit_depth import (DARK, FORMATS_OF_PAGES, NO_RANGE, find_depth_problem, find_tiff_problem,
                         has_16_bits, suggest_8_bits)
@@ -123,7 +123,9 @@ def get_image_name(source: Any) -> str:
         return str(source)
     if isinstance(source, BufferedReader):
         return str(source.name)
-    return getattr(source, 'filename', '') or 'the image'
+    if isinstance(source, ImageFile.ImageFile) and source.filename:
+        return str(source.filename)
+    return 'the image'
 
 
 def convert_to_rgb(image: Image.Image) -> np.ndarray:

@@ -19,16 +19,10 @@ AnyInstances = TypeVar('AnyInstances', bound='Instances')
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Result:
-    """Prediction for an image.
-
-    Attributes:
-        size: Height and width of the image.
-        classes: Names of all classes of the model.
-        palette: Color of each class, ``(red, green, blue)``.
-    """
-    size: tuple[int, int]
-    classes: tuple[str, ...]
-    palette: tuple[Color, ...]
+    """Prediction for an image."""
+    size: tuple[int, int]  # height and width of the image
+    classes: tuple[str, ...]  # names of all classes of the model
+    palette: tuple[Color, ...]  # color of each class, (red, green, blue)
 
     def replace(self: AnyResult, **attributes: Any) -> AnyResult:
         """Return a copy with new values of some attributes."""
@@ -179,16 +173,10 @@ class LabelMap(Result):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class FeatureMaps:
-    """Feature maps of a backbone and its pyramid for an image.
-
-    Attributes:
-        size: Height and width of the image.
-        maps: Feature maps ``(C, h, w)``, float32, by name.
-        source: Path of the image, if it was passed as a path.
-    """
-    size: tuple[int, int]
-    maps: Mapping[str, np.ndarray]
-    source: str | None = None
+    """Feature maps of a backbone and its pyramid for an image."""
+    size: tuple[int, int]  # height and width of the image
+    maps: Mapping[str, np.ndarray]  # feature maps (C, h, w), float32, by name
+    source: str | None = None  # path of the image, if it was passed as a path
 
     def __repr__(self) -> str:
         shapes = ', '.join(f'{name} {values.shape}' for name, values in self.maps.items())

@@ -30,12 +30,9 @@ class ProposalStage:
 
     def __call__(self, scores: Sequence[np.ndarray], deltas: Sequence[np.ndarray],
                  size: Size) -> np.ndarray:
-        """Return the best boxes, ``(n, 4)``.
+        """Return the best boxes, ``(n, 4)``, in an image of height and width ``size``.
 
-        Args:
-            scores: Scores of each level, ``(1, A, h, w)``.
-            deltas: Deltas of each level, ``(1, 4 * A, h, w)``.
-            size: Size of the image in the network's input.
+        Each level has scores ``(1, A, h, w)`` and deltas ``(1, 4 * A, h, w)``.
         """
         candidates = []
         for level, (score, delta) in enumerate(zip(scores, deltas, strict=True)):

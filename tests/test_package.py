@@ -1,7 +1,6 @@
 """The installed distribution: the namespace, the commands and the configs."""
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import zipfile
@@ -16,6 +15,14 @@ from PIL import Image
 LEAF = 'sem_fpn/xcit_tiny_12_p16_80k_ade20k'
 
 
+def run(code: str, folder: Path, *options: str) -> str:
+    """Run code in another process and folder; return its output."""
+    command = [sys.executable, *options, '-W', 'ignore', '-c', code]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    assert not done.returncode, done.stderr
+    return done.stdout
+
+
 def link_source(folder: Path) -> Path:
     """Link the sources, so that a build writes nothing to the clone."""
     folder.mkdir()
@@ -28,11 +35,8 @@ def link_source(folder: Path) -> Path:
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     out = tmp_path_factory.mktemp('wheel')
     source = link_source(out / 'source')
-    subprocess.run([
-        sys.executable, '-m', 'pip', 'wheel', '--no-deps', '--no-build-isolation', '--quiet',
-        '--wheel-dir', out, source
-    ],
-                   check=True)
+    command = ['pip', 'wheel', '--no-deps', '--no-build-isolation', '--quiet', '--wheel-dir', out]
+    subprocess.run([sys.executable, '-m', *command, source], check=True)
     return zipfile.ZipFile(next(out.glob('*.whl')))
 
 
@@ -53,12 +57,8 @@ def test_editable_install_precedes_a_folder_of_that_name(tmp_path: Path) -> None
 from colonnade.tools import build_backend
 print(build_backend.build_editable('..'))
 """
-    done = subprocess.run([sys.executable, '-W', 'ignore', '-c', build],
-                          cwd=link_source(tmp_path / 'source'),
-                          stdout=subprocess.PIPE,
-                          text=True,
-                          check=True)
-    with zipfile.ZipFile(tmp_path / done.stdout.splitlines()[-1]) as wheel:
+    output = run(build, link_source(tmp_path / 'source'))
+    with zipfile.ZipFile(tmp_path / output.splitlines()[-1]) as wheel:
         wheel.extractall(tmp_path / 'site')
     (tmp_path / 'above/colonnade/backbones').mkdir(parents=True)
     code = f"""
@@ -68,13 +68,9 @@ import colonnade, colonnade.configs, colonnade.runtime.metadata
 print(colonnade.__file__, colonnade.configs.__file__, colonnade.runtime.metadata.__file__)
 """
     paths = f"import sys; sys.path += [{str(Path(torch.__file__).parent.parent)!r}]"
-    done = subprocess.run([sys.executable, '-S', '-W', 'ignore', '-c', paths + code],
-                          cwd=tmp_path / 'above',
-                          capture_output=True,
-                          text=True)
-    assert not done.returncode, done.stderr
+    output = run(paths + code, tmp_path / 'above', '-S')
     files = ('api/__init__.py', 'configs/__init__.py', 'runtime/metadata.py')
-    assert done.stdout.split() == [f'{ROOT}/{file}' for file in files]
+    assert output.split() == [f'{ROOT}/{file}' for file in files]
 
 
 def test_openmmlab_is_optional(wheel: zipfile.ZipFile) -> None:
@@ -106,16 +102,7 @@ print(colonnade.__file__, colonnade.tools.train.__file__)
 """
     # Without site, editable installs are not found.
     paths = [str(tmp_path / 'installed'), str(Path(torch.__file__).parent.parent)]
-    done = subprocess.run([
-        sys.executable, '-I', '-S', '-W', 'ignore', '-c', f'import sys; sys.path += {paths}\n{code}'
-    ],
-                          cwd=tmp_path,
-                          env={
-                              **os.environ, 'PYTHONPATH': ''
-                          },
-                          capture_output=True,
-                          text=True)
-    assert not done.returncode, done.stderr
+    output = run(f'import sys; sys.path += {paths}\n{code}', tmp_path, '-I', '-S')
     inside = tmp_path / 'installed/colonnade'
-    assert done.stdout.endswith(f'(96, 128)\n{inside}/__init__.py {inside}/tools/train.py\n')
+    assert output.endswith(f'(96, 128)\n{inside}/__init__.py {inside}/tools/train.py\n')
     assert Image.open(tmp_path / 'drawn.png').height >= 96

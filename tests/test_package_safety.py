@@ -18,8 +18,8 @@ from safetensors.torch import save_file
 from torch import nn
 
 from colonnade.inference import load
-from colonnade.inference.packages.memory_limits import MetaTensorMode
 from colonnade.inference.packages.package import open_package
+from colonnade.inference.packages.safety_checks import MetaTensorMode
 from colonnade.settings.plain_config import PackageError, config_text, parse_config
 from colonnade.weights.files import allow_pickle, read_checkpoint
 from colonnade.weights.state_dicts import WeightsError

@@ -27,7 +27,7 @@ from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.testclient import TestClient
 
-from colonnade.inference.serving import connection_limits, middleware, server
+from colonnade.inference.serving import middleware, server
 from colonnade.inference.serving.json_api import build_api
 from colonnade.inference.serving.middleware import RequestGuard
 from colonnade.inference.serving.service import Service
@@ -361,10 +361,10 @@ def test_disconnecting_client_is_not_an_error(body: bytes, live: LiveServer,
 def test_idle_and_too_many_connections(live: LiveServer, monkeypatch: pytest.MonkeyPatch) -> None:
     connections = live.server.server_state.connections
     wait_until(lambda: not connections)
-    monkeypatch.setattr(connection_limits, 'CHECK_SECONDS', 0.2)
+    monkeypatch.setattr(server, 'CHECK_SECONDS', 0.2)
     with connect(live, HEAD[:20]) as idle:
         wait_until(lambda: len(connections) == 1)
-        monkeypatch.setattr(connection_limits, 'MAX_CONNECTIONS', 1)
+        monkeypatch.setattr(server, 'MAX_CONNECTIONS', 1)
         with connect(live) as rejected:
             assert rejected.recv(99).startswith(b'HTTP/1.1 503')
         with suppress(ConnectionResetError):
@@ -373,7 +373,7 @@ def test_idle_and_too_many_connections(live: LiveServer, monkeypatch: pytest.Mon
 
 
 def test_client_that_does_not_read(live: LiveServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection_limits, 'CHECK_SECONDS', 0.2)
+    monkeypatch.setattr(server, 'CHECK_SECONDS', 0.2)
     connections = live.server.server_state.connections
     wait_until(lambda: not connections)
     requests = b'GET /api/openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n' * 3000
@@ -403,8 +403,8 @@ def test_client_that_reads_slowly() -> None:
             self.aborted = True
 
     transport: Any = Transport()
-    protocol: Any = connection_limits.LimitedProtocol.__new__(connection_limits.LimitedProtocol)
-    protocol.counting = protocol.transport = connection_limits.CountingTransport(transport)
+    protocol: Any = server.LimitedProtocol.__new__(server.LimitedProtocol)
+    protocol.counting = protocol.transport = server.CountingTransport(transport)
     protocol.cycle, protocol.num_responses = SimpleNamespace(response_complete=False), 0
     protocol.last_state, protocol.loop = (-1, -1), SimpleNamespace(call_later=lambda *_: None)
     for _ in range(4):

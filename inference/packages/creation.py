@@ -22,8 +22,8 @@ from colonnade.settings.plain_config import PackageError, config_text
 from colonnade.weights.files import DATASET_META
 
 from ..model import Model
-from .metadata import CONFIG, METADATA, README, WEIGHTS, PackageMetadata, StoredFile, write_metadata
-from .package import Package, build_config, open_package
+from .package import (CONFIG, METADATA, README, WEIGHTS, Package, PackageMetadata, StoredFile,
+                      build_config, open_package, write_metadata)
 from .portable_config import build_portable_config, describe_preprocessing, describe_training
 from .readme import build_readme
 

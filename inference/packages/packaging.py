@@ -22,8 +22,7 @@ from colonnade.weights.downloads import require_hub
 from .. import load
 from ..options import CheckPackageOptions, MakeOptions, PullOptions, PushOptions
 from .creation import CardText, make_package, read_metrics
-from .metadata import CONFIG, METADATA, README, WEIGHTS, PackageMetadata
-from .package import verify_files
+from .package import CONFIG, METADATA, README, WEIGHTS, PackageMetadata, verify_files
 
 FILES = (README, METADATA, CONFIG, WEIGHTS)
 TOKEN_HINT = 'pass --token-file FILE, set HF_TOKEN, or run hf auth login'

@@ -10,7 +10,7 @@ from mmengine.config import Config
 
 from colonnade.runtime.sanitize import printable
 
-from .metadata import PackageMetadata
+from .package import PackageMetadata
 
 TASKS = dict(
     boxes='An object detector that predicts boxes of',

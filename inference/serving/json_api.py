@@ -15,9 +15,10 @@ from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException as StarletteHTTPException
+from starlette.routing import Route
 
 from .. import ImageError, Model
-from ..packages.metadata import WEIGHTS
+from ..packages.package import WEIGHTS
 from .middleware import RETRY
 from .service import RequestError, ServerBusyError, Service, TimedPrediction
 from .uploads import UploadError
@@ -69,9 +70,8 @@ def build_api(service: Service, figures: Any) -> FastAPI:
         max_bytes=service.limits.max_bytes,
         max_pixels=service.limits.max_pixels,
         figures=names)
-    parameters = ('opacity', 'masks', 'format')
-    if service.model.kind != 'labels':
-        parameters = ('threshold', *parameters)
+    only_detectors = () if service.model.kind == 'labels' else ('threshold', )
+    parameters = (*only_detectors, 'opacity', 'masks', 'format')
 
     @app.get('/health')
     def check_health() -> dict[str, str]:
@@ -135,7 +135,7 @@ def add_page(app: FastAPI) -> None:
         content = (folder / name).read_bytes()
         response = Response(content, 200, {'Cache-Control': 'no-cache'}, media_type)
         path = '/' if name == 'page.html' else f'/{name}'
-        app.add_route(path, response, methods=['GET', 'HEAD'], include_in_schema=False)
+        app.router.routes.append(Route(path, response, methods=['GET', 'HEAD']))
 
 
 async def respond_to_image(respond: Callable[[bytes], Response], request: Request) -> Response:
