@@ -28,7 +28,7 @@ from colonnade.settings.plain_config import PackageError
 from colonnade.settings.reading import LIBRARIES
 from colonnade.settings.registries import REGISTRIES
 from colonnade.weights.mmengine_loaders import OUR_IMPORTS, is_module, is_module_name
-from colonnade.weights.state_dicts import Shapes, listed, mismatches, state_dict_of
+from colonnade.weights.state_dicts import Shapes, listed, mismatches, get_state_dict
 
 from .allowed import (INITIALIZERS, MAX_NUMBER, MAX_NUMBERS, MAX_SIDE, MODEL_TYPES, OTHER_TYPES,
                       STEPS, VALUES, WORD_STARTS, WORDS)
@@ -253,7 +253,7 @@ def check_safetensors(model: dict[str, Any], weights: str | Path, source: str) -
 
 def check_checkpoint(model: dict[str, Any], checkpoint: Mapping[str, Any], source: str) -> None:
     """Check that a model needs no more memory than the weights of a checkpoint justify."""
-    state = state_dict_of(checkpoint, source)
+    state = get_state_dict(checkpoint, source)
     for key, value in state.items():
         if value.layout != torch.strided or value.device.type != 'cpu':
             layout = str(value.layout).removeprefix('torch.')
