@@ -20,6 +20,7 @@ def fill_backbone_settings(model: ConfigDict) -> None:
     cls = get_backbone_class(model)
     if cls is not None and 'arch' in model.backbone:
         backbone = model.backbone
-        for key, value in cls.get_implied_arguments(backbone.arch, backbone.get('init_cfg')).items():
+        for key, value in cls.get_implied_arguments(backbone.arch,
+                                                    backbone.get('init_cfg')).items():
             if backbone.get(key) is None:
                 backbone[key] = value

@@ -16,8 +16,8 @@ import pytest
 import torch
 import yaml
 from conftest import NO_WORKERS, ROOMS, ROOT, run_python
-from helpers.pages import (PAGES, Block, find_anchors, find_blocks, parse_commands, iter_docstrings,
-                           find_links, find_long_sentences, extract_prose)
+from helpers.pages import (PAGES, Block, extract_prose, find_anchors, find_blocks, find_links,
+                           find_long_sentences, iter_docstrings, parse_commands)
 from helpers.synthetic_data import draw_instances
 
 from colonnade.backbones import XCiT

@@ -132,8 +132,7 @@ def test_calibration_images(tmp_path: Path) -> None:
     for index in range(7):
         (tmp_path / f'{index}.jpg').write_text('no image')
     assert [path.stem for path in find_calibration_images(tmp_path, 3)] == ['0', '3', '6']
-    with pytest.raises(
-            ExportError, match='--calibration-images: .*0.jpg is not a readable image'):
+    with pytest.raises(ExportError, match='--calibration-images: .*0.jpg is not a readable image'):
         quantize_model(write_folder(tmp_path / 'folder'), find_calibration_images(tmp_path, 1))
 
 

@@ -25,8 +25,7 @@ from torch import Tensor, nn
 from torchvision.ops import roi_align as theirs
 
 from colonnade.backbones.kernels.folding import FusedError
-from colonnade.datasets.rle import encode_masks_for
-from colonnade.datasets.rle import encode_masks
+from colonnade.datasets.rle import encode_masks, encode_masks_for
 from colonnade.models.fusion.region_heads import (BagRoIExtractor, ClassMaskHead,
                                                   find_modules_in_default_order, fuse_regions)
 from colonnade.models.fusion.roi_align import BagRoIAlign, roi_align

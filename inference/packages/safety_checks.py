@@ -28,7 +28,7 @@ from colonnade.settings.plain_config import PackageError
 from colonnade.settings.reading import LIBRARIES
 from colonnade.settings.registries import REGISTRIES
 from colonnade.weights.mmengine_loaders import OUR_IMPORTS, is_module, is_module_name
-from colonnade.weights.state_dicts import Shapes, listed, mismatches, get_state_dict
+from colonnade.weights.state_dicts import Shapes, get_state_dict, listed, mismatches
 
 from .allowed import (INITIALIZERS, MAX_NUMBER, MAX_NUMBERS, MAX_SIDE, MODEL_TYPES, OTHER_TYPES,
                       STEPS, VALUES, WORD_STARTS, WORDS)
