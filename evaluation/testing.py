@@ -86,7 +86,7 @@ def testing_settings(options: TestOptions) -> Settings:
         check_pickles(cfg, ('test_dataloader', ), trust=options.trust)
 
     settings = Settings.load(
-        options, ('test_dataloader', ), change=start, further=[find_unknown_labels])
+        options, ('test_dataloader', ), change=start, further=[find_label_problems])
     if options.tta:
         augment_tests(settings.config)
     return settings

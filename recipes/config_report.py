@@ -8,7 +8,7 @@ from typing import Any
 from mmengine.config import Config
 
 from colonnade.common.atomic_files import write_json
-from colonnade.datasets.validation.label_map_files import find_unknown_labels
+from colonnade.datasets.validation.label_map_files import find_label_problems
 from colonnade.models.build_checks import check_model
 from colonnade.settings.checks.all_checks import find_problems
 from colonnade.settings.config_types import find_type_errors
@@ -53,7 +53,7 @@ def examine(config: str | Path,
     ]
     loaders = tuple(key for key in DATALOADERS if cfg.get(key))
     findings += [
-        each for each in find_problems(cfg, loaders, [find_unknown_labels])
+        each for each in find_problems(cfg, loaders, [find_label_problems])
         if not wrong_options.keys() & set(each.places)
     ]
     findings += _check_data(cfg, is_required=data_root is not None)

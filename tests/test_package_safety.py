@@ -138,7 +138,7 @@ ATTACKS = {  # text of the config, its replacement
     'library': ("type='RPNHead'", "type='timm.create_model'"),
     'string that mmcv evaluates': ("nms=dict(type='nms'", f'nms=dict(type={HARM!r}'),
     'string that mmdet evaluates': ("type='L1Loss'",
-                                   f"type='CameraMotionCompensation', warp_mode={HARM!r}"),
+                                    f"type='CameraMotionCompensation', warp_mode={HARM!r}"),
     'config that mmdet runs': ("type='MaskRCNN'", "type='LAD', teacher_config='made.py'"),
     'file': ("arch='nano_12_p16'", "arch='/etc/passwd'"),
     'local file': ("arch='nano_12_p16'", "arch='nano_12_p16', checkpoint_path='beside'"),

@@ -236,7 +236,7 @@ def test_unreadable_images(page: Page, live: LiveServer) -> None:
         choose_file(page, encode_image(draw_rectangles(3)))
         expect(page.locator('#drawing')).to_be_visible()
         expect(alert).to_have_count(0)
-    send(page, bytes(10**6 + 1))
+    choose_file(page, bytes(10**6 + 1))
     expect(alert).to_have_text('image.png: the file is larger than the limit of 1 MB')
     expect(page.locator('#drawing')).to_be_hidden()
     page.route('**/api/predict*', lambda route: route.abort())

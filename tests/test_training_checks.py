@@ -97,14 +97,14 @@ def test_labels_out_of_range(reduce: bool, says: str, data: Path) -> None:
     cfg = read_config(config('sem_fpn'))
     redirect_data_root(cfg, data / 'ade')
     cfg.train_dataloader.dataset.reduce_zero_label = reduce
-    found = find_problems(cfg, ('train_dataloader', ), [find_unknown_labels])
+    found = find_problems(cfg, ('train_dataloader', ), [find_label_problems])
     assert re.search(rf'train_dataloader.dataset: {path.parent}/\S+ {says}', str(found[0]))
     with pytest.raises(ValueError, match=says):
         run_preflight_checks(cfg, skip=False)
     check_config(cfg, ('val_dataloader', ))
     if reduce:
         cfg.model.decode_head.ignore_index = 8
-        assert not get_errors(find_problems(cfg, ('train_dataloader', ), [find_unknown_labels]))
+        assert not get_errors(find_problems(cfg, ('train_dataloader', ), [find_label_problems]))
 
 
 def test_unreadable_label_maps(data: Path) -> None:

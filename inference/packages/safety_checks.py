@@ -28,7 +28,7 @@ from colonnade.settings.plain_config import PackageError
 from colonnade.settings.reading import LIBRARIES
 from colonnade.settings.registries import REGISTRIES
 from colonnade.weights.mmengine_loaders import OUR_IMPORTS, is_module, is_module_name
-from colonnade.weights.state_dicts import Shapes, get_state_dict, listed, mismatches
+from colonnade.weights.state_dicts import Shapes, find_mismatches, format_mismatches, get_state_dict
 
 from .allowed import (INITIALIZERS, MAX_NUMBER, MAX_NUMBERS, MAX_SIDE, MODEL_TYPES, OTHER_TYPES,
                       STEPS, VALUES, WORD_STARTS, WORDS)
@@ -247,8 +247,9 @@ def check_safetensors(model: dict[str, Any], weights: str | Path, source: str) -
         shapes = {key: torch.Size(file.get_slice(key).get_shape()) for key in file.keys()}
     required = check_model_size(model, len(shapes), Path(weights).stat().st_size, source)
     stored = {key: torch.empty(shape, device='meta') for key, shape in shapes.items()}
-    if problems := mismatches(stored, required):
-        raise PackageError(f'{weights} does not fit the model of {source}:\n{listed(problems)}')
+    if problems := find_mismatches(stored, required):
+        raise PackageError(
+            f'{weights} does not fit the model of {source}:\n{format_mismatches(problems)}')
 
 
 def check_checkpoint(model: dict[str, Any], checkpoint: Mapping[str, Any], source: str) -> None:

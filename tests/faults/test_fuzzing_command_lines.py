@@ -20,8 +20,9 @@ COMMANDS = {
              'tensorboard --patience 3 --min-delta 0.1 --cfg-options train_cfg.max_iters=1 '
              'train_dataloader.batch_size=2',
     'test': f'{SEGMENTER} missing.pth --data-root nowhere --work-dir run --out m.json --tta',
-    'predict': f'{DETECTOR} missing.pth nowhere --out found --threshold 0.5 --tile-size 64 --tile-overlap '
-               '0.2 --batch-size 2 --max-inputs 3 --outputs visualizations results --label-offset 1',
+    'predict': f'{DETECTOR} missing.pth nowhere --out found --threshold 0.5 --tile-size 64 '
+               '--tile-overlap 0.2 --batch-size 2 --max-inputs 3 --label-offset 1 '
+               '--outputs visualizations results',
     'visualize': f'{SEGMENTER} missing.pth nowhere.jpg --out pictures',
     'export': f'{SEGMENTER} missing.pth --out exported',
     'package': f'make {SEGMENTER} missing.pth --out packed --license cc-by-4.0',

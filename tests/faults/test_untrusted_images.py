@@ -60,7 +60,8 @@ FILES = {  # name -> content, error
             'not a readable image'),
     'HTML': (b'<html><img src="file:///etc/passwd"></html>', 'not a readable image'),
     'EPS': (EPS, 'cannot be decoded: Unable to locate Ghostscript'),
-    'GIF without frames': (b'GIF89a\xff\xff\xff\xff\0\0\0;', 'cannot be decoded|not a readable image'),
+    'GIF without frames': (b'GIF89a\xff\xff\xff\xff\0\0\0;',
+                           'cannot be decoded|not a readable image'),
 }
 
 
