@@ -342,22 +342,18 @@ def test_sources_on_another_machine(drawn: Parts, tmp_path: Path, run_tool: Call
 def test_documented_commands(drawn: Parts, tmp_path: Path, run_tool: Callable,
                              monkeypatch: pytest.MonkeyPatch) -> None:
     """The commands for instances work on datasets with the names in the page."""
-    for name, form in dict(
-            coco='coco', roboflow='roboflow_coco', yolo='yolo_polygons', voc='voc_polygons',
-            labelme='labelme_polygons').items():  # yapf: disable
-        WRITERS[form](drawn, tmp_path / name)
-    (tmp_path / 'labelme/train').rename(tmp_path / 'my_data')
-    shutil.copytree(tmp_path / 'my_data', tmp_path / 'labelme/train')
+    WRITERS['labelme_polygons'](drawn, tmp_path / 'labelme')
+    shutil.copytree(tmp_path / 'labelme/train', tmp_path / 'my_data')
     (tmp_path / 'drawn/train').rename(tmp_path / 'images')
     (tmp_path / 'all.json').write_text(json.dumps(drawn['train'][1]))
-    (tmp_path / 'configs').symlink_to(ROOT / 'configs')
     monkeypatch.chdir(tmp_path)
-    page = (ROOT / 'docs/own_data.md').read_text().partition('\n## Label maps')[0]
+    text = (ROOT / 'docs/guides/custom_datasets.md').read_text()
+    page = text.partition('\n## Pass files explicitly')[0]
     commands = [line for block in re.findall('```sh\n(.*?)```', page, re.DOTALL)
                 for line in block.replace('\\\n', '').splitlines()]  # yapf: disable
     for _, tool, *arguments in map(shlex.split, commands):
-        run_tool(tool, *arguments, *(SHORT if tool == 'train' else []))
-    assert len(commands) == 10 and len(list(tmp_path.glob('*.py'))) == 8
+        run_tool(tool.replace('-', '_'), *arguments, *(SHORT if tool == 'train' else []))
+    assert len(commands) == 4 and len(list(tmp_path.glob('*.py'))) == 3
 
 
 @pytest.mark.parametrize('names, says', [

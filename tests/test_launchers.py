@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import yaml
 from conftest import NO_VAL, ROOT, SHORT, TWO_PROCESSES, config, run_python
-from helpers.pages import find_blocks
 from mmengine.config import Config
 from torch.distributed.run import get_args_parser
 
@@ -74,12 +73,11 @@ def test_total_batch_size(monkeypatch: pytest.MonkeyPatch) -> None:
         set_total_batch_size(Config(dict(launcher='none', train_dataloader={})), 16)
 
 
-PAGE = ROOT / 'docs/clusters.md'
+EXAMPLES = ROOT / 'docs/examples'
 
 
 def test_kubernetes_example_is_valid(monkeypatch: pytest.MonkeyPatch) -> None:
-    block, = find_blocks(PAGE, 'yaml')
-    job = yaml.safe_load(block.code)
+    job = yaml.safe_load((EXAMPLES / 'pytorchjob.yaml').read_text())
     assert job['kind'] == 'PyTorchJob'
     worker = job['spec']['pytorchReplicaSpecs']['Worker']
     elastic = job['spec']['elasticPolicy']
@@ -96,8 +94,7 @@ def test_kubernetes_example_is_valid(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_ray_example_is_valid() -> None:
-    block, = find_blocks(PAGE, 'python')
-    tree = ast.parse(block.code)
+    tree = ast.parse((EXAMPLES / 'ray_train.py').read_text())
     calls = {ast.unparse(node.func): {key.arg for key in node.keywords} - {None}
              for node in ast.walk(tree) if isinstance(node, ast.Call)}  # yapf: disable
     known = set(TrainOptions.__dataclass_fields__)
