@@ -223,7 +223,7 @@ def test_edited_labels_make_conversion_stale(form: str, drawn: Parts, tmp_path: 
         f'colonnade check_dataset {out} --reconvert')
     with pytest.raises(SystemExit, match='1 finding stops'):
         run_tool('check_dataset', out)
-    assert 'conversions that are older than their sources (1)' in capsys.readouterr().out
+    assert 'outdated conversions (1)' in capsys.readouterr().out
 
     shutil.move(tmp_path / 'a', tmp_path / 'b')
     if form == 'yolo_boxes':
@@ -399,13 +399,13 @@ def test_archive_is_rejected(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize('arguments, says', [
-    (['--data', '.', '--images', '.'], '--images is for --coco and --masks'),
+    (['--data', '.', '--images', '.'], '--images requires --coco or --masks'),
     (['--data', '.', '.', '.'], '--data takes one path, or two'),
     (['--data', '.', '--val-fraction', '20'], '--val-fraction must be between 0 and 1, got 20'),
     (['--data', '.', '--group-regex', 'a'
-      ], '--group-regex and --split-seed are for --val-fraction'),
-    (['--data', '.', '--val-fraction', '0.2', '--group-regex', 'a'], 'has no group in brackets'),
-    (['--data', '.', '--val-fraction', '0.2', '--group-regex', '('], 'is no regular expression'),
+      ], '--group-regex and --split-seed require --val-fraction'),
+    (['--data', '.', '--val-fraction', '0.2', '--group-regex', 'a'], 'has no group: use paren'),
+    (['--data', '.', '--val-fraction', '0.2', '--group-regex', '('], 'is not a regular expression'),
     (['--coco', 'a.json', '--images', '.'], 'or one with --val-fraction 0.2'),
 ])
 def test_incompatible_options(arguments: list[str], says: str, run_tool: Callable,

@@ -78,8 +78,9 @@ def list_files(folder: Path) -> set[str]:
 
 
 def test_segmenter(predict: Predict, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls, largest = [], label_maps.largest
-    monkeypatch.setattr(label_maps, 'largest', lambda *args: calls.append(0) or largest(*args))
+    calls, find_largest = [], label_maps.find_largest
+    monkeypatch.setattr(label_maps, 'find_largest',
+                        lambda *args: calls.append(0) or find_largest(*args))
     out = predict(SEGMENTER, photos, '--label-offset', 1)
     assert len(calls) == 3, 'the model is not fused'
     assert list_files(out) == {

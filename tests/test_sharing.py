@@ -18,12 +18,12 @@ from safetensors import safe_open
 from torch import nn
 
 from colonnade.common.hashing import compute_sha256
-from colonnade.engine.work_dir.metric_values import to_json_value
 from colonnade.inference import load
 from colonnade.inference.packages.creation import CardText, make_package, read_metrics, save_weights
 from colonnade.inference.packages.package import build_config, open_package
 from colonnade.inference.packages.portable_config import build_portable_config
 from colonnade.settings.backbone_config import fill_backbone_settings
+from colonnade.settings.config_values import plain
 from colonnade.settings.plain_config import PackageError, config_text, parse_config
 from colonnade.settings.reading import read_config
 
@@ -68,8 +68,8 @@ def test_config_is_unchanged(leaf: Path, no_layout: None) -> None:
     assert repr(parse_config(config_text(values, []), 'config.py')) == repr(values)
     fill_backbone_settings(cfg.model)
     build_config(values, 'config.py', trust=False)
-    assert repr(values['model']) == repr(to_json_value(cfg.model))
-    pipeline = to_json_value(cfg.test_dataloader.dataset.pipeline)
+    assert repr(values['model']) == repr(plain(cfg.model))
+    pipeline = plain(cfg.test_dataloader.dataset.pipeline)
     assert repr(values['test_dataloader']['dataset']['pipeline']) == repr(pipeline)
 
 
@@ -206,7 +206,7 @@ def test_evaluation_of_a_package(checkpoints: dict[str, Path], shapes: Path, tmp
 def test_config_that_cannot_be_shared(options: dict, message: str, checkpoints: dict[str, Path],
                                       tmp_path: Path) -> None:
     model = load(config('sem_fpn'), checkpoints['sem_fpn'])
-    model.cfg = Config(to_json_value(model.cfg._cfg_dict))
+    model.cfg = Config(plain(model.cfg._cfg_dict))
     model.cfg.merge_from_dict(options)
     with pytest.raises(PackageError, match=message):
         make_package(model, tmp_path / 'shared', CardText('shapes'))

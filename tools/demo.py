@@ -4,7 +4,7 @@
     python tools/demo.py --head cascade_mask_rcnn segformer
 
 Creates the dataset, trains slim configs of XCiT-N12/16 or a similar backbone with Mask R-CNN and
-Semantic FPN or other heads, evaluates them, prints a table, and writes a page with annotations
+Semantic FPN or other heads, and evaluates them. Prints a table, and writes a page with annotations
 (left) and predictions (right). Each run has its own folder.
 """
 from __future__ import annotations

@@ -262,7 +262,7 @@ def test_missing_images_stop_training(train: Callable, data: Path) -> None:
     missing.unlink()
     says = train('mask_rcnn')
     assert says.startswith('train: training would stop at its data:\n  train_dataloader.dataset: '
-                           'files that are not there (1): ')
+                           'missing files (1): ')
     assert says.count(str(missing)) == 1 and '\n    To do: restore the file' in says
     assert '--on-bad-sample skip' in says
 

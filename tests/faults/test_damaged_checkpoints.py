@@ -446,7 +446,7 @@ def test_file_system_without_locks_warns(tmp_path: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(locking.fcntl, 'flock', no_locks)
     with lock_work_dir(Config(dict(work_dir=str(tmp_path), launcher='none'))):
-        assert 'has no locks: let no other run train there' in capsys.readouterr().out
+        assert 'has no locks: start no other run there' in capsys.readouterr().out
 
 
 @pytest.mark.slow

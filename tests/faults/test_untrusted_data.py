@@ -90,7 +90,7 @@ def test_check_dataset_reports_external_files(tmp_path: Path, run_tool: Callable
     own, *_ = prepare_training(tmp_path, run_tool, '../../secret.jpg')
     with pytest.raises(SystemExit, match='1 finding stops'):
         run_tool('check_dataset', own, '--split', 'train')
-    assert 'files outside of the folders of their data set (1)' in capsys.readouterr().out
+    assert 'files outside the folders of their dataset (1)' in capsys.readouterr().out
     run_tool('check_dataset', own, '--split', 'train', '--allow-external-files')
     assert 'nothing stops training' in capsys.readouterr().out
 

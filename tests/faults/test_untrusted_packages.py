@@ -25,8 +25,9 @@ def test_lock_files_have_hashes(name: str) -> None:
 
 def test_setup_uses_locked_versions(tmp_path: Path) -> None:
     for requirement in (bootstrap.UV, bootstrap.MMCV):
-        assert bootstrap.locked(requirement, str(tmp_path)).read_text().startswith(requirement)
-    assert build_mmcv.SHA256 in bootstrap.locked(bootstrap.MMCV, str(tmp_path)).read_text()
+        path = bootstrap.write_requirement(requirement, str(tmp_path))
+        assert path.read_text().startswith(requirement)
+    assert build_mmcv.SHA256 in path.read_text()
 
 
 @pytest.mark.slow
@@ -41,7 +42,7 @@ def test_forged_packages_are_rejected(tmp_path: Path) -> None:
         wheel.writestr(f'{folder}RECORD', '')
     command = [sys.executable, '-m', 'pip', 'install', '--no-index', '--find-links', tmp_path,
                '--no-deps', '--target', tmp_path / 'new']  # yapf: disable
-    locked = bootstrap.locked(bootstrap.UV, str(tmp_path))
+    locked = bootstrap.write_requirement(bootstrap.UV, str(tmp_path))
     done = subprocess.run([*command, '--requirement', locked], capture_output=True, text=True)
     assert done.returncode and 'DO NOT MATCH THE HASHES' in done.stderr
     assert subprocess.run([*command, bootstrap.UV], capture_output=True).returncode == 0

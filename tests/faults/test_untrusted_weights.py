@@ -194,7 +194,7 @@ def test_feature_cache_is_not_trusted(tmp_path: Path) -> None:
     buffer = io.BytesIO()
     np.save(buffer, np.array([MaliciousObject(tmp_path / 'made')], dtype=object), allow_pickle=True)
     payload = buffer.getvalue()
-    cache.path_of('b').write_bytes(payload + cache._digest('b', payload))
+    cache.get_path('b').write_bytes(payload + cache._compute_digest('b', payload))
     with pytest.raises(ValueError, match='allow_pickle=False'):
         cache.read('b')
     assert not (tmp_path / 'made').exists()
@@ -206,7 +206,7 @@ def test_pickled_annotations_are_rejected(key: str, shapes: Path, tmp_path: Path
     name = '../pickled.pkl'
     root = shutil.copytree(shapes / 'coco', tmp_path / 'data/coco')
     write_malicious_checkpoint(tmp_path / 'data/pickled.pkl', 'pickle')
-    with pytest.raises(SystemExit, match=rf'{key}: .*pickled.pkl is pickled, .* say --trust'):
+    with pytest.raises(SystemExit, match=rf'{key}: .*pickled.pkl is pickled, .* pass --trust'):
         run_tool('train', DETECTOR, '--data-root', root, '--work-dir', tmp_path / 'run',
                  '--cfg-options', f'train_dataloader.dataset.{key}={name}')
     assert not list(tmp_path.glob('data/*.made'))
