@@ -18,7 +18,7 @@ class DataOptions:
 
     Attributes:
         out: File that the command writes; a conversion goes next to it.
-        lists: Text files that name the images of both splits, set by label map formats.
+        lists: Text files that list the images of both splits, set by label map formats.
         palette: Colors of the classes, set by label map formats.
         given: Options before a format has changed them.
     """

@@ -63,7 +63,7 @@ def evaluate(config: str | Path, checkpoint: str | Path, **options: Any) -> Metr
 
     Raises:
         OSError: If a file or folder is missing, or cannot be written.
-        TypeError: If there is no such option.
+        TypeError: If an option does not exist.
         ValueError: If the config, the options, the data and the weights do not fit together.
     """
     settings = TestOptions(find_config(config), str(checkpoint), **options)

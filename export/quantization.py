@@ -37,7 +37,7 @@ def find_calibration_images(path: str | Path | None, num_images: int) -> list[Pa
         num_images: Maximum number of images.
 
     Raises:
-        ExportError: If there are no images.
+        ExportError: If the folder contains no images.
     """
     if path is None:
         return []

@@ -61,7 +61,7 @@ def get_half_type(amp: Amp, device: str) -> torch.dtype | None:
         device: Type of the device, such as ``'cuda'``.
 
     Raises:
-        ValueError: If there is no such type, or it is not faster on the device.
+        ValueError: If the type does not exist, or is not faster on the device.
     """
     if amp is False:
         return None

@@ -142,7 +142,7 @@ class MaxPool(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         kernel = [self.kernel_size] * 2
-        if not torch.compiler.is_exporting():  # where images are large enough
+        if not torch.compiler.is_exporting():  # exported graphs need large enough images
             kernel = [min(self.kernel_size, size) for size in x.shape[-2:]]
         return F.max_pool2d(x, kernel, kernel)
 

@@ -276,7 +276,7 @@ def test_last_checkpoint_replaces_missing_best(evaluated: Callable) -> None:
     assert (work_dir / 'best_checkpoint').read_text() == str(last)
     assert not list(work_dir.glob('best_*.pth'))
     log = latest_log(work_dir)
-    assert f'no best checkpoint: best_checkpoint names the last one, {last}' in log
+    assert f'above its minimum: best_checkpoint contains the last checkpoint, {last}' in log
     assert f'colonnade test {work_dir}/own.py {last}' in log
     evaluated([dict(mIoU=0.), dict(mIoU=0.), dict(mIoU=1.)], '--resume', options=by_iou)
     best = work_dir / 'best_mIoU_iter_3.pth'

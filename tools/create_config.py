@@ -26,7 +26,7 @@ def main(options: NewConfigOptions) -> None:
     print('reading annotations and image headers ...', flush=True)
     data = config_creation.read_recipe_dataset(cfg, options, report)
     print_report(report, 'create_config', 'no config was written')
-    assert data is not None  # there are no errors
+    assert data is not None  # an error would have exited
     config_creation.write_config(cfg, options, data)
     print('{} training and {} validation images'.format(*data.num_images))
     from colonnade.runtime.sanitize import one_line

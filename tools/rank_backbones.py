@@ -31,7 +31,7 @@ def main(options: RankOptions) -> None:
     print('reading annotations and image headers ...', flush=True)
     data = backbone_ranking.read_dataset(options, report)
     print_report(report, 'rank_backbones', 'nothing was measured')
-    assert data is not None  # there are no errors
+    assert data is not None  # an error would have exited
     if failures := backbone_ranking.rank_backbones(options, backbones, data):
         sys.exit('\n'.join(
             (f'rank_backbones: {len(failures)} of {len(backbones)} backbones failed', *failures)))

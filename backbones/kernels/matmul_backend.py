@@ -20,7 +20,7 @@ from colonnade.common.errors import UserError
 VARIABLE = 'COLONNADE_MATMUL'
 CHOICES = ('blas', 'onednn')
 TOKENS, WIDTH = 1024, 384  # shape of the timed matmul
-MIN_SPEEDUP = 1.15  # with less, processes on one machine could choose differently
+MIN_SPEEDUP = 1.15  # at smaller speedups, processes on one host could choose differently
 
 
 def check_matmul_backend() -> None:

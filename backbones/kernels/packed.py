@@ -18,7 +18,7 @@ from .devices import get_matmul_dtype, should_use_cpu_forms
 
 TOKENS_HINT = 1024  # tokens; the format chosen for them is fast for other numbers too
 PIXELS_HINT = (1, 64, 64)  # batch, height and width, likewise
-MIN_GELU_CHANNELS = 16  # with fewer, oneDNN's convolutions apply GELU slowly
+MIN_GELU_CHANNELS = 16  # below this, oneDNN's convolutions apply GELU slowly
 PACKED_DTYPES = (torch.float32, torch.bfloat16)
 #: post-operations of oneDNN's matmuls
 PLAIN: tuple[str, list, str] = ('none', [], '')

@@ -37,7 +37,7 @@ def describe_label_maps(masks: list[Path],
         suffixes: Suffixes of images and label maps; None infers them.
         names, label_zero: See :func:`interpret_labels`.
         ignore_255: Whether label 255 stands for unlabeled pixels.
-        lists: Text files that name the images of each set. Defaults to all images.
+        lists: Text files that list the images of each set. Defaults to all images.
     """
     folders = list(zip(images, masks, strict=True))
     if lists and suffixes:

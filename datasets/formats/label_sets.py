@@ -44,7 +44,7 @@ class LabelSet:
     splits: Sequence[DataIndex]  # training and validation, or one split to be divided
     # Endings of image and label map names; required for lists.
     suffixes: tuple[str, str] | None = None
-    lists: Sequence[Path] | None = None  # text files that name the images of both splits
+    lists: Sequence[Path] | None = None  # text files that list the images of both splits
     read: Reader | None = None  # reader of label files; None if they are label maps
     classes: Sequence[str] | None = None  # names of the classes
     palette: Sequence[tuple[int, int, int]] | None = None  # colors of the classes

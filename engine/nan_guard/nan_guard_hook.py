@@ -93,7 +93,7 @@ def _format_hint(path: str) -> str:
     advice = ('fix the data, lower optim_wrapper.optimizer.lr, or clip gradients with '
               'optim_wrapper.clip_grad.max_norm')
     if not path:
-        return f'there is no good checkpoint yet: {advice}, and train again'
+        return f'no good checkpoint was saved: {advice}, and train again'
     return f'the last good checkpoint is {path}: {advice}, and resume with --resume {path}'
 
 

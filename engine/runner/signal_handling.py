@@ -209,7 +209,7 @@ def start_worker(init: Callable[[int], None] | None, number: int) -> None:
     """Make this worker end by its parent only, then call its own ``worker_init_fn``."""
     for each in set(SIGNALS) - {signal.SIGTERM}:
         signal.signal(each, signal.SIG_IGN)
-    if sys.platform != 'darwin':  # which lacks sigwaitinfo
+    if sys.platform != 'darwin':  # macOS lacks sigwaitinfo
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         parent = multiprocessing.parent_process()  # os.getppid() may be that of the fork server
         pid = os.getppid() if parent is None else parent.pid

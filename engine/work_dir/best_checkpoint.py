@@ -131,8 +131,8 @@ class BestCheckpoint(CheckpointHook):
         if self.names and not has_best and self.last_ckpt:
             record_path(runner, Run.BEST, self.last_ckpt)
             runner.logger.warning(
-                f'no evaluation gave a {" or ".join(self.names)} above its lowest value, so there '
-                f'is no best checkpoint: {Run.BEST} names the last one, {_shorten(self.last_ckpt)}'
+                f'no evaluation reached a {" or ".join(self.names)} above its minimum: {Run.BEST} '
+                f'contains the last checkpoint, {_shorten(self.last_ckpt)}'
                 f'\nto test it: {_format_test_command(runner, self.last_ckpt)}')
 
 

@@ -17,8 +17,8 @@ class EarlyStopping(EarlyStoppingHook):
     """A hook that stops training after evaluations without improvement, and saves the last state.
 
     Unlike mmengine's, it continues counting when training resumes. An evaluation without a number
-    is no improvement, nor is one that equals the best. Training ends between steps of the
-    optimizer, and in an epoch-based loop between epochs.
+    does not count as an improvement, and neither does one that equals the best. Training ends
+    between optimizer steps, and in an epoch-based loop between epochs.
     """
 
     def __init__(self, table: MetricsTable, monitor: str, *, patience: int, min_delta: float,

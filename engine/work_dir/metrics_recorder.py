@@ -105,7 +105,7 @@ class LoggedSteps(BaseVisBackend):
         if self.runner.message_hub.get_info('loop_stage') != 'train':
             return
         numbers = {key.removeprefix('train/'): value for key, value in scalar_dict.items()}
-        if 'time' in numbers:  # of one iteration, unlike the column
+        if 'time' in numbers:  # seconds per iteration, unlike the column
             numbers['iter_time'] = numbers.pop('time')
         self.recorder.write(self.runner, self.runner.iter + 1, {
             key: value

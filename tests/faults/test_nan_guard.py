@@ -298,7 +298,7 @@ def test_first_nan_module_is_named(small: Callable) -> None:
         small(9, hooks=[overflow])
     assert 'is not finite: norm (BatchNorm2d)' in str(error.value)
     assert 'weights that' not in str(error.value) and 'in the batch' not in str(error.value)
-    assert 'there is no good checkpoint yet' in str(error.value)
+    assert 'no good checkpoint was saved' in str(error.value)
 
 
 def test_nan_weights_stop(small: Callable, tmp_path: Path) -> None:

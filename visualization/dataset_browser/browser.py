@@ -75,7 +75,7 @@ def browse_dataset(config: str | Path, **options: Any) -> BrowseResult:
 
     Raises:
         OSError: If a file of the dataset is missing, or the page exists or cannot be written.
-        TypeError: If there is no such option.
+        TypeError: If an option does not exist.
         ValueError: If config, options and data do not fit together.
     """
     settings = BrowseOptions(Path(config), **options)

@@ -166,7 +166,7 @@ class InputPipeline:
 
     @property
     def swaps_channels(self) -> bool:
-        """Whether red and blue are swapped."""
+        """True if red and blue are swapped."""
         return bool(self.settings.get('bgr_to_rgb') or self.settings.get('rgb_to_bgr'))
 
     def find_issues(self) -> list[Finding]:

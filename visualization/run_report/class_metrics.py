@@ -48,7 +48,7 @@ class CocoTruth:
 
     @property
     def has_masks(self) -> bool:
-        """Whether every object has a mask."""
+        """True if every object has a mask."""
         return all('segmentation' in item for item in self.api.anns.values())
 
     def spread_classes(self, values: np.ndarray, cat_ids: Sequence[int]) -> np.ndarray:

@@ -73,7 +73,7 @@ class RecordedRun:
 
     @property
     def is_lower_better(self) -> bool:
-        """Whether lower values of the main metric are better."""
+        """True if lower values of the main metric are better."""
         return self.about.get('rule') == 'less' and self.main_metric == self.about['main_metric']
 
     @property
