@@ -66,7 +66,7 @@ class ColumnarBackbone(Fusible, LoadableBackbone):
     #: children after the last block
     tail_names: tuple[str, ...] = ()
     #: True if feature maps are those after the final norm
-    tap_norm: bool = False
+    norm_features: bool = False
     #: child of timm's module with class-attention blocks
     class_attention_name: str | None = None
 

@@ -94,7 +94,7 @@ def pair(name: str) -> tuple[ColumnarBackbone, Callable[[Tensor], Sequence[Tenso
     maps = partial(
         theirs.forward_intermediates,
         indices=OUT_INDICES,
-        norm=backbone.tap_norm,
+        norm=backbone.norm_features,
         output_fmt='NCHW',
         intermediates_only=True)
     return backbone, maps, theirs

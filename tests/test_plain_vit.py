@@ -80,7 +80,7 @@ def pair(model: str, **kwargs: object) -> tuple[PlainViT, Intermediates]:
         state[key] = torch.cat(
             (value, state[key][:, value.shape[1]:]), 1) if '.freqs' in key else value
     theirs.load_state_dict(state)
-    return ours.eval(), Intermediates(theirs.eval(), ours.out_indices, norm=ours.tap_norm)
+    return ours.eval(), Intermediates(theirs.eval(), ours.out_indices, norm=ours.norm_features)
 
 
 def gradients(model: nn.Module, maps: list[Tensor]) -> dict[str, Tensor]:
@@ -129,17 +129,17 @@ def test_rounding_error_is_that_of_timm(model: str) -> None:
     (DEIT3, False),
     ('vit_base_patch16_siglip_512', False),
 ])
-def test_default_tap_norm(model: str, normalized: bool) -> None:
+def test_default_norm_features(model: str, normalized: bool) -> None:
     with on_meta_device():
-        assert PlainViT(model).tap_norm == normalized
-        other = PlainViT(model, tap_norm=not normalized)
+        assert PlainViT(model).norm_features == normalized
+        other = PlainViT(model, norm_features=not normalized)
     assert hasattr(other, 'norm') != normalized
 
 
-def test_default_tap_norm_of_init_cfg() -> None:
+def test_default_norm_features_of_init_cfg() -> None:
     with on_meta_device():
         init_cfg = dict(type='Pretrained', checkpoint='timm://vit_base_patch16_224.dino')
-        assert PlainViT('vit_base_patch16_224', init_cfg=init_cfg).tap_norm
+        assert PlainViT('vit_base_patch16_224', init_cfg=init_cfg).norm_features
 
 
 def test_return_prefix_tokens() -> None:
@@ -207,12 +207,12 @@ def test_assigning_weights_to_meta_backbone() -> None:
         assert torch.equal(a, b)
 
 
-def test_tap_norm_of_full_model(tmp_path: Path) -> None:
+def test_norm_features_of_full_model(tmp_path: Path) -> None:
     weights = dict(type='Pretrained', checkpoint='timm://vit_small_patch16_224.dino')
     arch = dict(model='vit_small_patch16_224', **TINY)
     model = ConfigDict(backbone=dict(type='PlainViT', arch=arch, init_cfg=weights))
     fill_backbone_settings(model)
-    assert model.backbone.tap_norm is True
+    assert model.backbone.norm_features is True
     whole = nn.ModuleDict(dict(backbone=PlainViT(arch, init_cfg=weights)))
     torch.save(dict(state_dict=whole.state_dict()), tmp_path / 'a.pth')
     other = nn.ModuleDict(dict(backbone=PlainViT(arch)))
@@ -241,7 +241,7 @@ def test_attention_dropout() -> None:
     (lambda: PlainViT(dict(TINY, num_heads=5)), 'embed_dim must be a multiple of num_heads'),
     (lambda: PlainViT(dict(model='vit_base_patch16_sapiens2', depth=3)), 'timm cannot build'),
     (lambda: PlainViT(DINOV3, img_size=100), 'img_size must be a multiple of patch_size 16'),
-    (lambda: tiny('eva02_base_patch14_448', tap_norm=True), 'has no final norm'),
+    (lambda: tiny('eva02_base_patch14_448', norm_features=True), 'has no final norm'),
     (lambda: tiny(window_size=0), 'window_size must be a positive integer, got 0'),
     (lambda: tiny(window_size='14'), "positive integer, got '14'"),
     (lambda: tiny(window_size=2), 'window_size has no effect on 3 blocks'),
@@ -285,3 +285,9 @@ def test_warns_of_normalization_for_other_weights(mean: float, checkpoint: str |
     if warned:
         assert 'set these in model.data_preprocessor' in str(said[0])
         assert said[0].severity == 'warning'
+
+
+def test_dumped_configs_may_use_the_former_name_of_norm_features() -> None:
+    arch = dict(model='vit_small_patch16_dinov3', embed_dim=64, depth=2, num_heads=2)
+    assert not PlainViT(arch, tap_norm=False).norm_features
+    assert PlainViT(arch, tap_norm=True).norm_features

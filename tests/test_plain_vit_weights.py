@@ -117,8 +117,8 @@ def test_classifiers_may_have_other_parts() -> None:
             plan_loading(file.one_backbone, without(file.state(), key), 'test')
 
 
-def test_tap_norm_needs_final_norm() -> None:
-    state, backbone = FILES['DINO'].state(), FILES['DINO'].backbone(tap_norm=True)
+def test_norm_features_needs_final_norm() -> None:
+    state, backbone = FILES['DINO'].state(), FILES['DINO'].backbone(norm_features=True)
     assert torch.equal(
         plan_loading(backbone, state, 'test').state['norm.weight'], state['norm.weight'])
     with pytest.raises(WeightsError, match='1 missing: norm.bias'):

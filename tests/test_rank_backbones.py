@@ -133,7 +133,7 @@ def test_build_backbones_by_name(text: str, described: str) -> None:
     with on_meta_device():
         backbone = NamedBackbone(f'{text}=random').build([-1], seed=0)
     assert described in backbone.describe()
-    assert backbone.tap_norm == ('dinov2' in text)
+    assert backbone.norm_features == ('dinov2' in text)
 
 
 @pytest.mark.parametrize('text, message', [

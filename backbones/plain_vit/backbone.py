@@ -46,7 +46,7 @@ class PlainViT(ColumnarBackbone):
             are resized to it when they are loaded. Defaults to the model's.
         patch_size: Side of the patches. For another one than the model's, the default, weights are
             resampled when they are loaded, as in FlexiViT (arXiv 2212.08013).
-        tap_norm: Apply the final norm to each feature map. Defaults to what the authors of the
+        norm_features: Apply the final norm to each feature map. Defaults to what the authors of the
             weights do: True for DINO, DINOv2, DINOv3 and TIPSv2, False for all others. They are
             identified by ``arch``, or by ``timm://NAME.TAG`` in ``init_cfg``.
         return_prefix_tokens: Return a pair of feature map and prefix tokens ``(B, P, C)``.
@@ -54,10 +54,11 @@ class PlainViT(ColumnarBackbone):
             2203.16527); prefix tokens attend to all tokens, and all to them. Defaults to none.
         global_blocks: With windows, the blocks that attend to all tokens; negative ones count from
             the last. Defaults to the last of each quarter, as in ViTDet.
+        tap_norm: Former name of ``norm_features``, which dumped configs may contain.
 
     Raises:
-        ValueError: If the model has no final norm for ``tap_norm``, or windows are not supported
-            for its attention.
+        ValueError: If the model has no final norm for ``norm_features``, or windows are not
+            supported for its attention.
     """
 
     variants = TimmModels(
@@ -73,22 +74,25 @@ class PlainViT(ColumnarBackbone):
                  *,
                  img_size: int | None = None,
                  patch_size: int | None = None,
-                 tap_norm: bool | None = None,
+                 norm_features: bool | None = None,
                  return_prefix_tokens: bool = False,
                  window_size: int | None = None,
                  global_blocks: Sequence[int] | None = None,
+                 tap_norm: bool | None = None,
                  init_cfg: dict | list[dict] | None = None,
                  **kwargs: Any) -> None:
         settings = self.variants.resolve(arch, img_size=img_size, patch_size=patch_size)
-        if tap_norm is None:
-            tap_norm = self.get_implied_arguments(arch, init_cfg)['tap_norm']
-        self.tap_norm = tap_norm
-        if self.tap_norm:
+        if norm_features is None:
+            norm_features = tap_norm
+        if norm_features is None:
+            norm_features = self.get_implied_arguments(arch, init_cfg)['norm_features']
+        self.norm_features = norm_features
+        if self.norm_features:
             self.tail_names = ('norm', )
             self.classifier_names = tuple(set(self.classifier_names) - {'norm'})
         super().__init__(settings, init_cfg=init_cfg, **kwargs)
-        if self.tap_norm and isinstance(self.norm, nn.Identity):
-            raise UserError(f'{settings["model"]} has no final norm: tap_norm must be False')
+        if self.norm_features and isinstance(self.norm, nn.Identity):
+            raise UserError(f'{settings["model"]} has no final norm: norm_features must be False')
         self.return_prefix_tokens = return_prefix_tokens
         self._blocks_are_plain = all(isinstance(block, PlainBlock) for block in self.blocks)
         if self.rope is not None and not self._blocks_are_plain:
@@ -182,7 +186,7 @@ class PlainViT(ColumnarBackbone):
             arch=find_model(state, sizes),
             patch_size=sizes['patch_size'],
             img_size=side and side * sizes['patch_size'],
-            tap_norm='norm.weight' in state)
+            norm_features='norm.weight' in state)
 
     @classmethod
     def get_weights_name(cls, arch: str | Mapping[str, Any],
@@ -195,7 +199,7 @@ class PlainViT(ColumnarBackbone):
     def get_implied_arguments(cls, arch: str | Mapping[str, Any],
                               init_cfg: dict | list[dict] | None) -> dict[str, Any]:
         """Infer if the authors of the weights apply the final norm to each map."""
-        return dict(tap_norm=are_normalized(cls.get_weights_name(arch, init_cfg)))
+        return dict(norm_features=are_normalized(cls.get_weights_name(arch, init_cfg)))
 
     def rename_state(self, state: State) -> State:
         """Rename DeiT-III's LayerScale, whose timm name depends on the model."""
@@ -269,7 +273,7 @@ class PlainViT(ColumnarBackbone):
         return block(x, grid, rope)
 
     def _to_map(self, x: Tensor, place: tuple) -> Tensor | tuple[Tensor, Tensor]:
-        if self.tap_norm:
+        if self.norm_features:
             x = self.norm(x)
         count = self.num_prefix_tokens
         map_ = as_map(x[:, count:], place[0][0])
@@ -290,9 +294,9 @@ class PlainViT(ColumnarBackbone):
 
 def _require_norm(backbone: PlainViT, state_dict: State, prefix: str, *_: Any) -> None:
     """Raise a WeightsError if a full model was trained with the final norm, which is not built."""
-    if prefix and not backbone.tap_norm and f'{prefix}norm.weight' in state_dict:
+    if prefix and not backbone.norm_features and f'{prefix}norm.weight' in state_dict:
         raise WeightsError('the feature maps of this model were normalized: set '
-                           f'model.{prefix}tap_norm=True')
+                           f'model.{prefix}norm_features=True')
 
 
 def _fill_buffers(backbone: PlainViT, _: Any) -> None:

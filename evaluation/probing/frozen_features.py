@@ -73,7 +73,7 @@ class Extractor:
             layers=hash_content(repr(network).encode()),
             weights=weights.hexdigest(),
             out_indices=list(network.out_indices),
-            tap_norm=network.tap_norm,
+            norm_features=network.norm_features,
             size=self.size,
             mean=self.mean,
             std=self.std,
