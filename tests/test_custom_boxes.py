@@ -20,7 +20,7 @@ def test_train_and_evaluate_boxes(instances: list, tmp_path: Path, run_tool: Cal
         remove(file, 'segmentation')
     out = tmp_path / 'own.py'
     run_tool('create_config', leaf('mask_rcnn'), *instances, '--out', out)
-    assert 'remark: no annotation has a segmentation: the config trains on boxes' in \
+    assert 'warning: no annotation has a segmentation: the config trains on boxes' in \
         capsys.readouterr().out
     cfg = Config.fromfile(out)
     assert cfg.model.roi_head.mask_head is None

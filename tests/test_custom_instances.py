@@ -86,7 +86,7 @@ def test_consequences_of_errors_are_not_reported(instances: list, run_tool: Call
     instances[1].write_text(json.dumps(content))
     said = run_and_get_errors(run_tool, leaf('mask_rcnn'), *instances)
     assert_messages(said, 'categories[2] must have id, name, got 7')
-    assert len([line for line in said if line.startswith('fault')]) == 1
+    assert len([line for line in said if line.startswith('error')]) == 1
     for kind, values in (('images', dict(file_name='no.jpg',
                                          width=None)), ('categories', dict(name=None)),
                          ('categories', dict(id=...)), ('annotations', dict(category_id=7))):
@@ -96,7 +96,7 @@ def test_consequences_of_errors_are_not_reported(instances: list, run_tool: Call
         content['images'] = content['images'][:1]
         instances[1].write_text(json.dumps(content))
         said = run_and_get_errors(run_tool, leaf('mask_rcnn'), *instances)
-        assert len([line for line in said if line.startswith('fault')]) == 1, said
+        assert len([line for line in said if line.startswith('error')]) == 1, said
 
 
 def repair_instances(instances: list, *options: str) -> tuple[list[dict], list[str]]:
@@ -247,7 +247,7 @@ def test_config_uses_repaired_files(instances: list, run_tool: Callable, tmp_pat
     cfg = Config.fromfile(tmp_path / 'own.py')
     assert cfg.train_dataloader.dataset.ann_file == 'own_data/train.json'
     assert cfg.val_evaluator.ann_file.endswith('own_data/val.json')
-    assert 'remark: repaired: iscrowd of annotations: missing, set to 0 (4, the first: ' \
+    assert 'warning: repaired: iscrowd of annotations: missing, set to 0 (4, the first: ' \
         'train.json: annotation 2)\n' in capsys.readouterr().out
 
 
@@ -355,7 +355,7 @@ def test_similar_errors_are_counted(tmp_path: Path, run_tool: Callable) -> None:
         image.unlink()
     said = run_and_get_errors(run_tool, leaf('mask_rcnn'), *arguments)
     assert len(said) < 20
-    assert_messages(said, 'fault: and 30 more of this type')
+    assert_messages(said, 'error: and 30 more of this type')
 
 
 def test_rles_with_polygons_only(tmp_path: Path, run_tool: Callable,

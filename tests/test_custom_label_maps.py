@@ -36,20 +36,21 @@ def test_interpret_labels(values: set[int], names: list[str] | None, label_zero:
 
 @pytest.mark.parametrize('labels, options, says', [
     ((0, 1, 2), ['--classes', 'road', 'sky', 'tree'
-                 ], "remark: label 0 is assumed to be 'road', label 1 'sky' and so on. If label 0 "
+                 ], "warning: label 0 is assumed to be 'road', label 1 'sky' and so on. If label 0 "
      'stands for unlabeled pixels, pass --label-zero ignore, and at least 2 names'),
     ((0, 1, 2), ['--classes', 'road', 'sky', 'tree', '--label-zero', 'class'], ''),
-    ((0, 1, 3), ['--label-zero', 'ignore'], 'remark: the 3 classes have no names, and are counted '
+    ((0, 1, 3), ['--label-zero', 'ignore'], 'warning: the 3 classes have no names, and are counted '
      'up to the highest label, 3: pass the names of all classes with --classes'),
     ((0, 1, 3), ['--label-zero', 'ignore'], '3 classes: label 1, label 2, label 3'),
-    ((0, 1, 255), ['--classes', 'a', 'b', 'c', '--ignore-255'], 'remark: training: no pixels of c'),
+    ((0, 1, 255), ['--classes', 'a', 'b', 'c', '--ignore-255'],
+     'warning: training: no pixels of c'),
 ])  # yapf: disable
 def test_warnings(labels: tuple[int, ...], options: list[str], says: str, tmp_path: Path,
                   run_tool: Callable, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = draw_label_maps(tmp_path, labels=labels)
     run_tool('create_config', leaf('sem_fpn'), *arguments, *options, '--out', tmp_path / 'own.py')
     printed = capsys.readouterr().out
-    assert says in printed and bool(says) >= ('remark' in printed)
+    assert says in printed and bool(says) >= ('warning: ' in printed)
 
 
 @pytest.mark.parametrize('labels, options, says', [
@@ -86,7 +87,7 @@ def test_two_values_become_background_and_class(labels: tuple[int, ...], names: 
     original = (tmp_path / 'masks/train/a.png').read_bytes()
     out = tmp_path / 'own.py'
     run_tool('create_config', leaf('sem_fpn'), *arguments, '--classes', *names, '--out', out)
-    assert f'remark: label maps hold {labels[0]} and {labels[1]}: {labels[0]} becomes label 0, ' \
+    assert f'warning: label maps hold {labels[0]} and {labels[1]}: {labels[0]} becomes label 0, ' \
         f'{classes[0]!r}, and {labels[1]} label 1, {classes[1]!r}' in capsys.readouterr().out
     cfg = Config.fromfile(out)
     dataset = cfg.train_dataloader.dataset
@@ -190,7 +191,7 @@ def test_suffixes_are_inferred(image_name: str, mask_name: str, suffixes: tuple[
     run_tool('create_config', leaf('sem_fpn'), '--masks', tmp_path / 'masks/train',
              tmp_path / 'masks/val', '--images', tmp_path / 'images/train', tmp_path / 'images/val',
              '--out', out)
-    assert f'remark: image names end in {suffixes[0]}, and those of their label maps in ' \
+    assert f'warning: image names end in {suffixes[0]}, and those of their label maps in ' \
         f'{suffixes[1]}' in capsys.readouterr().out
     dataset = Config.fromfile(out).train_dataloader.dataset
     assert (dataset.img_suffix, dataset.seg_map_suffix) == suffixes
@@ -208,7 +209,7 @@ def test_missing_label_map(tmp_path: Path, run_tool: Callable) -> None:
     (tmp_path / 'masks/train/a_gt.png').unlink()
     said = run_and_get_errors(run_tool, leaf('sem_fpn'), *arguments)
     assert_messages(said, 'images/train/a.jpg has no label map')
-    assert len([line for line in said if line.startswith('fault')]) == 1
+    assert len([line for line in said if line.startswith('error')]) == 1
 
 
 def test_several_label_maps_per_image(tmp_path: Path, run_tool: Callable) -> None:
@@ -258,8 +259,7 @@ def test_unrelated_names(tmp_path: Path, run_tool: Callable) -> None:
     assert len(said) == 1
     assert_messages(
         said, 'none of 12 images', 'images are named a.jpg, b.jpg, c.jpg and 3 more; label '
-        'maps 0.png, 1.png, 2.png and 3 more',
-        'Pass the endings by which the names differ with --suffixes')
+        'maps 0.png, 1.png, 2.png and 3 more', 'Pass the suffixes of their names with --suffixes')
 
 
 def test_images_and_label_maps_in_same_folder(tmp_path: Path, run_tool: Callable) -> None:
@@ -286,7 +286,7 @@ def test_images_without_suffix_cause_warning(tmp_path: Path, run_tool: Callable,
     shutil.copy(tmp_path / 'images/train/a.jpg', tmp_path / 'images/train/a.jpeg')
     run_tool('create_config', leaf('sem_fpn'), *arguments, '--suffixes', '.jpg', '.png', '--out',
              tmp_path / 'own.py')
-    assert f'remark: {tmp_path / "images/train"}: 1 files that do not end in .jpg ' \
+    assert f'warning: {tmp_path / "images/train"}: 1 files that do not end in .jpg ' \
         'are not used: a.jpeg' in capsys.readouterr().out
 
 
@@ -298,7 +298,7 @@ def test_images_in_training_and_validation(tmp_path: Path, run_tool: Callable,
              '--images', tmp_path / 'images/train', tmp_path / 'link', '--out', tmp_path / 'own.py')
     first = tmp_path / 'images/train/a.jpg'
     assert re.search(
-        f'remark: 5 images are in training and validation: {re.escape(str(first))}, '
+        f'warning: 5 images are in training and validation: {re.escape(str(first))}, '
         r'\S+, \S+ and 2 more\n',
         capsys.readouterr().out)
 
@@ -308,7 +308,7 @@ def test_empty_folders_and_circular_links(tmp_path: Path, run_tool: Callable) ->
     (tmp_path / 'images/train/again').symlink_to(tmp_path / 'images')
     assert_messages(
         run_and_get_errors(run_tool, leaf('sem_fpn'), *arguments),
-        'is a link to a folder that was read already')
+        'links to a folder that was already read')
     os.unlink(tmp_path / 'images/train/again')
     (tmp_path / 'empty').mkdir()
     said = run_and_get_errors(run_tool, leaf('sem_fpn'), *arguments[:3], '--images',

@@ -220,7 +220,7 @@ def test_edited_labels_make_conversion_stale(form: str, drawn: Parts, tmp_path: 
     file.write_text(f'{text}\n')
     assert_messages(
         find_preflight_messages(out), f'{file} (edited). Convert again with: '
-        f'colonnade check_dataset {out} --reconvert')
+        f'colonnade check-dataset {out} --reconvert')
     with pytest.raises(SystemExit, match='1 finding stops'):
         run_tool('check_dataset', out)
     assert 'conversions that are older than their sources (1)' in capsys.readouterr().out
@@ -335,7 +335,7 @@ def test_sources_on_another_machine(drawn: Parts, tmp_path: Path, run_tool: Call
     with pytest.raises(SystemExit, match='was converted by an earlier version'):
         run_tool('check_dataset', out, '--reconvert')
     with pytest.raises(
-            SystemExit, match='reads no dataset that colonnade create_config has converted'):
+            SystemExit, match='uses no dataset that colonnade create-config has converted'):
         run_tool('check_dataset', leaf('mask_rcnn'), '--reconvert')
 
 

@@ -563,7 +563,7 @@ def test_file_named_like_color_table(tmp_path: Path) -> None:
     assert data is not None
     assert_messages(report.warnings, 'colors.txt: line 1: expected name,r,g,b')
     (tmp_path / 'palette.csv').write_text('red\n')
-    with pytest.raises(ValueError, match='can be the table of colors: pass one with --color-map'):
+    with pytest.raises(ValueError, match='could be the color table: pass one with --color-map'):
         find_data(tmp_path / 'out', tmp_path)
 
 

@@ -1,4 +1,4 @@
-"""The command ``colonnade rank_backbones``: table, plot, cache and error messages."""
+"""The command ``colonnade rank-backbones``: table, plot, cache and error messages."""
 from __future__ import annotations
 
 import csv

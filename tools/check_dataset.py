@@ -1,8 +1,8 @@
 """Check every file that a config trains and evaluates on, and list all errors.
 
-    colonnade check_dataset mine.py
-    colonnade check_dataset mine.py --split train --json errors.json
-    colonnade check_dataset mine.py --reconvert
+    colonnade check-dataset mine.py
+    colonnade check-dataset mine.py --split train --json errors.json
+    colonnade check-dataset mine.py --reconvert
 
 Images and label maps are decoded, while training only checks annotations and some image headers.
 The exit status is 1 if training or evaluation would fail.

@@ -108,13 +108,13 @@ def print_report(report: Any, tool: str, consequence: str) -> None:
     def escape(text: str) -> str:
         return printable(text).replace('\n', '\n    ')  # a file name must not look like a message
 
-    for remark in report.warnings:
-        print(f'remark: {escape(remark)}')
-    for fault in report.errors:
-        print(f'fault: {escape(fault)}', file=sys.stderr)
+    for warning in report.warnings:
+        print(f'warning: {escape(warning)}')
+    for error in report.errors:
+        print(f'error: {escape(error)}', file=sys.stderr)
     if report.num_errors:
-        faults = 'fault' if report.num_errors == 1 else 'faults'
-        sys.exit(f'{tool}: {report.num_errors} {faults}, {consequence}')
+        errors = 'error' if report.num_errors == 1 else 'errors'
+        sys.exit(f'{tool}: {report.num_errors} {errors}, {consequence}')
 
 
 class KeyValues(argparse.Action):

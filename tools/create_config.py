@@ -1,9 +1,9 @@
 """Create a config that trains on your own data, and check the data.
 
-    colonnade create_config configs/mask_rcnn/xcit_small_12_p16_3x_coco.py --data data.yaml
-    colonnade create_config configs/mask_rcnn/xcit_small_12_p16_3x_coco.py \\
+    colonnade create-config configs/mask_rcnn/xcit_small_12_p16_3x_coco.py --data data.yaml
+    colonnade create-config configs/mask_rcnn/xcit_small_12_p16_3x_coco.py \\
         --coco train.json val.json --images train/ val/
-    colonnade create_config configs/sem_fpn/xcit_small_12_p16_80k_ade20k.py \\
+    colonnade create-config configs/sem_fpn/xcit_small_12_p16_80k_ade20k.py \\
         --masks masks/train masks/val --images images/train images/val --classes road sky tree
 """
 from __future__ import annotations

@@ -422,7 +422,7 @@ def test_error_names_the_bad_sample(workers: int, train: Callable, data: Path,
     path = list_images(data, 'ade')[3]
     assert says == (f'train: sample {path} with {data}/ade/annotations/training/{path.stem}.png '
                     '(index 3, BaseSegDataset) cannot be loaded: AssertionError: failed to load '
-                    f'image: {path}. run colonnade check_dataset CONFIG to list all samples that '
+                    f'image: {path}. run colonnade check-dataset CONFIG to list all samples that '
                     'fail; '
                     '--on-bad-sample skip uses other samples instead')  # yapf: disable
     assert 'Traceback' not in capfd.readouterr().err
