@@ -39,7 +39,8 @@ class RankOptions(DataOptions):
     out_indices: Sequence[int] = option(
         'blocks whose concatenated outputs are the features; negative numbers count from the '
         'last (default: -1)', (-1, ))
-    probe_steps: int = option('training steps of the linear probe (default: %(default)s)', 1000)
+    probe_steps: int = option('number of training steps of the linear probe (default: %(default)s)',
+                              1000)
     knn_patches: int = option('maximum number of patches searched by k-NN (default: %(default)s)',
                               50000)
     knn_k: int = option('number of neighbors that vote for a patch (default: %(default)s)', 30)
@@ -50,6 +51,7 @@ class RankOptions(DataOptions):
     device: Literal['cpu', 'cuda'] | None = option('device (default: a GPU if there is one)')
     cache: Path | None = option(
         'folder of cached features (default: $XDG_CACHE_HOME or ~/.cache/colonnade)',
+        metavar='DIR',
         exclusive='cache')
     no_cache: bool = option('do not cache features', False, exclusive='cache')
     trust: bool = option(TRUST, False)

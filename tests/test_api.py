@@ -69,8 +69,9 @@ def test_command() -> None:
     assert run_command('trian').stderr == (
         "colonnade: unknown command 'trian': did you mean train? Run colonnade --help for a list\n")
     for tool in ('list_param_groups', 'train'):
-        printed = run_command(tool.replace('_', '-'), '--help').stdout
-        assert printed.startswith(f'usage: colonnade {tool.replace("_", "-")} ') and '--cfg-options' in printed
+        name = tool.replace('_', '-')
+        printed = run_command(name, '--help').stdout
+        assert printed.startswith(f'usage: colonnade {name} ') and '--cfg-options' in printed
 
 
 def test_command_has_every_tool() -> None:

@@ -410,5 +410,5 @@ def test_archive_is_rejected(tmp_path: Path) -> None:
 ])
 def test_incompatible_options(arguments: list[str], says: str, run_tool: Callable,
                               tmp_path: Path) -> None:
-    with pytest.raises(SystemExit, match=f'create_config: .*{says}'):
+    with pytest.raises(SystemExit, match=f'create-config: .*{says}'):
         run_tool('create_config', leaf('mask_rcnn'), *arguments, '--out', tmp_path / 'own.py')

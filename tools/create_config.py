@@ -25,7 +25,7 @@ def main(options: NewConfigOptions) -> None:
     cfg, report = config_creation.read_recipe(options), config_creation.Report()
     print('reading annotations and image headers ...', flush=True)
     data = config_creation.read_recipe_dataset(cfg, options, report)
-    print_report(report, 'create_config', 'no config was written')
+    print_report(report, 'create-config', 'no config was written')
     assert data is not None  # there are no errors
     config_creation.write_config(cfg, options, data)
     print('{} training and {} validation images'.format(*data.num_images))

@@ -30,11 +30,11 @@ def main(options: RankOptions) -> None:
     backbones, report = backbone_ranking.complete_options(options), backbone_ranking.Report()
     print('reading annotations and image headers ...', flush=True)
     data = backbone_ranking.read_dataset(options, report)
-    print_report(report, 'rank_backbones', 'nothing was measured')
+    print_report(report, 'rank-backbones', 'nothing was measured')
     assert data is not None  # there are no errors
     if failures := backbone_ranking.rank_backbones(options, backbones, data):
         sys.exit('\n'.join(
-            (f'rank_backbones: {len(failures)} of {len(backbones)} backbones failed', *failures)))
+            (f'rank-backbones: {len(failures)} of {len(backbones)} backbones failed', *failures)))
 
 
 if __name__ == '__main__':

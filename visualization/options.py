@@ -18,7 +18,7 @@ class VisualizeOptions(ModelOptions):
     images: Sequence[str] = argument(
         'images, folders of them, or quoted glob patterns', (), metavar='IMAGE')
     methods: Sequence[str] | None = option(
-        'methods to use (default: all that the model supports): %(choices)s',
+        'methods to use: %(choices)s (default: all that the model supports)',
         choices=METHODS,
         metavar='NAME')
     out: Path = option('output folder, for files IMAGE.METHOD.png', MISSING, metavar='DIR')
@@ -32,14 +32,14 @@ class VisualizeOptions(ModelOptions):
         'block indices, where -1 is the last (default: -1)', metavar='N')
     heads: Sequence[int] | None = option('indices of attention heads (default: all)', metavar='N')
     point: tuple[float, float] | None = option(
-        'pixel of the image whose token attends (default: the class token, or the middle of the '
+        'pixel of the image whose token attends (default: the class token, or the center of the '
         'image)',
         metavar=('X', 'Y'))
     classifier: str | None = option(
-        'file, URL or timm://NAME of classifier weights, for class-attention')
+        'file, URL or timm://NAME of classifier weights, for class-attention', metavar='FILE')
     target: str | None = option(
-        'class for grad-cam, or index of a detection by descending score (default: the three best '
-        'detections or most frequent classes)')
+        'class for grad-cam, or index of a detection by descending score (default: the three '
+        'highest-scoring detections or most frequent classes)')
     interpolation: bool = option('draw one square per token', True)
 
 
