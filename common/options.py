@@ -34,7 +34,7 @@ def option(help: str, default: Any = None, **settings: Any) -> Any:
     """Declare an option ``--name`` by a field of a dataclass.
 
     The annotation determines the values: ``bool`` is a flag, which begins with ``no-`` if it is on
-    by default; ``bool | None`` also has its opposite; ``tuple[int, int]`` takes two values,
+    by default; ``bool | None`` also has its opposite. ``tuple[int, int]`` takes two values,
     ``Sequence`` one or more, ``Literal`` one of several, and ``dict`` takes ``KEY=VALUE ...``.
 
     Args:

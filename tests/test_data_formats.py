@@ -399,13 +399,14 @@ def test_archive_is_rejected(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize('arguments, says', [
-    (['--data', '.', '--images', '.'], '--images is for --coco and --masks'),
+    (['--data', '.', '--images', '.'], '--images requires --coco or --masks'),
     (['--data', '.', '.', '.'], '--data takes one path, or two'),
     (['--data', '.', '--val-fraction', '20'], '--val-fraction must be between 0 and 1, got 20'),
     (['--data', '.', '--group-regex', 'a'
-      ], '--group-regex and --split-seed are for --val-fraction'),
-    (['--data', '.', '--val-fraction', '0.2', '--group-regex', 'a'], 'has no group in brackets'),
-    (['--data', '.', '--val-fraction', '0.2', '--group-regex', '('], 'is no regular expression'),
+      ], '--group-regex and --split-seed require --val-fraction'),
+    (['--data', '.', '--val-fraction', '0.2', '--group-regex', 'a'
+      ], 'has no group: use parentheses'),
+    (['--data', '.', '--val-fraction', '0.2', '--group-regex', '('], 'is not a regular expression'),
     (['--coco', 'a.json', '--images', '.'], 'or one with --val-fraction 0.2'),
 ])
 def test_incompatible_options(arguments: list[str], says: str, run_tool: Callable,

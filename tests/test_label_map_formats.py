@@ -352,13 +352,15 @@ def test_split_errors(tmp_path: Path) -> None:
     with pytest.raises(
             ValueError, match='--val-fraction applies only to data without a validation split'):
         find_data(tmp_path / 'out', write_folders(tmp_path / 'two', SPLITS), val_fraction=0.5)
-    with pytest.raises(ValueError, match='--val-fraction takes one folder of --masks'):
+    with pytest.raises(
+            ValueError, match='--val-fraction requires one folder each in --masks and --images'):
         find_data(tmp_path, masks=[tmp_path] * 2, images=[tmp_path] * 2, val_fraction=0.5)
-    with pytest.raises(ValueError, match='--val-fraction takes one folder of --masks'):
+    with pytest.raises(
+            ValueError, match='--val-fraction requires one folder each in --masks and --images'):
         find_data(tmp_path, masks=[tmp_path], val_fraction=0.5)
     with pytest.raises(ValueError, match='must have two splits, training and validation, got 4'):
         find_data(tmp_path / 'out', tmp_path / 'two', tmp_path / 'two')
-    with pytest.raises(ValueError, match='or say --val-fraction 0.2'):
+    with pytest.raises(ValueError, match='unless --val-fraction 0.2 splits one'):
         find_data(tmp_path, masks=[tmp_path], images=[tmp_path])
 
 

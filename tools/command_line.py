@@ -240,7 +240,8 @@ def command(options: type | Mapping[str, type],
             intermixed: bool = False) -> Callable[[Callable[[Any], None]], Callable[[], None]]:
     """Turn a function into a command, which reports user errors in one line.
 
-    The command has the name of the file, with hyphens, and its description is the docstring of the module.
+    The name of the command is that of the file, with hyphens. Its description is the docstring
+    of the module.
 
     Args:
         options: Dataclass of the options, or one for each action.

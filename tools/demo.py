@@ -3,9 +3,9 @@
     python tools/demo.py
     python tools/demo.py --head cascade_mask_rcnn segformer
 
-Creates the dataset, trains slim configs of XCiT-N12/16 or a similar backbone with Mask R-CNN and
-Semantic FPN or other heads, evaluates them, prints a table, and writes a page with annotations
-(left) and predictions (right). Each run has its own folder.
+Creates the dataset, and trains and evaluates slim configs: by default, Mask R-CNN and Semantic FPN
+on XCiT-N12/16. Then prints a table, and writes a page with annotations (left) and predictions
+(right). Each run has its own folder.
 """
 from __future__ import annotations
 

@@ -149,7 +149,7 @@ class NanGuard(Hook):
             were = 'step was' if self.num_skipped == 1 else 'steps were'
             most = [f'{name} ({times})' for name, times in self.images.most_common(5)]
             runner.logger.warning(
-                f'{self.num_skipped} {were} skipped, because a loss or a gradient was NaN or Inf; '
+                f'{self.num_skipped} {were} skipped, because a loss or a gradient was non-finite; '
                 f'most frequent images: {", ".join(most)}')
 
     def before_train_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None) -> None:
