@@ -223,7 +223,7 @@ def test_edited_labels_make_conversion_stale(form: str, drawn: Parts, tmp_path: 
         f'colonnade check-dataset {out} --reconvert')
     with pytest.raises(SystemExit, match='1 finding stops'):
         run_tool('check_dataset', out)
-    assert 'conversions that are older than their sources (1)' in capsys.readouterr().out
+    assert 'outdated conversions (1)' in capsys.readouterr().out
 
     shutil.move(tmp_path / 'a', tmp_path / 'b')
     if form == 'yolo_boxes':
