@@ -42,9 +42,9 @@ def print_help() -> None:
     for title, tools in COMMANDS.items():
         print(f'{title}:')
         for tool in tools:
-            print(f'  {tool:{width}}{read_summary(tool)}')
+            print(f'  {tool.replace("_", "-"):{width}}{read_summary(tool)}')
         print()
-    print(f'{"  configs":{width + 2}}List shipped configs, all or those that match a pattern\n\n'
+    print(f'{"  configs":{width + 2}}List shipped configs, all or those that match a pattern.\n\n'
           'Run colonnade COMMAND --help for the options of a command.')
 
 
@@ -70,11 +70,11 @@ def main() -> None:
     elif name == 'configs':
         list_names(arguments)
     elif name in TOOLS:
-        sys.argv = [f'colonnade {name}', *arguments]
+        sys.argv = [f'colonnade {name.replace("_", "-")}', *arguments]
         import_module(f'colonnade.tools.{name}').main()
     else:
         matches = get_close_matches(name, (*TOOLS, 'configs'), n=1)
-        hint = f'did you mean {matches[0]}? ' if matches else ''
+        hint = f'did you mean {matches[0].replace("_", "-")}? ' if matches else ''
         sys.exit(f'colonnade: unknown command {command!r}: {hint}Run colonnade --help for a list')
 
 

@@ -14,11 +14,13 @@ from .errors import UserError
 
 CONFIG = 'config file of mmdet or mmseg, or name of a shipped config'
 CONFIG_OR_MODEL = f'{CONFIG}; or a checkpoint of a run, or the folder of a packaged model'
-CHECKPOINT = ('file or URL of the full model; omitted if CONFIG is a checkpoint of a run or a '
+CHECKPOINT = ('file or URL of the full model; omit it if CONFIG is a checkpoint of a run or a '
               'packaged model')
-TRUST = 'run pickled code in weight files; pass it only if you trust who made them'
+TRUST = 'run pickled code in weight files; pass it only if you trust the author'
+DATA_ROOT = 'folder or URL of the dataset (default: as in the config)'
 ALLOW_EXTERNAL_FILES = 'read files outside the folders of the dataset that its annotations refer to'
-FUSE = 'fold and merge layers where possible; results are the same up to rounding error'
+FUSE = ('fold and merge layers; results are the same up to rounding error (default: where '
+        'possible)')
 HANG_TIMEOUT = 600.  # seconds
 
 Amp = bool | str
@@ -31,8 +33,8 @@ class UsageError(UserError):
 def option(help: str, default: Any = None, **settings: Any) -> Any:
     """Declare an option ``--name`` by a field of a dataclass.
 
-    The annotation determines the values. ``bool`` is a flag, which begins with ``no-`` if it is on
-    by default, and ``bool | None`` also has its opposite. ``tuple[int, int]`` takes two values,
+    The annotation determines the values: ``bool`` is a flag, which begins with ``no-`` if it is on
+    by default; ``bool | None`` also has its opposite. ``tuple[int, int]`` takes two values,
     ``Sequence`` one or more, ``Literal`` one of several, and ``dict`` takes ``KEY=VALUE ...``.
 
     Args:
@@ -53,7 +55,7 @@ def argument(help: str, default: Any = MISSING, **settings: Any) -> Any:
 
 def amp_option() -> Any:
     """Declare ``--amp`` and ``--amp-dtype``."""
-    types = dict(choices=['bfloat16', 'float16'], help='mixed precision in this type')
+    types = dict(choices=['bfloat16', 'float16'], help='mixed precision with this type')
     return option(
         'mixed precision: bfloat16 on a CPU with AMX or AVX512-BF16, float16 on a GPU',
         False,
@@ -81,7 +83,7 @@ class ModelOptions(ConfigOptions):
     """Options of :func:`colonnade.load`."""
     config: Path = argument(CONFIG_OR_MODEL)
     checkpoint: str = argument(CHECKPOINT)
-    device: str | None = option('cpu, cuda:0 ... (default: a GPU if there is one)')
+    device: str | None = option('device, e.g. cpu or cuda:0 (default: a GPU if there is one)')
     trust: bool = option(TRUST, False)
 
 
@@ -89,14 +91,13 @@ class ModelOptions(ConfigOptions):
 class LaunchOptions(ConfigOptions):
     """Options of every run."""
     work_dir: Path | str | None = option(
-        'folder for logs and checkpoints (default: work_dirs/FOLDER/CONFIG)')
-    data_root: str | Path | None = option(
-        'folder or URL of the dataset, for all datasets and evaluators', metavar='DIR')
+        'folder for logs and checkpoints (default: work_dirs/FOLDER/CONFIG)', metavar='DIR')
+    data_root: str | Path | None = option(DATA_ROOT, metavar='DIR')
     launcher: Literal['none', 'pytorch', 'slurm', 'mpi'] = option(
-        'what started the processes: pytorch for torchrun (default: %(default)s)', 'none')
+        'launcher of the processes: pytorch for torchrun (default: %(default)s)', 'none')
     hang_timeout: float = option(
-        'end a job of several processes if an iteration, once its data are loaded, takes longer '
-        'than this (default: %(default)g); 0 for never',
+        'end a job of several processes if an iteration takes longer than this after its data is '
+        'loaded; 0 to wait forever (default: %(default)g)',
         HANG_TIMEOUT,
         metavar='SECONDS')
     allow_external_files: bool = option(ALLOW_EXTERNAL_FILES, False)

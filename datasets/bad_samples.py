@@ -28,7 +28,7 @@ from .training_checks import iter_datasets
 SKIPPED = 'skipped_samples'  # .jsonl in the work dir, with one line per skip
 MAX_IN_A_ROW = 100  # consecutive samples that may fail
 MAX_SHOWN = 10  # skipped samples in the log
-ADVICE = 'run colonnade check_dataset CONFIG to list all samples that fail'
+ADVICE = 'run colonnade check-dataset CONFIG to list all samples that fail'
 KEYS = ('img_path', 'seg_map_path')  # keys of files in data infos
 #: text between the traceback of a cause and that of the error raised from it
 CAUSE = '\nThe above exception was the direct cause of the following exception:'

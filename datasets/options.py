@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from colonnade.common.options import (ALLOW_EXTERNAL_FILES, CONFIG, ConfigOptions, UsageError,
-                                      argument, option)
+from colonnade.common.options import (ALLOW_EXTERNAL_FILES, CONFIG, DATA_ROOT, ConfigOptions,
+                                      UsageError, argument, option)
 
 SPLITS = ('train', 'val', 'test')
 
@@ -47,12 +47,12 @@ class DataOptions:
     label_zero: Literal['ignore', 'class'] | None = option(
         'meaning of label 0 in label maps: unlabeled pixels, or a class (default: inferred)')
     suffixes: tuple[str, str] | None = option(
-        'endings of image and label map names, e.g. _leftImg8bit.png _labelTrainIds.png (default: '
+        'suffixes of image and label map names, e.g. _leftImg8bit.png _labelTrainIds.png (default: '
         'inferred)',
         metavar=('IMAGE', 'MASK'))
     color_map: Path | None = option(
         'table of classes and colors for color-coded masks: CSV with name,r,g,b, or JSON '
-        '(default: searched in the dataset)',
+        '(default: found in the dataset)',
         metavar='FILE')
     ignore_255: bool = option('treat label 255 as unlabeled even if some classes have no pixels',
                               False)
@@ -64,7 +64,7 @@ class DataOptions:
         'fraction of the images to use for validation if the dataset has no validation split, '
         'e.g. 0.2',
         metavar='FRACTION')
-    split_seed: int = option('seed of the random split (default: %(default)s)', 0)
+    split_seed: int = option('seed of the random split (default: %(default)s)', 0, metavar='N')
     group_regex: str | None = option(
         'keep images together in a split if the first group of this pattern matches the same text '
         "in their names, e.g. the patient in '^(\\d+)_'",
@@ -79,23 +79,23 @@ class DataOptions:
 
 @dataclass
 class CheckDataOptions(ConfigOptions):
-    """Options of ``colonnade check_dataset``."""
-    data_root: str | Path | None = option(
-        'folder or URL of the dataset, or its shards', metavar='DIR')
+    """Options of ``colonnade check-dataset``."""
+    data_root: str | Path | None = option(DATA_ROOT, metavar='DIR')
     split: Sequence[str] = option('splits to check (default: all)', SPLITS, choices=SPLITS)
-    json: Path | None = option('also write the full report to this file', metavar='FILE')
+    json: Path | None = option('also write all findings to this JSON file', metavar='FILE')
     allow_external_files: bool = option(ALLOW_EXTERNAL_FILES, False)
     reconvert: bool = option(
-        'first repeat the conversions by colonnade create_config that the config reads', False)
-    workers: int | None = option('decoding threads (default: one per core, at most 8)', metavar='N')
+        'first repeat the conversions of colonnade create-config that the config uses', False)
+    workers: int | None = option(
+        'number of decoding threads (default: one per core, at most 8)', metavar='N')
 
 
 @dataclass(kw_only=True)
 class ShardOptions:
-    """Options of ``colonnade make_shards``."""
+    """Options of ``colonnade make-shards``."""
     config: Path | None = argument(f'{CONFIG}; omit with --verify', None)
     out: str = argument('folder to create; with --verify also a URL')
-    data_root: str | Path | None = option('folder or URL of the dataset', metavar='DIR')
+    data_root: str | Path | None = option(DATA_ROOT, metavar='DIR')
     shard_size: float = option('size of a shard in MB (default: %(default)g)', 256., metavar='MB')
     verify: bool = option(
         'write nothing, but compare all files in OUT with their checksums, e.g. after copying',

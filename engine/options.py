@@ -48,7 +48,7 @@ TRACKERS = {
 class TrainOptions(LaunchOptions):
     """Options of a training, as in ``colonnade train --help``."""
     resume: str | None = option(
-        'resume from CHECKPOINT (default: the latest checkpoint in the work dir)',
+        'resume training (default for CHECKPOINT: the latest in the work dir)',
         nargs='?',
         const='auto',
         metavar='CHECKPOINT')
@@ -74,12 +74,14 @@ class TrainOptions(LaunchOptions):
         const=0,
         metavar='N')
     total_batch_size: int | None = option(
-        'images per iteration over all processes, for any number of processes', metavar='N')
+        'images per iteration, summed over all processes (default: batch size times processes)',
+        metavar='N')
     new_classes: bool = option(
-        'with --load-from: the checkpoint has other classes; layers that depend on the classes are '
-        'initialized from scratch, except for classes that both have by name', False)
+        'with --load-from: allow a checkpoint with other classes; layers that depend on the '
+        'classes are initialized from scratch, except for classes of the same name', False)
     patience: int | None = option(
-        'stop early after N evaluations without improvement of the best-checkpoint metric',
+        'stop early after N evaluations without improvement of the best-checkpoint metric '
+        '(default: off)',
         metavar='N')
     min_delta: float | None = option(
         'with --patience: minimum improvement of the metric (default: 0)', metavar='D')
@@ -89,8 +91,8 @@ class TrainOptions(LaunchOptions):
         metavar='NAME')
     report: bool = option('write neither a record of the run nor report.html', True)
     on_bad_sample: Literal['error', 'skip'] = option(
-        'what to do if a training sample fails to load: stop with an error that names it, or skip '
-        'it and list skipped samples at the end (default: %(default)s)', 'error')
+        'how to handle training samples that fail to load: stop with an error that names the '
+        'sample, or skip them and list them at the end (default: %(default)s)', 'error')
     max_skipped_steps: int = option(
         'stop after N consecutive optimizer steps were skipped because a loss or a gradient was '
         'NaN or Inf (default: %(default)s)',

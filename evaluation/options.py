@@ -14,9 +14,9 @@ class TestOptions(LaunchOptions):
     """Options of :func:`evaluate`, as in ``colonnade test --help``."""
     __test__ = False  # Otherwise, pytest would collect the class.
 
-    checkpoint: str = argument('file or URL of a detector or segmenter')
+    checkpoint: str = argument('file or URL of the full model')
     out: Path | str | None = option(
-        'JSON file for the metrics (default: WORK_DIR/TIMESTAMP/metrics.json)')
+        'JSON file for the metrics (default: WORK_DIR/TIMESTAMP/metrics.json)', metavar='FILE')
     tta: bool = option('test-time augmentation: merge six scales and their flips', False)
     amp: Amp = amp_option()
     fuse: bool | None = option(FUSE)
@@ -40,18 +40,20 @@ class BenchmarkOptions:
     sizes: Sequence[str] = option(
         'side of square images, or HEIGHTxWIDTH (default: 512 1024)', ('512', '1024'),
         metavar='PIXELS')
-    batch_sizes: Sequence[int] = option('batch sizes (default: 1)', (1, ))
+    batch_sizes: Sequence[int] = option('batch sizes (default: 1)', (1, ), metavar='N')
     train: bool = option('measure training: forward and backward pass', False)
     pyramid: bool = option('add a pyramid after the backbone', False)
     fuse: bool = option('fuse the backbone (evaluation only)', False)
-    compile: bool = option('compile the backbone by torch.compile', False)
+    compile: bool = option('compile the backbone with torch.compile', False)
     dtype: Literal['float32', 'bfloat16',
                    'float16'] = option('type of weights and images (default: %(default)s)',
                                        'float32')
     amp: Amp = amp_option()
-    rounds: int = option('rounds, whose median is reported (default: %(default)s)', 5)
-    threads: int = option("number of CPU threads (default: torch's choice)", 0)
-    csv: Path | None = option('output file for the table')
-    plot: Path | None = option('output file for a plot of speed and memory over resolution')
+    rounds: int = option(
+        'number of rounds, of which the median is reported (default: %(default)s)', 5, metavar='N')
+    threads: int = option("number of CPU threads (default: torch's choice)", 0, metavar='N')
+    csv: Path | None = option('CSV file for the table', metavar='FILE')
+    plot: Path | None = option(
+        'image file for a plot of speed and memory by resolution', metavar='FILE')
     device: str = 'cpu'
     ours: str = 'ours'

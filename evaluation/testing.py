@@ -193,4 +193,4 @@ def report_metrics(computed: dict[str, Any], runner: Runner, options: TestOption
         print(f'{key:24} {"undefined" if value is None else text}')
     if not write_metrics(computed, runner, options):
         print('no metrics: the config has no evaluators that compute any')
-    print(f'written to {get_metrics_path(runner, options)}')
+    print(f'written: {get_metrics_path(runner, options)}')

@@ -59,8 +59,8 @@ def get_size_limits(module: nn.Module) -> ImageSizeLimits:
     """
     backbone = getattr(module, 'backbone', None)
     if not isinstance(backbone, ColumnarBackbone):
-        raise ExportError(f'{type(module).__name__} cannot be exported: expected a backbone of '
-                          f'Colonnade, got {type(backbone).__name__}')
+        raise ExportError(f'{type(module).__name__} cannot be exported: expected a Colonnade '
+                          f'backbone, got {type(backbone).__name__}')
     if fused := [type(part).__name__ for part in find_columnar_modules(module) if part.fused]:
         raise ExportError(f'{", ".join(fused)} is fused, and packed weights cannot be exported: '
                           'load the model without fuse')

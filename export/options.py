@@ -27,12 +27,12 @@ class ExportOptions:
         'number format; int8 is smaller and is calibrated on images (default: %(default)s)',
         'float32')
     calibration_images: Path | str | None = option(
-        'folder of images for --precision int8', metavar='DIR')
+        'folder of calibration images, required by --precision int8', metavar='DIR')
     num_images: int = option(
         'maximum number of calibration images (default: %(default)s)', 100, metavar='N')
     tolerance: float = option(
-        'maximum deviation of the graphs from float64, relative to that of torch (default: '
-        '%(default)g); up to 10 times the tolerance is a warning, more an error',
+        'maximum deviation of the graphs from float64, relative to that of torch; more is a '
+        'warning, 10 times as much an error (default: %(default)g)',
         10.,
         metavar='FACTOR')
 

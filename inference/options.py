@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from dataclasses import MISSING, dataclass
 from pathlib import Path
 
-from colonnade.common.options import (CHECKPOINT, FUSE, Amp, ModelOptions, amp_option, argument,
-                                      option)
+from colonnade.common.options import (CHECKPOINT, CONFIG, FUSE, Amp, ModelOptions, amp_option,
+                                      argument, option)
 
 PACKAGE_TRUST = (
-    'build and import whatever the config names, and unpickle the weights; use it only '
-    'if you trust their author')
+    'build and import everything that the config names, and unpickle the weights; pass it only '
+    'if you trust the author')
 OUTPUTS = ('visualizations', 'results', 'labels')
 
 
@@ -20,26 +20,27 @@ class PredictOptions(ModelOptions):
     inputs: Sequence[str] = argument(
         'images, videos, folders of them, or quoted glob patterns', (), metavar='INPUT')
     out: Path = option('output folder', MISSING, metavar='DIR')
-    resume: bool = option('continue an earlier run that stopped in DIR', False)
+    resume: bool = option('resume an interrupted run in DIR', False)
     outputs: Sequence[str] = option(
         'what to write (default: all, except label maps of videos)', (), choices=OUTPUTS)
     ids_from: Path | None = option(
         'COCO JSON file with IDs of images and categories, for results', metavar='FILE')
     label_offset: int | None = option(
-        'label of the first class in label maps (default: 0); pass 1 if 0 means unlabeled',
-        metavar='N')
-    threshold: float | None = option('lowest score of instances that are drawn (default: 0.3)')
+        'label of the first class in label maps; 1 if 0 means unlabeled (default: 0)', metavar='N')
+    threshold: float | None = option(
+        'minimum score of drawn instances (default: 0.3)', metavar='SCORE')
     opacity: float = option('opacity of masks and label maps, from 0 to 1 (default: %(default)s)',
                             0.5)
     frame_step: int | None = option('predict every N-th frame of videos (default: 1)', metavar='N')
-    tile_size: int | None = option('predict larger images in tiles of this size', metavar='PIXELS')
+    tile_size: int | None = option(
+        'predict larger images in tiles of this size (default: off)', metavar='PIXELS')
     tile_overlap: float | None = option(
         'fraction of a tile that overlaps the next one (default: 0.25)', metavar='FRACTION')
     batch_size: int | None = option(
         'images per batch (default: 1 on a CPU, 8 on a GPU)', metavar='N')
     amp: Amp = amp_option()
     fuse: bool | None = option(FUSE)
-    max_inputs: int | None = option('predict only the first N inputs', metavar='N')
+    max_inputs: int | None = option('predict only the first N inputs (default: all)', metavar='N')
     write_frame_labels: bool = False
 
 
@@ -48,9 +49,9 @@ class ServeOptions(ModelOptions):
     """Options of the server, as in ``colonnade serve --help``."""
     checkpoint: str | None = argument(CHECKPOINT, None)
     host: str = option(
-        'address to listen on; 0.0.0.0 admits everyone who can reach this host '
+        'address to listen on; 0.0.0.0 lets in everyone who can reach this host '
         '(default: %(default)s)', '127.0.0.1')
-    port: int = option('port; 0 for any free one (default: %(default)s)', 7860)
+    port: int = option('port; 0 for any free port (default: %(default)s)', 7860, metavar='N')
     allowed_host: Sequence[str] = option(
         'host name of the server behind a proxy, e.g. models.example.org; can be repeated', (),
         action='append',
@@ -60,7 +61,9 @@ class ServeOptions(ModelOptions):
     max_megabytes: float = option(
         'largest accepted file in MB (default: %(default)g)', 20., metavar='N')
     max_pixels: int | None = option(
-        'largest accepted image (default: 25 million, less with many classes)', metavar='N')
+        'largest accepted image (default: 20 million for detectors; up to 25 million for '
+        'segmenters, less with many classes)',
+        metavar='N')
     timeout: float = option(
         'time limit of a request (default: %(default)g)', 120., metavar='SECONDS')
     amp: Amp = amp_option()
@@ -70,15 +73,15 @@ class ServeOptions(ModelOptions):
 @dataclass
 class MakeOptions:
     """Create a package."""
-    config: Path = argument('config file, name of a shipped config, or checkpoint of a run')
+    config: Path = argument(f'{CONFIG}; or a checkpoint of a run')
     checkpoint: str | None = argument(
-        'file or URL of the trained model; omit it if CONFIG is a checkpoint', None)
-    out: Path | None = option('folder to create (default: packages/NAME_OF_CONFIG)')
-    metrics: Path | None = option('metrics.json of colonnade test')
-    data: str | None = option('name of the data that the metrics were computed on')
+        'file or URL of the full model; omit it if CONFIG is a checkpoint of a run', None)
+    out: Path | None = option('folder to create (default: packages/NAME_OF_CONFIG)', metavar='DIR')
+    metrics: Path | None = option('metrics.json of colonnade test', metavar='FILE')
+    data: str | None = option('name of the data that the metrics were computed on', metavar='NAME')
     name: str | None = option('name of the model (default: name of the folder)')
-    license: str | None = option('license identifier, e.g. apache-2.0')
-    notes: Path | None = option('Markdown file for a section of the README')
+    license: str | None = option('license identifier, e.g. apache-2.0', metavar='ID')
+    notes: Path | None = option('Markdown file for a section of the README', metavar='FILE')
     trust: bool = option(PACKAGE_TRUST, False)
 
 
@@ -92,7 +95,8 @@ class CheckPackageOptions:
 @dataclass
 class HubOptions:
     """Authentication at a hub."""
-    token_file: Path | None = option('file with an access token (default: HF_TOKEN or the login)')
+    token_file: Path | None = option(
+        'file with an access token (default: HF_TOKEN or the login)', metavar='FILE')
 
 
 @dataclass
@@ -107,4 +111,4 @@ class PushOptions(HubOptions):
 class PullOptions(HubOptions):
     """Download a package from a repository of a hub."""
     repository: str = argument('repository of a package', metavar='OWNER/NAME[@REVISION]')
-    out: Path = option('folder to create', MISSING)
+    out: Path = option('folder to create', MISSING, metavar='DIR')

@@ -69,7 +69,7 @@ def _find_unmatched_keys(cfg: Config, model: nn.Module) -> Iterator[Finding]:
         if not any(key in name for name in names):
             place = f'optim_wrapper.paramwise_cfg.custom_keys.{key}'
             yield Finding('parameter-key', f'{place} matches no parameter of the model',
-                          (place, 'model'), 'colonnade list_param_groups lists them')
+                          (place, 'model'), 'colonnade list-param-groups lists them')
 
 
 def _check_local_weights(cfg: Config, model: nn.Module) -> Iterator[Finding]:
@@ -81,7 +81,7 @@ def _check_local_weights(cfg: Config, model: nn.Module) -> Iterator[Finding]:
         if not source or place == PLACE and cfg.get('load_from'):
             continue
         if '://' in str(source):
-            yield Finding('not-checked', f'{place}: {source} was not fetched', (place, ))
+            yield Finding('not-checked', f'{place}: {source} was not downloaded', (place, ))
         elif Path(source).exists():
             try:
                 plan_loading(part, fetch(source), str(source))

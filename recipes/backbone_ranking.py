@@ -1,4 +1,4 @@
-"""Implementation of ``colonnade rank_backbones``, from its options to a table and a plot."""
+"""Implementation of ``colonnade rank-backbones``, from its options to a table and a plot."""
 from __future__ import annotations
 
 import math
@@ -33,7 +33,7 @@ def complete_options(args: RankOptions) -> list[NamedBackbone]:
     """Check the options, fill in inferred ones, and return the backbones.
 
     Args:
-        args: Options of ``colonnade rank_backbones``, modified in place.
+        args: Options of ``colonnade rank-backbones``, modified in place.
 
     Raises:
         OSError: If a file is missing, or the output folder exists.

@@ -1,4 +1,4 @@
-"""Implementation of ``colonnade check_config``: everything that is wrong with a config."""
+"""Implementation of ``colonnade check-config``: everything that is wrong with a config."""
 from __future__ import annotations
 
 import os

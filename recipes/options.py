@@ -12,33 +12,35 @@ from colonnade.datasets.options import DataOptions
 
 @dataclass(kw_only=True)
 class NewConfigOptions(DataOptions):
-    """Options of ``colonnade create_config``."""
-    base_config: Path = argument(f'{CONFIG} to start from')
-    batch_size: int | None = option('images per GPU (default: that of the base config)')
-    gpus: int = option('number of GPUs or processes (default: %(default)s)', 1)
+    """Options of ``colonnade create-config``."""
+    base_config: Path = argument(f'{CONFIG}, to start from')
+    batch_size: int | None = option('images per GPU (default: as in the base config)', metavar='N')
+    gpus: int = option('number of GPUs or processes (default: %(default)s)', 1, metavar='N')
     epochs: int | None = option(
-        'passes over the dataset (default: as in the base config, more for small datasets)')
+        'passes over the dataset (default: as in the base config, more for small datasets)',
+        metavar='N')
     out: Path | None = option(
-        'file to write (default: BASE_CONFIG_own.py in the current directory)')
+        'file to write (default: BASE_CONFIG_own.py in the current directory)', metavar='FILE')
     allow_external_files: bool = option(ALLOW_EXTERNAL_FILES, False)
 
 
 @dataclass(kw_only=True)
 class RankOptions(DataOptions):
-    """Options of ``colonnade rank_backbones``."""
+    """Options of ``colonnade rank-backbones``."""
     backbones: Sequence[str] = option(
         'NAME.TAG of timm, NAME=FILE with your own weights, or NAME=random; NAME is a timm name or '
         'CLASS:ARCH',
         MISSING,
         metavar='BACKBONE')
-    random: bool = option('use random weights for backbones without =', False)
-    out: Path = option('folder to create', MISSING)
+    random: bool = option('use random weights for backbones given without =FILE', False)
+    out: Path = option('folder to create', MISSING, metavar='DIR')
     max_images: int = option('maximum number of images per split (default: %(default)s)', 500)
     size: int = option('shorter side of images in pixels (default: %(default)s)', 512)
     out_indices: Sequence[int] = option(
         'blocks whose concatenated outputs are the features; negative numbers count from the '
         'last (default: -1)', (-1, ))
-    probe_steps: int = option('training steps of the linear probe (default: %(default)s)', 1000)
+    probe_steps: int = option('number of training steps of the linear probe (default: %(default)s)',
+                              1000)
     knn_patches: int = option('maximum number of patches searched by k-NN (default: %(default)s)',
                               50000)
     knn_k: int = option('number of neighbors that vote for a patch (default: %(default)s)', 30)
@@ -46,9 +48,10 @@ class RankOptions(DataOptions):
     cost: Literal['time', 'multiply-adds',
                   'parameters'] = option('cost axis of the plot (default: %(default)s)', 'time')
     seed: int = option('random seed (default: %(default)s)', 0)
-    device: Literal['cpu', 'cuda'] | None = option('cpu or cuda (default: a GPU if there is one)')
+    device: Literal['cpu', 'cuda'] | None = option('device (default: a GPU if there is one)')
     cache: Path | None = option(
         'folder of cached features (default: $XDG_CACHE_HOME or ~/.cache/colonnade)',
+        metavar='DIR',
         exclusive='cache')
     no_cache: bool = option('do not cache features', False, exclusive='cache')
     trust: bool = option(TRUST, False)

@@ -74,8 +74,8 @@ def parse_config(text: str, source: str) -> dict[str, Any]:
     except _CodeFoundError as error:
         line = error.args[0].lineno
         raise PackageError(
-            f'{source}, line {line}: {text.splitlines()[line - 1].strip()[:80]!r} is not run, '
-            'since a shared config may only assign literals and dict(...)') from None
+            f'{source}, line {line}: {text.splitlines()[line - 1].strip()[:80]!r} is not executed, '
+            'because a shared config may only assign literals and dict(...)') from None
     except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError) as error:
         raise PackageError(f'{source} cannot be read: {type(error).__name__}: {error}') from error
     return values

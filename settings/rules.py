@@ -103,7 +103,7 @@ DATA_RULES = {
     'id-0': Rule('error', 'annotations with ID 0',
         'renumber the annotations from 1: in evaluation, 0 means "not matched"', 'meaning'),
     'no-segmentation': Rule('error', 'annotations without a segmentation',
-        'add it, or train with boxes only (colonnade create_config --boxes-only)', 'sample'),
+        'add it, or train with boxes only (colonnade create-config --boxes-only)', 'sample'),
     'wrong-segmentation': Rule('error', 'malformed segmentations',
         'correct or delete the annotation', 'sample'),
     'empty-box': Rule('note', 'boxes without area',
@@ -166,7 +166,7 @@ DATA_RULES = {
     'skipped-check': Rule('note', 'checks that were skipped because of other findings',
         'fix those first, then check again'),
     'partly-checked': Rule('note', 'datasets that were only partly checked',
-        'run colonnade check_dataset CONFIG to check every file and rule'),
+        'run colonnade check-dataset CONFIG to check every file and rule'),
 }  # yapf: disable
 CONVERSION_RULES = {
     'conversion-fault': Rule('error', 'data that cannot be converted'),

@@ -62,15 +62,16 @@ def run_command(*arguments: str) -> subprocess.CompletedProcess:
 def test_command() -> None:
     assert run_command('configs', 'sem_fpn/*nano*shapes').stdout.split()[-1] == LEAF
     printed = run_command().stdout
-    assert all(f'\n  {tool} ' in printed for tool in (*TOOLS, 'configs'))
+    assert all(f'\n  {tool.replace("_", "-")} ' in printed for tool in (*TOOLS, 'configs'))
 
     assert run_command('configs', 'nothing').stderr == (
         'colonnade: no config matches nothing: use wildcards, as in "*nothing*"\n')
     assert run_command('trian').stderr == (
         "colonnade: unknown command 'trian': did you mean train? Run colonnade --help for a list\n")
     for tool in ('list_param_groups', 'train'):
-        printed = run_command(tool.replace('_', '-'), '--help').stdout
-        assert printed.startswith(f'usage: colonnade {tool} ') and '--cfg-options' in printed
+        name = tool.replace('_', '-')
+        printed = run_command(name, '--help').stdout
+        assert printed.startswith(f'usage: colonnade {name} ') and '--cfg-options' in printed
 
 
 def test_command_has_every_tool() -> None:

@@ -147,7 +147,7 @@ def test_command_line(run_tool: Callable, trained: Path, tmp_path: Path,
     with pytest.raises(SystemExit, match='page.html already exists: choose another --out'):
         run_tool('compare_runs', trained, other, '--out', page)
     assert page.read_bytes() == before
-    with pytest.raises(SystemExit, match='compare_runs: .* is not the work dir of a run'):
+    with pytest.raises(SystemExit, match='compare-runs: .* is not the work dir of a run'):
         run_tool('compare_runs', trained, tmp_path, '--out', tmp_path / 'new.html')
     assert not (tmp_path / 'new.html').exists()
 

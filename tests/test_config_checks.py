@@ -85,7 +85,7 @@ def test_advice_on_classes() -> None:
                             ('model.neck.stride', False)):  # yapf: disable
         with pytest.raises(ValueError) as raised:
             check(config('mask_rcnn'), **{key: 80})
-        assert ('with colonnade create_config' in str(raised.value)) == has_advice
+        assert ('with colonnade create-config' in str(raised.value)) == has_advice
 
 
 def use_simple_pyramid(**settings: Any) -> Config:

@@ -239,7 +239,7 @@ def test_custom_schedule(tmp_path: Path, run_tool: Callable) -> None:
 def test_unwritable_output(tmp_path: Path, run_tool: Callable) -> None:
     arguments = draw_label_maps(tmp_path)
     (tmp_path / 'file').touch()
-    with pytest.raises(SystemExit, match='create_config: .*file'):
+    with pytest.raises(SystemExit, match='create-config: .*file'):
         run_tool('create_config', leaf('sem_fpn'), *arguments, '--out', tmp_path / 'file/own.py')
 
 

@@ -338,7 +338,7 @@ def test_other_formats_are_named(name: str, what: str, instances: list, tmp_path
     file.write_text('0 0.5 0.5 0.1 0.1\n')
     named = file if file.suffix == '.yaml' else tmp_path / 'other'
     said = run_and_get_errors(run_tool, leaf('mask_rcnn'), '--coco', named, named, *instances[3:])
-    assert_messages(said, f'{named} is {what}', '--coco takes a COCO file')
+    assert_messages(said, f'{named} is {what}', '--coco takes two COCO files')
 
 
 def test_missing_paths(instances: list, run_tool: Callable) -> None:

@@ -220,7 +220,7 @@ def test_edited_labels_make_conversion_stale(form: str, drawn: Parts, tmp_path: 
     file.write_text(f'{text}\n')
     assert_messages(
         find_preflight_messages(out), f'{file} (edited). Convert again with: '
-        f'colonnade check_dataset {out} --reconvert')
+        f'colonnade check-dataset {out} --reconvert')
     with pytest.raises(SystemExit, match='1 finding stops'):
         run_tool('check_dataset', out)
     assert 'outdated conversions (1)' in capsys.readouterr().out
@@ -335,7 +335,7 @@ def test_sources_on_another_machine(drawn: Parts, tmp_path: Path, run_tool: Call
     with pytest.raises(SystemExit, match='was converted by an earlier version'):
         run_tool('check_dataset', out, '--reconvert')
     with pytest.raises(
-            SystemExit, match='reads no dataset that colonnade create_config has converted'):
+            SystemExit, match='uses no dataset that colonnade create-config has converted'):
         run_tool('check_dataset', leaf('mask_rcnn'), '--reconvert')
 
 
@@ -404,11 +404,12 @@ def test_archive_is_rejected(tmp_path: Path) -> None:
     (['--data', '.', '--val-fraction', '20'], '--val-fraction must be between 0 and 1, got 20'),
     (['--data', '.', '--group-regex', 'a'
       ], '--group-regex and --split-seed require --val-fraction'),
-    (['--data', '.', '--val-fraction', '0.2', '--group-regex', 'a'], 'has no group: use paren'),
+    (['--data', '.', '--val-fraction', '0.2', '--group-regex', 'a'
+      ], 'has no group: use parentheses'),
     (['--data', '.', '--val-fraction', '0.2', '--group-regex', '('], 'is not a regular expression'),
     (['--coco', 'a.json', '--images', '.'], 'or one with --val-fraction 0.2'),
 ])
 def test_incompatible_options(arguments: list[str], says: str, run_tool: Callable,
                               tmp_path: Path) -> None:
-    with pytest.raises(SystemExit, match=f'create_config: .*{says}'):
+    with pytest.raises(SystemExit, match=f'create-config: .*{says}'):
         run_tool('create_config', leaf('mask_rcnn'), *arguments, '--out', tmp_path / 'own.py')

@@ -357,7 +357,7 @@ def test_command_line(shapes: Path, tmp_path: Path, run_tool: Callable, no_plots
             run_tool(*tool, *arguments)
         return str(stopped.value)
 
-    assert fail('--class', 'cat').startswith("browse_dataset: the dataset has no --class 'cat': ")
+    assert fail('--class', 'cat').startswith("browse-dataset: the dataset has no --class 'cat': ")
     assert not out.exists()
     data = read_set(read_cfg('mask_rcnn', shapes / 'coco'), 'train')
     for wrong in (dict(indices=[12]), dict(names=['none.jpg'])):

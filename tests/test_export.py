@@ -199,7 +199,7 @@ def test_fused_and_third_party_backbones_are_rejected() -> None:
     with pytest.raises(ExportError, match='XCiT is fused, and packed weights cannot'):
         get_size_limits(holder)
     holder.backbone = nn.Conv2d(3, 8, 3)
-    with pytest.raises(ExportError, match='expected a backbone of Colonnade, got Conv2d'):
+    with pytest.raises(ExportError, match='expected a Colonnade backbone, got Conv2d'):
         get_size_limits(holder)
 
 

@@ -133,7 +133,7 @@ def test_attention_is_relative_to_uniform_weights() -> None:
     np.testing.assert_allclose(mean.values, np.mean([p.values for p in heads], 0), rtol=1e-5)
     assert mean.values.shape == (3, 4) and mean.stride == 16
     with pytest.raises(
-            ValueError, match=r'point \(56, 0\) is outside of the image, which has 56 x 40 pixels'):
+            ValueError, match=r'point \(56, 0\) is outside the image, which has 56 x 40 pixels'):
         draw(model, 'attention', point=(56, 0))
 
 

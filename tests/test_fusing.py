@@ -219,7 +219,7 @@ def test_shared_convolutions_keep_separate_norms() -> None:
 
 
 def test_rejects_models_that_cannot_be_fused() -> None:
-    with pytest.raises(ValueError, match='neither a backbone nor a pyramid of Colonnade'):
+    with pytest.raises(ValueError, match='neither a Colonnade backbone nor a Colonnade pyramid'):
         fuse(nn.Linear(2, 2).eval())
     neck = ColumnarPyramid(4, 16)
     with pytest.raises(ValueError, match=r'for evaluation: call eval\(\) first'):
@@ -227,7 +227,7 @@ def test_rejects_models_that_cannot_be_fused() -> None:
     maybe_fuse(nn.Sequential(neck), False)
     assert not neck.fused
     maybe_fuse(nn.Linear(2, 2), None)
-    with pytest.raises(ValueError, match='neither a backbone nor a pyramid of Colonnade'):
+    with pytest.raises(ValueError, match='neither a Colonnade backbone nor a Colonnade pyramid'):
         maybe_fuse(nn.Linear(2, 2), True)
 
 

@@ -352,9 +352,11 @@ def test_split_errors(tmp_path: Path) -> None:
     with pytest.raises(
             ValueError, match='--val-fraction applies only to data without a validation split'):
         find_data(tmp_path / 'out', write_folders(tmp_path / 'two', SPLITS), val_fraction=0.5)
-    with pytest.raises(ValueError, match='--val-fraction requires one folder each in --masks'):
+    with pytest.raises(
+            ValueError, match='--val-fraction requires one folder each in --masks and --images'):
         find_data(tmp_path, masks=[tmp_path] * 2, images=[tmp_path] * 2, val_fraction=0.5)
-    with pytest.raises(ValueError, match='--val-fraction requires one folder each in --masks'):
+    with pytest.raises(
+            ValueError, match='--val-fraction requires one folder each in --masks and --images'):
         find_data(tmp_path, masks=[tmp_path], val_fraction=0.5)
     with pytest.raises(ValueError, match='must have two splits, training and validation, got 4'):
         find_data(tmp_path / 'out', tmp_path / 'two', tmp_path / 'two')
@@ -563,7 +565,7 @@ def test_file_named_like_color_table(tmp_path: Path) -> None:
     assert data is not None
     assert_messages(report.warnings, 'colors.txt: line 1: expected name,r,g,b')
     (tmp_path / 'palette.csv').write_text('red\n')
-    with pytest.raises(ValueError, match='can be the table of colors: pass one with --color-map'):
+    with pytest.raises(ValueError, match='could be the color table: pass one with --color-map'):
         find_data(tmp_path / 'out', tmp_path)
 
 

@@ -248,12 +248,12 @@ def test_full_disk(suffix: str, tmp_path: Path, capfd: pytest.CaptureFixture[str
     process.join()
     printed = capfd.readouterr().err
     assert process.exitcode == 1, printed
-    assert f'convert_checkpoint: {tmp_path}/out.{suffix} cannot be written' in printed
+    assert f'convert-checkpoint: {tmp_path}/out.{suffix} cannot be written' in printed
     assert 'Traceback' not in printed
     assert [path.name for path in tmp_path.iterdir()] == ['in.pth']
 
 
 def test_unwritable_folder(tmp_path: Path, run_tool: Callable) -> None:
     torch.save(original_state(), tmp_path / 'in.pth')
-    with pytest.raises(SystemExit, match='convert_checkpoint: '):
+    with pytest.raises(SystemExit, match='convert-checkpoint: '):
         run_tool('convert_checkpoint', tmp_path / 'in.pth', tmp_path / 'in.pth/out.pth')

@@ -1,4 +1,4 @@
-"""The command ``colonnade rank_backbones``: table, plot, cache and error messages."""
+"""The command ``colonnade rank-backbones``: table, plot, cache and error messages."""
 from __future__ import annotations
 
 import csv
@@ -53,7 +53,7 @@ def test_rank_backbones(rank: Callable, shapes: Path, tmp_path: Path,
     command = ['--masks', shapes / 'ade', '--backbones', *backbones]
     with pytest.raises(SystemExit) as stopped:
         rank(*command, '--max-images', 3)
-    assert stopped.value.code.startswith('rank_backbones: 1 of 3 backbones failed\nToy:tiny: ')
+    assert stopped.value.code.startswith('rank-backbones: 1 of 3 backbones failed\nToy:tiny: ')
     out = tmp_path / 'out0'
     rows = read_rows(out / 'table.csv')
     assert {row['backbone'] for row in rows} == {'xcit_nano_12_p16 (mine.pth)', 'Toy:tiny (random)'}
@@ -110,14 +110,14 @@ def test_invalid_options(options: list, message: str, run_tool: Callable, tmp_pa
     arguments = draw_label_maps(tmp_path / 'data')
     with pytest.raises(SystemExit) as stopped:
         run_tool('rank_backbones', *arguments, '--out', 'out', *options)
-    assert str(stopped.value).startswith(f'rank_backbones: {message}')
+    assert str(stopped.value).startswith(f'rank-backbones: {message}')
     assert not (tmp_path / 'out').exists()
 
 
 def test_invalid_data(rank: Callable, tmp_path: Path) -> None:
     arguments = draw_label_maps(tmp_path / 'data')
     (tmp_path / 'data/masks/train/a.png').unlink()
-    with pytest.raises(SystemExit, match='rank_backbones: 1 (error|fault), nothing was measured'):
+    with pytest.raises(SystemExit, match='rank-backbones: 1 (error|fault), nothing was measured'):
         rank(*arguments, '--backbones', 'Toy:tiny', '--random')
 
 

@@ -115,7 +115,7 @@ def test_is_ema_hook() -> None:
 def test_resume_without_ema_hook_warns(averaging: Path, train: Callable) -> None:
     work_dir = train(averaging)
     train(config(HEAD), '--resume', options=LONGER)
-    assert 'holds EMA weights and this run has no EMAHook' in latest_log(work_dir)
+    assert 'contains EMA weights, but this run has no EMAHook' in latest_log(work_dir)
 
 
 @slowly

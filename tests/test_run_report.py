@@ -457,7 +457,7 @@ def test_build_report_again(run_tool: Callable, trained: Path, tmp_path: Path,
     assert capsys.readouterr().out == f'written: {(trained / "report.html").as_uri()}\n'
     for folder, message in ((tmp_path, 'is not the work dir of a run'), (tmp_path / 'none',
                                                                          'is not a folder')):
-        with pytest.raises(SystemExit, match=f'build_report: .*{message}'):
+        with pytest.raises(SystemExit, match=f'build-report: .*{message}'):
             run_tool('build_report', folder)
     (trained / 'record/run.json').write_text('{')
     with pytest.raises(SystemExit, match=r'run\.json is damaged'):

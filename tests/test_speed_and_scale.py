@@ -48,7 +48,7 @@ def test_compile_and_fuse() -> None:
     assert set(model.state_dict()) == keys
     fuse(model.eval())
     assert model.backbone.fused
-    with pytest.raises(ValueError, match='neither a backbone nor a pyramid of Colonnade'):
+    with pytest.raises(ValueError, match='neither a Colonnade backbone nor a Colonnade pyramid'):
         find_columnar_modules(nn.Linear(2, 2))
 
 
@@ -131,7 +131,7 @@ def test_two_process_training(head: str, options: list[str], shapes: Path, tmp_p
     assert re.search(r'Iter\(val\) \[2/2\]', log)  # four images
     metrics = json.loads((tmp_path / 'm.json').read_text())['metrics']
     assert set(METRICS[head]) <= set(metrics)
-    assert printed.count('written to') == 1
+    assert printed.count('written: ') == 1
 
     resumed = ['train', config(head), *data, '--resume', *SHORT[:1], 'train_cfg.max_iters=3']
     with pytest.raises(SystemExit) as stopped:

@@ -151,7 +151,7 @@ def test_neck_that_needs_unread_feature_maps(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     'name, message',
-    [*REFUSED.items(), (str(leaf('mask_rcnn')), 'XCiT is a Colonnade backbone already')])
+    [*REFUSED.items(), (str(leaf('mask_rcnn')), 'XCiT is already a Colonnade backbone')])
 def test_unsupported_models_are_rejected(name: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=message):
         swap_backbone(name, NANO, tmp_path / 'own.py')

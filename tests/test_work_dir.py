@@ -152,12 +152,12 @@ def test_table_is_complete_after_each_row(tmp_path: Path) -> None:
     assert table.keep_until(0) == 3 and not (tmp_path / 'm.csv').exists()
 
     (tmp_path / 'folder').mkdir()
-    with pytest.raises(ValueError, match='folder is not a table of a training'):
+    with pytest.raises(ValueError, match='folder is not a metrics table of a run'):
         MetricsTable(tmp_path / 'folder')
     for text in ('name,price\n1,2\n', 'iter\none\n'):
         (tmp_path / 'm.csv').write_text(text)
         with pytest.raises(
-                ValueError, match='m.csv is not a table of a training: move it elsewhere'):
+                ValueError, match='m.csv is not a metrics table of a run: move it elsewhere'):
             MetricsTable(tmp_path / 'm.csv')
 
 
@@ -483,7 +483,7 @@ def test_best_checkpoint_holds_ema_weights(evaluated: Callable) -> None:
 
 
 @pytest.mark.parametrize('arguments, says', [
-    (['--patience', '2', *SHORT[:1], *NO_VAL], '--patience needs an evaluation during training'),
+    (['--patience', '2', *SHORT[:1], *NO_VAL], '--patience requires evaluation during training'),
     (['--min-delta', '2'], '--min-delta has no effect without --patience N'),
     (['--patience', '0'], '--patience must be at least 1, got 0'),
     (['--patience', '1', '--min-delta', '-1'], '--min-delta must not be negative, got -1.0'),

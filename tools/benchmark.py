@@ -6,10 +6,10 @@
     colonnade benchmark --baselines resnet50 swin_t    # Mask R-CNN with different backbones
 
 Models alternate in one process. timm models of a fixed size are built at the measured size. Memory
-is the peak above the weights and, in training, their gradients. On a CPU, it is the resident set of
-a separate process that returns freed memory at once. On a GPU, the allocator reports it. Permanent
-buffers of the first run are included, except for compiled models, where they would include the
-memory of the compiler.
+is the peak above the weights and, in training, their gradients. On a GPU, it is the memory of the
+allocator. On a CPU, it is the resident set of a separate process that returns freed memory at once.
+Permanent buffers of the first run are included, except for compiled models, where they would
+include the memory of the compiler.
 
 `share` is relative to the fastest matmul of the libraries on this machine. These environment
 variables simulate processors without AMX, and with AVX2 only:

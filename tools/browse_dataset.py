@@ -1,7 +1,7 @@
 """Write a page about a dataset: annotations, model inputs, statistics, suspected issues.
 
-    colonnade browse_dataset mine.py --out browse.html
-    colonnade browse_dataset mine.py --class dog --num 12 --num-views 5 --out dogs.html
+    colonnade browse-dataset mine.py --out browse.html
+    colonnade browse-dataset mine.py --class dog --num 12 --num-views 5 --out dogs.html
 """
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Rebuild the report of a run, WORK_DIR/report.html, from its records.
 
-    colonnade build_report work_dirs/mask_rcnn/xcit_small_12_p16_3x_coco
+    colonnade build-report work_dirs/mask_rcnn/xcit_small_12_p16_3x_coco
 
 Training writes the page itself. Use this if the page is lost, or the run was killed.
 """
@@ -16,7 +16,7 @@ from colonnade.tools.command_line import command
 
 @dataclass
 class ReportOptions:
-    """Options of ``colonnade build_report``."""
+    """Options of ``colonnade build-report``."""
     run: Path = argument('work dir of a run', metavar='WORK_DIR')
 
 

@@ -1,6 +1,6 @@
 """List everything that is wrong with a config, before anything is loaded or trained.
 
-    colonnade check_config configs/sem_fpn/xcit_small_12_p16_80k_ade20k.py --data-root data
+    colonnade check-config configs/sem_fpn/xcit_small_12_p16_80k_ade20k.py --data-root data
 
 The exit status is 1 if training would fail.
 """
@@ -12,17 +12,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from colonnade.common.errors import UserError
-from colonnade.common.options import ConfigOptions, option
+from colonnade.common.options import DATA_ROOT, ConfigOptions, option
 from colonnade.configs import find_config
 from colonnade.tools.command_line import command
 
 
 @dataclass
 class CheckConfigOptions(ConfigOptions):
-    """Options of ``colonnade check_config``."""
+    """Options of ``colonnade check-config``."""
     data_root: str | None = option(
-        'folder or URL of the dataset; without it, missing data are not errors', metavar='DIR')
-    json: Path | None = option('also write the findings to this JSON file', metavar='FILE')
+        f'{DATA_ROOT}; without it, missing data is not an error', metavar='DIR')
+    json: Path | None = option('also write all findings to this JSON file', metavar='FILE')
     step: bool = option(
         'also run a training step on two synthetic images, with one block of the backbone', False)
 

@@ -1,8 +1,8 @@
 """Check every file that a config trains and evaluates on, and list all errors.
 
-    colonnade check_dataset mine.py
-    colonnade check_dataset mine.py --split train --json errors.json
-    colonnade check_dataset mine.py --reconvert
+    colonnade check-dataset mine.py
+    colonnade check-dataset mine.py --split train --json errors.json
+    colonnade check-dataset mine.py --reconvert
 
 Images and label maps are decoded, while training only checks annotations and some image headers.
 The exit status is 1 if training or evaluation would fail.
@@ -26,14 +26,14 @@ def main(options: CheckDataOptions) -> None:
     if options.reconvert:
         from colonnade.datasets.formats.reconversion import reconvert_all
         report = reconvert_all(options)
-        print_report(report, 'check_dataset', 'nothing was converted')
+        print_report(report, 'check-dataset', 'nothing was converted')
     sources = dataset_report.check_datasets(options)
     for source in sources:
         print('\n'.join(dataset_report.format_report(source)))
     if count := dataset_report.count_stopping_findings(sources):
         subject = '1 finding stops' if count == 1 else f'{count} findings stop'
-        sys.exit(f'check_dataset: {subject} training or evaluation')
-    print('check_dataset: nothing stops training or evaluation')
+        sys.exit(f'check-dataset: {subject} training or evaluation')
+    print('check-dataset: nothing stops training or evaluation')
 
 
 if __name__ == '__main__':

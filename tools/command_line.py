@@ -165,7 +165,7 @@ def settings_of_type(annotation: Any, default: Any) -> dict[str, Any]:
         return dict(choices=inner)
     if inner:
         return settings_of_type(inner[0], None) | dict(nargs='+')
-    return dict(type=kind)
+    return dict(type=kind, metavar='N') if kind is int else dict(type=kind)
 
 
 def add_options(parser: argparse.ArgumentParser, options: type) -> None:
@@ -240,7 +240,8 @@ def command(options: type | Mapping[str, type],
             intermixed: bool = False) -> Callable[[Callable[[Any], None]], Callable[[], None]]:
     """Turn a function into a command, which reports user errors in one line.
 
-    The command has the name of the file, and its description is the docstring of the module.
+    The name of the command is that of the file, with hyphens. Its description is the docstring
+    of the module.
 
     Args:
         options: Dataclass of the options, or one for each action.
@@ -251,7 +252,8 @@ def command(options: type | Mapping[str, type],
 
     def decorate(run: Callable[[Any], None]) -> Callable[[], None]:
         function = inspect.unwrap(run)
-        tool, docstring = Path(function.__code__.co_filename).stem, function.__globals__['__doc__']
+        tool = Path(function.__code__.co_filename).stem.replace('_', '-')
+        docstring = function.__globals__['__doc__']
 
         @wraps(run)
         def main() -> None:

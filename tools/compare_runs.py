@@ -1,6 +1,6 @@
 """Compare runs: metrics, curves, classes, settings and data.
 
-    colonnade compare_runs work_dirs/first work_dirs/second --out compare.html
+    colonnade compare-runs work_dirs/first work_dirs/second --out compare.html
 """
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from colonnade.tools.command_line import command
 
 @dataclass
 class CompareOptions:
-    """Options of ``colonnade compare_runs``."""
+    """Options of ``colonnade compare-runs``."""
     runs: Sequence[Path] = argument('work dirs of runs, at least two', metavar='WORK_DIR')
-    out: Path = option('HTML page to write (default: %(default)s)', Path('compare.html'))
+    out: Path = option(
+        'HTML file to write (default: %(default)s)', Path('compare.html'), metavar='FILE')
 
 
 @command(CompareOptions)

@@ -1,6 +1,6 @@
 """Convert published weights to Colonnade's key names, and report every tensor.
 
-    colonnade convert_checkpoint maskrcnn_xcit_small_12_p16.pth ours.pth --report
+    colonnade convert-checkpoint maskrcnn_xcit_small_12_p16.pth ours.pth --report
 """
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from colonnade.tools.command_line import command
 
 @dataclass
 class ConvertOptions:
-    """Options of ``colonnade convert_checkpoint``."""
-    source: str = argument('file, URL or timm://NAME', metavar='IN')
-    out: Path = argument('.pth or .safetensors file', metavar='OUT')
+    """Options of ``colonnade convert-checkpoint``."""
+    source: str = argument('file or URL of weights, or timm://NAME', metavar='IN')
+    out: Path = argument('.pth or .safetensors file to write', metavar='OUT')
     report: bool = option('print a line per tensor', False)
-    dry_run: bool = option('write nothing', False)
+    dry_run: bool = option('report, but write nothing', False)
     force: bool = option('overwrite OUT', False)
     trust: bool = option(TRUST, False)
 

@@ -1,9 +1,9 @@
 """Create a config that trains on your own data, and check the data.
 
-    colonnade create_config configs/mask_rcnn/xcit_small_12_p16_3x_coco.py --data data.yaml
-    colonnade create_config configs/mask_rcnn/xcit_small_12_p16_3x_coco.py \\
+    colonnade create-config configs/mask_rcnn/xcit_small_12_p16_3x_coco.py --data data.yaml
+    colonnade create-config configs/mask_rcnn/xcit_small_12_p16_3x_coco.py \\
         --coco train.json val.json --images train/ val/
-    colonnade create_config configs/sem_fpn/xcit_small_12_p16_80k_ade20k.py \\
+    colonnade create-config configs/sem_fpn/xcit_small_12_p16_80k_ade20k.py \\
         --masks masks/train masks/val --images images/train images/val --classes road sky tree
 """
 from __future__ import annotations
@@ -25,7 +25,7 @@ def main(options: NewConfigOptions) -> None:
     cfg, report = config_creation.read_recipe(options), config_creation.Report()
     print('reading annotations and image headers ...', flush=True)
     data = config_creation.read_recipe_dataset(cfg, options, report)
-    print_report(report, 'create_config', 'no config was written')
+    print_report(report, 'create-config', 'no config was written')
     assert data is not None  # an error would have exited
     config_creation.write_config(cfg, options, data)
     print('{} training and {} validation images'.format(*data.num_images))

@@ -3,9 +3,9 @@
     python tools/demo.py
     python tools/demo.py --head cascade_mask_rcnn segformer
 
-Creates the dataset, trains slim configs of XCiT-N12/16 or a similar backbone with Mask R-CNN and
-Semantic FPN or other heads, and evaluates them. Prints a table, and writes a page with annotations
-(left) and predictions (right). Each run has its own folder.
+Creates the dataset, and trains and evaluates slim configs: by default, Mask R-CNN and Semantic FPN
+on XCiT-N12/16. Then prints a table, and writes a page with annotations (left) and predictions
+(right). Each run has its own folder.
 """
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ class DemoOptions:
     """Options of the demo."""
     out: Path = option('folder for data and runs (default: %(default)s)', Path('work_dirs/demo'))
     head: Sequence[str] = option(
-        'folders of configs/ (default: mask_rcnn sem_fpn): %(choices)s', ('mask_rcnn', 'sem_fpn'),
+        'heads to train: %(choices)s (default: mask_rcnn sem_fpn)', ('mask_rcnn', 'sem_fpn'),
         choices=[head for head in HEADS if list_configs(head)],
         metavar='NAME')
     backbone: str = option(
@@ -164,7 +164,7 @@ class DemoOptions:
                         for head in HEADS
                         for backbone in list_configs(head)}))
     cfg_options: Sequence[str] = option(
-        'settings that override the config', (), metavar='KEY=VALUE')
+        'settings that override the config, e.g. train_cfg.max_iters=100', (), metavar='KEY=VALUE')
 
 
 @command(DemoOptions)

@@ -1,6 +1,6 @@
 """Print the learning rate and weight decay of every parameter, as a config sets them.
 
-    colonnade list_param_groups configs/mask_rcnn/xcit_small_12_p16_3x_coco.py
+    colonnade list-param-groups configs/mask_rcnn/xcit_small_12_p16_3x_coco.py
 """
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Create a small dataset of synthetic shapes in COCO and ADE20K format.
 
-    colonnade make_shapes data/shapes
+    colonnade make-shapes data/shapes
 
 Discs, striped squares and triangles of many sizes overlap on a textured background; masks are
 exact, including occlusion. ``OUT/coco`` has the structure of COCO 2017 instances, ``OUT/ade`` that
@@ -19,7 +19,7 @@ from colonnade.tools.command_line import command
 
 @dataclass
 class ShapesOptions:
-    """Options of ``colonnade make_shapes``."""
+    """Options of ``colonnade make-shapes``."""
     out: Path = argument('folder to create')
     num_train: int = option('number of training images (default: %(default)s)', 400)
     num_val: int = option('number of validation images (default: %(default)s)', 100)

@@ -1,6 +1,6 @@
 """Pack a dataset into tar files (WebDataset), which train and test read directly.
 
-    colonnade make_shards mask_rcnn/xcit_small_12_p16_3x_coco shards --data-root data/coco
+    colonnade make-shards mask_rcnn/xcit_small_12_p16_3x_coco shards --data-root data/coco
 
 For datasets with millions of files. Pass ``--data-root shards`` to ``colonnade train`` and
 ``colonnade test`` to read them, also after copying them elsewhere.

@@ -1,8 +1,8 @@
 """Rank pretrained backbones on your own data, in minutes and without training.
 
-    colonnade rank_backbones --masks data --out ranking \\
+    colonnade rank-backbones --masks data --out ranking \\
         --backbones xcit_small_12_p16_384.fb_dist_in1k vit_small_patch16_dinov3.lvd1689m
-    colonnade rank_backbones --coco train.json val.json --images images --out ranking \\
+    colonnade rank-backbones --coco train.json val.json --images images --out ranking \\
         --backbones xcit_small_12_p16=run/epoch_36.pth xcit_small_12_p16=random
 
 Features of the frozen backbones are computed once. A linear layer and k-NN then predict the classes
@@ -30,11 +30,11 @@ def main(options: RankOptions) -> None:
     backbones, report = backbone_ranking.complete_options(options), backbone_ranking.Report()
     print('reading annotations and image headers ...', flush=True)
     data = backbone_ranking.read_dataset(options, report)
-    print_report(report, 'rank_backbones', 'nothing was measured')
+    print_report(report, 'rank-backbones', 'nothing was measured')
     assert data is not None  # an error would have exited
     if failures := backbone_ranking.rank_backbones(options, backbones, data):
         sys.exit('\n'.join(
-            (f'rank_backbones: {len(failures)} of {len(backbones)} backbones failed', *failures)))
+            (f'rank-backbones: {len(failures)} of {len(backbones)} backbones failed', *failures)))
 
 
 if __name__ == '__main__':

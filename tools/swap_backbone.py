@@ -1,6 +1,6 @@
 """Swap the backbone of an mmdet or mmseg config, and add the right neck.
 
-    colonnade swap_backbone mmdet::retinanet/retinanet_r50_fpn_1x_coco.py \\
+    colonnade swap-backbone mmdet::retinanet/retinanet_r50_fpn_1x_coco.py \\
         --backbone xcit_small_12_p16 --out mine.py
 """
 from __future__ import annotations
@@ -15,13 +15,16 @@ from colonnade.tools.command_line import command
 
 @dataclass
 class SwapOptions:
-    """Options of ``colonnade swap_backbone``."""
-    config: str = argument('a config of mmdet or mmseg: its path, or mmdet::FOLDER/FILE.py')
+    """Options of ``colonnade swap-backbone``."""
+    config: str = argument('config file of mmdet or mmseg, or mmdet::FOLDER/FILE.py')
     backbone: str = option(
-        'as in the names of configs: xcit_small_12_p16, cait_s24, resmlp_s24, '
-        'simplified_vit_small_12_p16; or the timm name of a plain ViT, with or without the tag of '
-        'its weights: vit_small_patch16_dinov3.lvd1689m', MISSING)
-    out: Path | None = option('file to write (default: BACKBONE_CONFIG in the current directory)')
+        'backbone as in the names of configs, e.g. xcit_small_12_p16 or cait_s24, or timm name of '
+        'a plain ViT, with or without the tag of its weights, e.g. '
+        'vit_small_patch16_dinov3.lvd1689m',
+        MISSING,
+        metavar='NAME')
+    out: Path | None = option(
+        'file to write (default: BACKBONE_CONFIG in the current directory)', metavar='FILE')
 
 
 @command(SwapOptions)

@@ -33,11 +33,11 @@ class TrainCommand(TrainOptions):
         group='estimate',
         metavar='N')
     gpu_memory: float | None = option(
-        'memory of the target GPU in GiB; the GPU need not be present',
+        'memory of the target GPU in GiB; the GPU need not be present (default: this machine)',
         group='estimate',
         metavar='GIB')
     image_size: tuple[int, int] | None = option(
-        'size of the largest images in pixels (default: what the train pipeline makes)',
+        'size of the largest images in pixels (default: as in the training pipeline)',
         group='estimate',
         metavar=('HEIGHT', 'WIDTH'))
 

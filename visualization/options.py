@@ -6,7 +6,7 @@ from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Literal
 
-from colonnade.common.options import ConfigOptions, ModelOptions, argument, option
+from colonnade.common.options import DATA_ROOT, ConfigOptions, ModelOptions, argument, option
 
 METHODS = ('class-attention', 'attention', 'query-key', 'channel-attention', 'mixing', 'features',
            'grad-cam')  # yapf: disable
@@ -15,15 +15,16 @@ METHODS = ('class-attention', 'attention', 'query-key', 'channel-attention', 'mi
 @dataclass
 class VisualizeOptions(ModelOptions):
     """Options of ``colonnade visualize``."""
-    images: Sequence[str] = argument('images, folders, and quoted patterns', (), metavar='IMAGE')
+    images: Sequence[str] = argument(
+        'images, folders of them, or quoted glob patterns', (), metavar='IMAGE')
     methods: Sequence[str] | None = option(
-        'methods to use (default: all that the model supports): %(choices)s',
+        'methods to use: %(choices)s (default: all that the model supports)',
         choices=METHODS,
         metavar='NAME')
-    out: Path = option('output folder, for files IMAGE.METHOD.png', MISSING)
+    out: Path = option('output folder, for files IMAGE.METHOD.png', MISSING, metavar='DIR')
     format: Sequence[str] = option(
         'output formats (default: png)', ('png', ), choices=('png', 'pdf'))
-    dpi: int = option('pixels per inch, 10 to 1200 (default: %(default)s)', 150)
+    dpi: int = option('dots per inch, 10 to 1200 (default: %(default)s)', 150)
     size: tuple[int, int] | None = option(
         'resize images to this size (default: as in the test pipeline)',
         metavar=('HEIGHT', 'WIDTH'))
@@ -31,21 +32,22 @@ class VisualizeOptions(ModelOptions):
         'block indices, where -1 is the last (default: -1)', metavar='N')
     heads: Sequence[int] | None = option('indices of attention heads (default: all)', metavar='N')
     point: tuple[float, float] | None = option(
-        'pixel of the image whose token attends (default: the class token, or the middle of the '
+        'pixel of the image whose token attends (default: the class token, or the center of the '
         'image)',
         metavar=('X', 'Y'))
     classifier: str | None = option(
-        'file, URL or timm://NAME of classifier weights, for class-attention')
+        'file, URL or timm://NAME of classifier weights, for class-attention', metavar='FILE')
     target: str | None = option(
-        'class for grad-cam, or index of a detection by descending score (default: the three best '
-        'detections or most frequent classes)')
+        'class for grad-cam, or index of a detection by descending score (default: the three '
+        'highest-scoring detections or most frequent classes)')
     interpolation: bool = option('draw one square per token', True)
 
 
 @dataclass
 class BrowseOptions(ConfigOptions):
-    """Options of ``colonnade browse_dataset``."""
-    out: Path | str = option('output file (default: %(default)s)', Path('browse.html'))
+    """Options of ``colonnade browse-dataset``."""
+    out: Path | str = option(
+        'HTML file to write (default: %(default)s)', Path('browse.html'), metavar='FILE')
     split: Literal['train', 'val',
                    'test'] = option('split whose images are shown (default: %(default)s)', 'train')
     num: int = option('number of images to show (default: %(default)s)', 24, metavar='N')
@@ -56,16 +58,14 @@ class BrowseOptions(ConfigOptions):
     class_name: str | None = option(
         'show only images that contain this class', name='class', metavar='NAME')
     num_views: int = option(
-        'random views of each image in the training pipeline (default: %(default)s)',
-        3,
-        metavar='N')
+        'number of augmented views of each image (default: %(default)s)', 3, metavar='N')
     max_decoded: int = option(
         'maximum number of images per split, drawn at random, to decode for label maps and '
-        'duplicates (default: %(default)s); annotations of objects are all checked',
+        'duplicates; object annotations are all checked (default: %(default)s)',
         5000,
         metavar='N')
     seed: int = option('random seed (default: %(default)s)', 0)
-    data_root: Path | str | None = option('folder or URL of the dataset', metavar='DIR')
+    data_root: Path | str | None = option(DATA_ROOT, metavar='DIR')
 
     @property
     def splits(self) -> tuple[str, str]:

@@ -44,8 +44,9 @@ class XCiTBlock(XCABlock):
     """timm's block with less memory traffic; tokens are channels last.
 
     An accelerator calls all layers but those of attention. On a CPU, LayerScale is folded into the
-    weights of the layer before it. That is cheap and leaves nothing to store for gradients. In
-    float16, it would be lost, so it stays. For modified layers see :mod:`..kernels.fast_path`.
+    weights of the layer before it, except in float16, which would lose it. Folding is cheap and
+    leaves nothing to store for gradients. Modified layers are called, see
+    :mod:`..kernels.fast_path`.
     """
 
     packable = ('mlp.fc1', 'mlp.fc2', 'local_mp.conv1', 'local_mp.conv2')

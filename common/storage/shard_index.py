@@ -43,7 +43,7 @@ class ShardIndex:
         if not len(self.paths) == len(self.places) == self.manifest['files']:
             raise UserError(f'{folder}: {PATHS} has {len(self.paths)} files, {PLACES} '
                             f'{len(self.places)} and {MANIFEST} {self.manifest["files"]}: they do '
-                            'not match, copy the folder again')
+                            'not match: copy the folder again')
         if self.places.shape[1:] != (4, ) or self.places.dtype.kind not in 'iu' \
                 or self.paths.dtype.kind != 'S' or self.paths.ndim != 1:
             raise UserError(f'{folder}: {PATHS} or {PLACES} is damaged: copy the folder again')

@@ -64,7 +64,7 @@ class ShardsBackend(BaseStorageBackend):
                 self.indices[folder] = ShardIndex(folder, self.options)
                 return self.indices[folder], name
         raise MissingFileError(f'{path}: neither it nor a folder above has shards '
-                               '(shards.json, which colonnade make_shards writes)')
+                               '(shards.json, which colonnade make-shards writes)')
 
     def get(self, filepath: Any) -> bytes:
         """Return the content of a file."""

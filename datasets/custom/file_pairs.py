@@ -103,7 +103,7 @@ def _list_images(folder: Path, report: Report) -> list[str]:
         return []
     files = find_files(
         folder, SUFFIXES, lambda path: report.add_error(
-            f'{path} is a link to a folder that was read already, whose files mmseg would list '
+            f'{path} links to a folder that was already read, so mmseg would list its files '
             'twice: remove it'), lambda error: report.add_error(f'cannot be read: {error}'))
     return sorted(os.path.relpath(path, folder) for path in files)
 
@@ -184,7 +184,7 @@ def find_suffixes(listings: Sequence[Listing], report: Report) -> tuple[str, str
     else:
         report.add_error(f'{num_equal or "none"} of {len(images)} images in {first.images} and '
                          f'{listings[-1].images} have a label map with the same name: {names}. '
-                         'Pass the endings by which the names differ with --suffixes IMAGE MASK')
+                         'Pass the suffixes of their names with --suffixes IMAGE MASK')
     return None
 
 

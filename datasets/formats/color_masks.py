@@ -156,7 +156,7 @@ def find_color_table(folder: Path) -> Path | None:
     """Return the table of colors in a folder, or None."""
     files = [folder / name for name in FILES if (folder / name).is_file()]
     if len(files) > 1:
-        raise UserError(f'several files can be the table of colors: pass one with --color-map: '
+        raise UserError(f'several files could be the color table: pass one with --color-map: '
                         f'{format_names(files)}')
     return files[0] if files else None
 

@@ -24,7 +24,7 @@ from .conversion import OPTIONS, PATHS
 from .format_detection import open_dataset
 from .instance_formats import SIDES
 
-CREATE_AGAIN = 'create the config again with colonnade create_config'
+CREATE_AGAIN = 'create the config again with colonnade create-config'
 #: recorded values of earlier versions
 OLD_VALUES = dict(unlabelled='ignore', stop='error')
 
@@ -43,8 +43,8 @@ def reconvert_all(options: CheckDataOptions) -> Report:
         if folder := find_conversion(dataset):
             datasets.setdefault(folder, []).append(dataset)
     if not datasets:
-        raise UserError(f'--reconvert: {options.config} reads no dataset that colonnade '
-                        'create_config has converted')
+        raise UserError(f'--reconvert: {options.config} uses no dataset that colonnade '
+                        'create-config has converted')
     report = Report()
     for folder, readers in datasets.items():
         _reconvert(folder, readers, report)

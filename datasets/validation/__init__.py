@@ -1,1 +1,1 @@
-"""Validation of datasets, before training and by ``colonnade check_dataset``."""
+"""Validation of datasets, before training and by ``colonnade check-dataset``."""

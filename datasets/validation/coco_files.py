@@ -82,7 +82,7 @@ def load_coco(ann_file: Path,
         report.add(Finding('unreadable-annotations', text, (str(ann_file), )))
 
     if description := describe_other_format(ann_file):
-        add_error(f'{ann_file} is {description}. --coco takes a COCO file each for training and '
+        add_error(f'{ann_file} is {description}. --coco takes two COCO files, for training and '
                   'validation; pass other formats with --data')
         return None
     try:

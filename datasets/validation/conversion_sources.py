@@ -169,7 +169,7 @@ def report_changes(dataset: ConfigDict, config: Any, known: set[Path], report: R
         elif changes:
             text = f'{folder} is older than its source files: ' \
                    f'{format_names(changes, MAX_SHOWN)}. Convert again with: colonnade ' \
-                   'check_dataset ' \
+                   'check-dataset ' \
                    f'{shlex.quote(str(config))} --reconvert'
         else:
             return

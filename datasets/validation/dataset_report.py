@@ -1,4 +1,4 @@
-"""Implementation of ``colonnade check_dataset``."""
+"""Implementation of ``colonnade check-dataset``."""
 from __future__ import annotations
 
 import os

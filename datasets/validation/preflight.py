@@ -28,7 +28,7 @@ from .validation_report import Report
 
 FORMAT = 4  # version of the cache; entries of other versions are not used
 MAX_CACHED = 10  # findings per rule and effect
-ADVICE = 'run colonnade check_dataset CONFIG to check every file and list all findings'
+ADVICE = 'run colonnade check-dataset CONFIG to check every file and list all findings'
 
 
 class BadDataError(UserError):

@@ -126,7 +126,7 @@ class NanGuard(Hook):
         if names := next(filter(None, bad_weights), None):
             start = get_start(runner)
             source = f', loaded from {start}' if start else ''
-            raise NonFiniteError(f'{len(names)} weights are not finite before training{source}: '
+            raise NonFiniteError(f'{len(names)} weights are NaN or Inf before training{source}: '
                                  f'{format_names(names, 8)}')
         self.unguarded = runner.optim_wrapper
         runner.optim_wrapper = guard_steps(runner.optim_wrapper)
@@ -149,7 +149,7 @@ class NanGuard(Hook):
             were = 'step was' if self.num_skipped == 1 else 'steps were'
             most = [f'{name} ({times})' for name, times in self.images.most_common(5)]
             runner.logger.warning(
-                f'{self.num_skipped} {were} skipped, as a loss or a gradient was not finite; '
+                f'{self.num_skipped} {were} skipped, because a loss or a gradient was non-finite; '
                 f'most frequent images: {", ".join(most)}')
 
     def before_train_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None) -> None:

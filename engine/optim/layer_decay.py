@@ -62,7 +62,7 @@ class LayerDecayConstructor(DefaultOptimWrapperConstructor):
             return
         backbone = getattr(module, 'backbone', None)
         if not isinstance(backbone, KnowsLayers):
-            raise UserError(f'layer_decay_rate needs a backbone with get_layer_depth, and '
+            raise UserError(f'layer_decay_rate requires a backbone with get_layer_depth, but '
                             f'{type(backbone).__name__} has none: use one of colonnade.backbones')
         single: list[dict] = []  # mmengine makes a group of every parameter
         super().add_params(single, module, prefix, is_dcn_module)

@@ -137,8 +137,9 @@ def estimate_step(setting: Setting, size: Size, mean_pixels: float, imports: int
     else:
         room = (TRIAL_FRACTION * get_host_memory() - imports - LIBRARIES) / (1 + FREED_FRACTION)
     if STEP_FACTOR * weights > room:
-        raise UserError(f'a step of this model takes {STEP_FACTOR * weights / GIB:.1f} GiB without '
-                        f'images, of which {room / GIB:.1f} are free here: use a larger machine')
+        raise UserError(
+            f'a step of this model takes {STEP_FACTOR * weights / GIB:.1f} GiB even '
+            f'without images, but only {room / GIB:.1f} GiB are free: use a larger machine')
     trial = Trial(setting)
     steps = measure_sizes(trial, size, room, num_timed)
     return StepEstimate(setting, size, mean_pixels, steps, setting.images,

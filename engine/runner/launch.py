@@ -75,7 +75,7 @@ def lock_work_dir(cfg: Config, *others: Path) -> Iterator[None]:
                        'another --work-dir')
             if not stack.enter_context(lock_folder(folder, message)):
                 print_log(
-                    f'the file system of {folder} has no locks: start no other run there',
+                    f'the file system of {folder} does not support locks: start no other run in it',
                     level=logging.WARNING)
         yield
 

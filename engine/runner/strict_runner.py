@@ -96,8 +96,8 @@ class StrictRunner(Runner):
         self._use_seed(checkpoint['meta'].get('seed'), source)
         if 'ema_state_dict' in checkpoint and not any(
                 isinstance(hook, EMAHook) for hook in self.hooks):
-            self.logger.warning(f'{source} holds EMA weights and this run has no EMAHook: training '
-                                'resumes from the EMA weights, not from those that were trained')
+            self.logger.warning(f'{source} contains EMA weights, but this run has no EMAHook: '
+                                'training resumes from the EMA weights, not the trained ones')
         for hook in self.hooks:
             if isinstance(hook, BatchSizeHook):
                 hook.compare(checkpoint)
@@ -182,7 +182,7 @@ class StrictRunner(Runner):
                   for group in each.param_groups}  # yapf: disable
         if len(groups) > 1:
             self.logger.info(f'{len(groups)} parameter groups of different learning rate or weight '
-                             'decay: colonnade list_param_groups CONFIG lists them')
+                             'decay: colonnade list-param-groups CONFIG lists them')
         return built
 
     def load_or_resume(self) -> None:

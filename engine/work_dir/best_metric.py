@@ -105,7 +105,7 @@ def get_stopping_metric(cfg: Config) -> tuple[str, str | None]:
     It is the metric of the best checkpoint.
     """
     if not is_validated(cfg):
-        raise UserError('--patience needs an evaluation during training, and the config has no '
+        raise UserError('--patience requires evaluation during training, but the config has no '
                         'val_dataloader, val_evaluator or val_cfg')
     hook = get_checkpoint_settings(cfg) or {}
     names, rules = hook.get('save_best'), hook.get('rule')

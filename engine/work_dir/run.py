@@ -158,7 +158,7 @@ class Run:
             start = f', from the best checkpoint: --load-from {shlex.quote(str(best))}' \
                 if best else ''
             raise DamagedError(f'--resume: no checkpoint is intact: {errors}{advice}. '
-                               f'Train again in another --work-dir{start}')
+                               f'Start a new run in another --work-dir{start}')
         return None
 
     def rename_old_best(self) -> None:
@@ -243,5 +243,5 @@ def select_resume_checkpoint(runner: Runner) -> None:
         return
     set_start(runner, str(checkpoint))
     if not all(all_gather_object(is_checkpoint(checkpoint))):
-        raise UserError(f'training resumes from {checkpoint}, which not all processes see: '
+        raise UserError(f'training resumes from {checkpoint}, which some processes cannot see: '
                         '--work-dir must be a folder that all hosts share')

@@ -92,8 +92,8 @@ class TolerantBackend:
             self.backend.add_scalars(*values, **options)
         except OSError as error:
             if not self.has_warned:
-                self.logger.warning(f'{type(self.backend).__name__} cannot write, and lacks '
-                                    f'numbers until it can: {error}')
+                self.logger.warning(f'{type(self.backend).__name__} cannot write, so its '
+                                    f'curves will have gaps: {error}')
             self.has_warned = True
 
 

@@ -1,1 +1,1 @@
-"""Probes of frozen features on a custom dataset, for `colonnade rank_backbones`."""
+"""Probes of frozen features on a custom dataset, for `colonnade rank-backbones`."""

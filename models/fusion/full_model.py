@@ -36,7 +36,7 @@ def find_columnar_modules(model: nn.Module) -> list[ColumnarBackbone | Pyramid]:
     """Return the columnar backbones and pyramids of a model."""
     modules = [m for m in model.modules() if isinstance(m, (ColumnarBackbone, Pyramid))]
     if not modules:
-        raise UserError('the model has neither a backbone nor a pyramid of Colonnade')
+        raise UserError('the model has neither a Colonnade backbone nor a Colonnade pyramid')
     return modules
 
 

@@ -1,7 +1,7 @@
 """Label maps computed from a head's logits, without logits for every pixel of the image.
 
 mmseg resizes the logits of all classes twice, to the size of the network's input and of the image,
-before it takes the maximum. For 150 classes, that takes half the time of a small model. Both are
+before it takes the maximum. For 150 classes, this takes half the time of a small model. Both are
 linear, so here they are one matmul for rows and one for columns. A few rows of the image are
 computed at a time, so that their logits stay in the cache.
 

@@ -1,4 +1,4 @@
-"""Implementation of ``colonnade swap_backbone``: write a config that is known to train."""
+"""Implementation of ``colonnade swap-backbone``: write a config that is known to train."""
 from __future__ import annotations
 
 import os
@@ -101,7 +101,7 @@ def _adapt_config(old: dict[str, Any], backbone: Backbone, notes: Notes) -> dict
 
 
 def _format_source(base: str, backbone: Backbone, changes: dict[str, Any], notes: Notes) -> str:
-    head = [f'{backbone.name}, set by colonnade swap_backbone. Other settings are inherited.']
+    head = [f'{backbone.name}, set by colonnade swap-backbone. Other settings are inherited.']
     head += [f'Undecided: {text}.' for text in notes.open_questions]
     return format_config([*format_comments(head), f'_base_ = {base!r}', ''], changes, notes.reasons)
 

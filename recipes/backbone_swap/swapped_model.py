@@ -95,7 +95,7 @@ def _check_replaceable(model: Model) -> None:
         raise UserError(f'{model.get("type")} has no model.backbone to replace')
     name = str(model['backbone'].get('type')).rpartition('.')[2]
     if name in BACKBONES:
-        raise UserError(f'{name} is a Colonnade backbone already: set backbone.arch, and the '
+        raise UserError(f'{name} is already a Colonnade backbone: set backbone.arch, and the '
                         'widths and strides that colonnade train then asks for')
     inner = str((model['backbone'].get('backbone_cfg') or {}).get('type')).rpartition('.')[2]
     for each in (name, inner):

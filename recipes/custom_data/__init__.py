@@ -1,1 +1,1 @@
-"""Configs for custom datasets: implementation of ``colonnade create_config``."""
+"""Configs for custom datasets: implementation of ``colonnade create-config``."""

@@ -1,4 +1,4 @@
-"""Implementation of ``colonnade create_config``, from its options to a config."""
+"""Implementation of ``colonnade create-config``, from its options to a config."""
 from __future__ import annotations
 
 import shlex

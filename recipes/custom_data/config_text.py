@@ -172,6 +172,6 @@ def format_source(base_config: Path, out: Path, content: dict[str, Any],
         data.reasons.append('_base_ is an absolute path: change it on another machine')
     comments = [
         f'{num_train} training and {num_val} validation images, {len(data.classes)} classes, as '
-        'found by colonnade create_config.', *data.reasons
+        'found by colonnade create-config.', *data.reasons
     ]
     return format_config([*format_comments(comments), f'_base_ = {base!r}', ''], content)

@@ -21,7 +21,7 @@ from .schedule import find_completeness_problems, find_number_problems, find_sch
 from .setting_types import find_setting_problems
 from .widths import find_batch_problems, find_width_problems
 
-ADVICE = 'If the data are correct, create a config for their classes with colonnade create_config'
+ADVICE = 'If the data are correct, create a config for their classes with colonnade create-config'
 
 #: function that yields findings, given a config and the keys of the dataloaders that will be read
 Check = Callable[[Config, tuple[str, ...]], Iterable[Finding]]

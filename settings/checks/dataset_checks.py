@@ -76,7 +76,7 @@ def _check_metric(key: str, metric: ConfigDict, name: str, dataset: ConfigDict,
     is_same = path == own if is_remote(path) or is_remote(own) else \
         os.path.realpath(path) == os.path.realpath(own)
     if not is_same:
-        yield Finding('metric-file', f'{key}.ann_file is {path}, and {name} reads {own}',
+        yield Finding('metric-file', f'{key}.ann_file is {path}, but {name} reads {own}',
                       (f'{key}.ann_file', f'{name}.ann_file'), 'set both to the same file')
 
 

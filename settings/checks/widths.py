@@ -110,7 +110,7 @@ def _check_pyramid(model: ConfigDict, pyramid: type[Pyramid], width: int,
     indices = backbone.get('out_indices')
     if pyramid is ColumnarPyramid and indices is not None and len(indices) != len(strides):
         yield Finding(
-            'level-count', f'{OUT_INDICES} has {len(indices)} blocks, and model.neck.out_strides '
+            'level-count', f'{OUT_INDICES} has {len(indices)} blocks, but model.neck.out_strides '
             f'{len(strides)} strides', (OUT_INDICES, 'model.neck.out_strides'))
     if isinstance(settings['in_channels'], int):
         yield from find_head_problems(model, _infer_levels(pyramid, settings, strides))

@@ -138,7 +138,7 @@ def test_check_dataset_lists_damaged_images(check: Callable, data: Path) -> None
     for path, (damage, _, _) in zip(paths, DAMAGES, strict=False):
         damage(path)
     found = check('mask_rcnn')
-    assert found['message'] == 'check_dataset: 7 findings stop training or evaluation'
+    assert found['message'] == 'check-dataset: 7 findings stop training or evaluation'
     assert len(found['findings']) == len(DAMAGES)
     for path, (_, kind, text), each in zip(paths, DAMAGES, found['findings'], strict=False):
         assert each['kind'] == kind and text in each['fault'] and str(path) in each['fault']
@@ -207,7 +207,7 @@ def test_check_dataset_lists_damaged_label_maps(check: Callable, data: Path) -> 
     for path, (damage, *_) in zip(maps, damages, strict=False):
         damage(path)
     found = check('sem_fpn')
-    assert found['message'] == 'check_dataset: 6 findings stop training or evaluation'
+    assert found['message'] == 'check-dataset: 6 findings stop training or evaluation'
     assert [each['kind'] for each in found['findings']] == [kind for _, kind, _ in damages]
     for each, (*_, text) in zip(found['findings'], damages, strict=True):
         assert text in each['fault']
@@ -422,7 +422,7 @@ def test_error_names_the_bad_sample(workers: int, train: Callable, data: Path,
     path = list_images(data, 'ade')[3]
     assert says == (f'train: sample {path} with {data}/ade/annotations/training/{path.stem}.png '
                     '(index 3, BaseSegDataset) cannot be loaded: AssertionError: failed to load '
-                    f'image: {path}. run colonnade check_dataset CONFIG to list all samples that '
+                    f'image: {path}. run colonnade check-dataset CONFIG to list all samples that '
                     'fail; '
                     '--on-bad-sample skip uses other samples instead')  # yapf: disable
     assert 'Traceback' not in capfd.readouterr().err

@@ -123,7 +123,7 @@ def test_all_checkpoints_damaged(best: str | None, tmp_path: Path) -> None:
     cut(save(tmp_path, 4))
     with pytest.raises(DamagedError) as raised:
         Run.from_config(settings(tmp_path)).find_latest_intact()
-    advice = 'Train again in another --work-dir'
+    advice = 'Start a new run in another --work-dir'
     start = f', from the best checkpoint: --load-from {path}'
     assert str(raised.value).endswith(f'there. {advice}{start if best == "intact" else ""}')
 
@@ -446,7 +446,7 @@ def test_file_system_without_locks_warns(tmp_path: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(locking.fcntl, 'flock', no_locks)
     with lock_work_dir(Config(dict(work_dir=str(tmp_path), launcher='none'))):
-        assert 'has no locks: start no other run there' in capsys.readouterr().out
+        assert 'does not support locks: start no other run in it' in capsys.readouterr().out
 
 
 @pytest.mark.slow

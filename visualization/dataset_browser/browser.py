@@ -65,7 +65,7 @@ class BrowseResult:
 
 
 def browse_dataset(config: str | Path, **options: Any) -> BrowseResult:
-    """Write a page about the data of a config, like ``colonnade browse_dataset``.
+    """Write a page about the data of a config, like ``colonnade browse-dataset``.
 
     It seeds the random number generators of Python, NumPy and torch.
 

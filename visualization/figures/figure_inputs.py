@@ -88,7 +88,7 @@ class PreparedImage:
         """Return a point ``(x, y)`` of the original image in pixels of this one."""
         (height, width), (x, y) = self.original_size, point
         if not (0 <= x < width and 0 <= y < height):
-            raise UserError(f'point ({x:g}, {y:g}) is outside of {self.name}, which has '
+            raise UserError(f'point ({x:g}, {y:g}) is outside {self.name}, which has '
                             f'{width} x {height} pixels')
         return x / width * self.pixels.shape[1], y / height * self.pixels.shape[0]
 
