@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from colonnade.common.errors import file_errors
 from colonnade.tools.command_line import report_user_errors
 from colonnade.tools.demo import run_tool
 
@@ -146,7 +147,7 @@ def main() -> None:
     """Train what is missing, print the table and draw the curves."""
     args = parse_args()
     sets = [data for data in LEAVES if getattr(args, data)]
-    with report_user_errors('study', OSError, RuntimeError):
+    with report_user_errors('study'), file_errors():
         curves = {
             data: {kind: [train(args, data, kind, seed) for seed in args.seeds]
                    for kind in args.backbones} for data in sets

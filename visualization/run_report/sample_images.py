@@ -29,7 +29,7 @@ MAX_NAMES = 30  # classes in a legend
 
 @dataclass(frozen=True)
 class Legend:
-    """Task and classes of a model, see :class:`~colonnade.inference.ground_truth.Known`."""
+    """Task and classes of a model, see :class:`~colonnade.inference.ground_truth.TaskInfo`."""
     kind: str
     classes: tuple[str, ...]
     palette: tuple[Color, ...]
