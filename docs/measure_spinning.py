@@ -1,7 +1,7 @@
 """Measure how long OpenMP threads should spin on shared machines.
 
     python docs/measure_spinning.py                       # takes minutes on two cores
-    python docs/measure_spinning.py --counts 1000 30000 --neighbours loop
+    python docs/measure_spinning.py --counts 1000 30000 --neighbors loop
 
 Each value of GOMP_SPINCOUNT has a process of its own, alone and beside others that compute.
 """
@@ -33,7 +33,7 @@ def parse_args() -> argparse.Namespace:
         default=['default', '1000', '3000', '10000', '30000', '100000'],
         help="values of GOMP_SPINCOUNT; 'default' leaves it unset")
     parser.add_argument(
-        '--neighbours',
+        '--neighbors',
         nargs='+',
         choices=NEIGHBOURS,
         default=NEIGHBOURS,
@@ -108,7 +108,7 @@ def main() -> None:
         return
     print('| GOMP_SPINCOUNT | beside |', *(f' {name} |' for name in JOBS), sep='')
     print('|---|---|', *('---|' for _ in JOBS), sep='')
-    for neighbour in args.neighbours:
+    for neighbour in args.neighbors:
         for count in args.counts:
             seconds = seconds_of(count, neighbour, args.rounds)
             print(
