@@ -50,18 +50,18 @@ def environment(count: str) -> dict[str, str]:
 
 
 @contextmanager
-def beside(neighbour: str, count: str) -> Iterator[None]:
+def run_next_to(neighbor: str, count: str) -> Iterator[None]:
     """Another process computes while this is open."""
-    if neighbour == 'none':
+    if neighbor == 'none':
         yield
         return
-    command = ['-c', LOOP] if neighbour == 'loop' else [__file__, '--child', 'forever']
+    command = ['-c', LOOP] if neighbor == 'loop' else [__file__, '--child', 'forever']
     with subprocess.Popen([sys.executable, *command],
                           env=environment(count),
                           stdout=subprocess.PIPE,
                           text=True) as process:
         try:
-            if neighbour == 'model':
+            if neighbor == 'model':
                 assert process.stdout is not None
                 process.stdout.readline()  # it has begun
             yield
@@ -69,10 +69,10 @@ def beside(neighbour: str, count: str) -> Iterator[None]:
             process.kill()
 
 
-def seconds_of(count: str, neighbour: str, rounds: int) -> list[float]:
+def seconds_of(count: str, neighbor: str, rounds: int) -> list[float]:
     """Return the median of each job."""
     with ExitStack() as stack:
-        stack.enter_context(beside(neighbour, count))
+        stack.enter_context(run_next_to(neighbor, count))
         done = subprocess.run(
             [sys.executable, __file__, '--child', 'time', '--rounds',
              str(rounds)],
@@ -108,11 +108,11 @@ def main() -> None:
         return
     print('| GOMP_SPINCOUNT | beside |', *(f' {name} |' for name in JOBS), sep='')
     print('|---|---|', *('---|' for _ in JOBS), sep='')
-    for neighbour in args.neighbors:
+    for neighbor in args.neighbors:
         for count in args.counts:
-            seconds = seconds_of(count, neighbour, args.rounds)
+            seconds = seconds_of(count, neighbor, args.rounds)
             print(
-                f'| {count} | {neighbour} |', *(f' {s:.3f} |' for s in seconds), sep='', flush=True)
+                f'| {count} | {neighbor} |', *(f' {s:.3f} |' for s in seconds), sep='', flush=True)
 
 
 if __name__ == '__main__':
