@@ -91,7 +91,8 @@ def test_command_lines(tool: str, folder: Path, draw: st.DataObject) -> None:
     code = stopped.value.code
     if isinstance(code, str):
         event('rejected')
-        assert code.startswith(f'{tool}: ') and len(code) > len(f'{tool}: ')
+        prefix = f'{tool.replace("_", "-")}: '
+        assert code.startswith(prefix) and len(code) > len(prefix)
     elif code == 2:
         event('usage')
         assert f'{tool}: error: ' in output.getvalue() or 'error: ' in output.getvalue()

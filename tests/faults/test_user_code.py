@@ -173,7 +173,7 @@ def test_config_error_has_traceback(tool: str, run: Callable, tmp_path: Path) ->
     said = run(tool, tmp_path / 'own.py', *(arguments if tool == 'create_config' else []))
     assert 'line 2, in <module>' in said
     assert said.splitlines()[-1].startswith(
-        f'{tool}: {tmp_path}/own.py cannot be read: FileNotFoundError: ')
+        f'{tool.replace("_", "-")}: {tmp_path}/own.py cannot be read: FileNotFoundError: ')
 
 
 def test_import_error_has_traceback(run: Callable, tmp_path: Path,
