@@ -46,7 +46,7 @@ class BenchmarkOptions:
     fuse: bool = option('fuse the backbone (evaluation only)', False)
     compile: bool = option('compile the backbone with torch.compile', False)
     dtype: Literal['float32', 'bfloat16',
-                   'float16'] = option('type of weights and images (default: %(default)s)',
+                   'float16'] = option('data type of weights and images (default: %(default)s)',
                                        'float32')
     amp: Amp = amp_option()
     rounds: int = option(

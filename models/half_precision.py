@@ -69,7 +69,7 @@ def get_half_type(amp: Amp, device: str) -> torch.dtype | None:
         raise UserError(f'amp must be True, False, {" or ".join(map(repr, TYPES))}, got {amp!r}')
     if device == 'cpu':
         if amp == 'float16':
-            raise UserError('--amp-dtype float16 is for GPUs: pass --amp, for bfloat16 on a CPU')
+            raise UserError('--amp-dtype float16 is for GPUs: for bfloat16 on a CPU, pass --amp')
         if reason := explain_missing_bfloat16():
             raise UserError(f'--amp: {reason}; remove it')
         return torch.bfloat16

@@ -171,7 +171,7 @@ def test_schedule_of_one_epoch() -> None:
 
 @pytest.mark.parametrize('arguments, message', [
     (['no.py', '--masks', '.'], 'no config file no.py'),
-    (['{det}', '--masks', '.'], '--coco is for detectors, --masks for segmenters'),
+    (['{det}', '--masks', '.'], '--coco is for detectors and --masks for segmenters'),
     (['{det}', '--coco', 'a.json', 'b.json'], 'pass --images'),
     (['{det}', '--coco', '{seg}', 'b.json', '--images', '.', 'no'
       ], 'no such file or folder: --coco b.json, --images no'),

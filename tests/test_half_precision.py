@@ -80,7 +80,7 @@ def test_instruction_sets_of_earlier_torch(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_rejects_unsupported_types(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match='--amp-dtype float16 is for GPUs: pass --amp'):
+    with pytest.raises(ValueError, match='--amp-dtype float16 is for GPUs: for bfloat16'):
         get_half_type('float16', 'cpu')
     with pytest.raises(
             ValueError, match="must be True, False, 'bfloat16' or 'float16', got 'int8'"):

@@ -36,7 +36,7 @@ from colonnade.engine.work_dir import configure_run
 from colonnade.engine.work_dir.best_checkpoint import BestCheckpoint
 from colonnade.engine.work_dir.best_metric import find_best_metric, save_best_checkpoint
 from colonnade.engine.work_dir.last_checkpoint import find_checkpoint_hook, replace_checkpoint_hook
-from colonnade.engine.work_dir.metric_values import fill_missing_metrics, is_lowest
+from colonnade.engine.work_dir.metric_values import fill_missing_metrics, is_at_minimum
 from colonnade.engine.work_dir.metrics_table import MetricsTable
 from colonnade.engine.work_dir.trackers import resume_wandb_run
 from colonnade.settings.reading import read_config
@@ -249,8 +249,8 @@ def test_best_checkpoint_ignores_nan_metrics(evaluated: Callable) -> None:
     assert (work_dir / 'best_checkpoint').read_text() == str(best)
     assert {path.name for path in work_dir.glob('*.pth')} == {best.name, 'iter_4.pth'}
     log = latest_log(work_dir)
-    assert 'the evaluation has no number for score; it has: none' in log
-    assert 'the evaluation has no number for score; it has: score, parts, shares' in log
+    assert 'the evaluation returned no number for score; it returned: none' in log
+    assert 'the evaluation returned no number for score; it returned: score, parts, shares' in log
     assert f'the best score is 0.5: {best}' in log
     assert f'colonnade test {work_dir}/own.py {best}' in log
     found = rows(work_dir)
@@ -297,7 +297,7 @@ def test_last_checkpoint_replaces_missing_best(evaluated: Callable) -> None:
     ('gain', -1., False),
 ])
 def test_is_lowest(name: str, value: Any, expected: bool) -> None:
-    assert is_lowest(name, value) == expected
+    assert is_at_minimum(name, value) == expected
 
 
 def test_resume_keeps_best_patience_and_rows(evaluated: Callable) -> None:

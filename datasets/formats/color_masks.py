@@ -65,7 +65,8 @@ def read_color_table(file: Path) -> ColorTable:
             raise UserError(f'{file}: the {what} {format_names(repeated)} is duplicated')
     labeled = [(name, color) for name, color in rows if name.lower() not in UNLABELED]
     if len(labeled) > IGNORED:
-        raise UserError(f'{file}: label maps can have {IGNORED} classes, got {len(labeled)}')
+        raise UserError(
+            f'{file}: label maps can have at most {IGNORED} classes, got {len(labeled)}')
     unlabeled = tuple(color for name, color in rows if name.lower() in UNLABELED)
     return ColorTable(
         tuple(name for name, _ in labeled), tuple(color for _, color in labeled), unlabeled, file)

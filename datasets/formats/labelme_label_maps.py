@@ -89,7 +89,7 @@ def read_labelme_label_maps(folders: Sequence[Path],
     special = {UNLABELED, *BACKGROUND_NAMES}
     found = tuple(name for name in classes or sorted(names) if name not in special)
     if len(found) > IGNORED - 1:
-        report.add_error(f'{folders[0]}: label maps can have {IGNORED - 1} classes, got '
+        report.add_error(f'{folders[0]}: label maps can have at most {IGNORED - 1} classes, got '
                          f'{len(found)}')
     if label_zero is None:
         report.add_warning(f'pixels outside of all shapes become label 0, the class '

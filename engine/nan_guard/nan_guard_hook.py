@@ -239,7 +239,7 @@ class NanGuard(Hook):
         images = list(dict.fromkeys(path for _, _, paths in skips for path in paths))
         self.images.update(images)
         if not self.num_skipped & (self.num_skipped - 1):
-            runner.logger.warning(f'iteration {runner.iter + 1}: the step is skipped, as '
+            runner.logger.warning(f'iteration {runner.iter + 1}: the step is skipped because '
                                   f'{skips[0][1]}; {self.num_skipped} skipped so far; images: '
                                   f'{format_names(images, 8)}')
 

@@ -16,7 +16,7 @@ from colonnade.common.distributed import raise_on_all_ranks
 from colonnade.common.errors import FileError
 from colonnade.weights.sharded_files import is_checkpoint
 
-from .metric_values import is_lowest
+from .metric_values import is_at_minimum
 from .run import Run
 
 
@@ -90,7 +90,7 @@ class BestCheckpoint(CheckpointHook):
         if not self.save_best:
             return
         compared = {
-            name: None if is_lowest(name, value) else value
+            name: None if is_at_minimum(name, value) else value
             for name, value in metrics.items()
         }
         before, nothing = self.paths, [None] * len(self.paths)

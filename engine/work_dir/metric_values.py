@@ -51,7 +51,7 @@ def to_json_value(value: Any) -> Any:
     return value if value is None else str(value)
 
 
-def is_lowest(name: str, value: Any) -> bool:
+def is_at_minimum(name: str, value: Any) -> bool:
     """Return True if a metric of mmdet or mmseg has its lowest possible value."""
     number = to_number(value)
     return number is not None and number <= 0 and FROM_ZERO.fullmatch(name) is not None

@@ -35,7 +35,8 @@ class CompleteMetrics(Hook):
         for name in self.names:
             if to_number(metrics.get(name)) is None:
                 present = ', '.join(metrics) or 'none'
-                runner.logger.warning(f'the evaluation has no number for {name}; it has: {present}')
+                runner.logger.warning(
+                    f'the evaluation returned no number for {name}; it returned: {present}')
                 metrics[name] = float('nan')
 
 

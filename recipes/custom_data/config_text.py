@@ -43,7 +43,7 @@ def load_recipe(path: Path, scopes: Collection[str] = ('mmdet', 'mmseg')) -> Con
         raise UserError(f'{path} is not a config for training and evaluation: it has no '
                         f'{", ".join(missing)}')
     if cfg.default_scope not in scopes:
-        raise UserError('--coco is for detectors, --masks for segmenters, and '
+        raise UserError('--coco is for detectors and --masks for segmenters, but '
                         f'{path} is a config of {cfg.default_scope}')
     if not isinstance(cfg.val_evaluator, dict):
         raise UserError(f'{path}: val_evaluator must be a single metric')

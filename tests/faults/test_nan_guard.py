@@ -249,7 +249,7 @@ def test_bad_image_leaves_no_trace(small: Callable, tmp_path: Path, log: Callabl
     for checkpoint in states(tmp_path):
         assert not find_non_finite_in(checkpoint)
     text = log(runner)
-    assert 'iteration 3: the step is skipped, as the loss is not finite; 1 skipped so far; ' \
+    assert 'iteration 3: the step is skipped because the loss is not finite; 1 skipped so far; ' \
         'images: 4.jpg, 5.jpg' in text
     assert '1 step was skipped' in text and '4.jpg (1), 5.jpg (1)' in text
     assert 'nan' not in text.lower().replace('is nan', '') and 'skipped_steps: 1' in text
@@ -396,7 +396,8 @@ def test_check_invalid_loss_hook_is_removed(small: Callable, log: Callable) -> N
 def test_nan_image_of_segmenter(train: Callable, shapes: Path, tmp_path: Path) -> None:
     run = train(spoil=[3], iters=3, custom_hooks=[AVERAGED])
     text = latest_log(run)
-    assert re.search(r'iteration 2: the step is skipped, .* images: \S+/\d+.jpg, \S+.jpg', text)
+    assert re.search(r'iteration 2: the step is skipped because .* images: \S+/\d+.jpg, \S+.jpg',
+                     text)
     with open(run / 'metrics.csv', newline='') as file:
         rows = list(csv.DictReader(file))
     assert [row['skipped_steps'] for row in rows] == ['', '1', '1'] and all(
@@ -431,7 +432,7 @@ def test_max_skipped_steps_error(train: Callable) -> None:
 def test_nan_box_of_detector(train: Callable) -> None:
     run = train(head='mask_rcnn', spoil=[3], what='gt_bboxes', iters=3)
     assert re.search(
-        r'iteration 2: the step is skipped, as not finite: gt_instances.bboxes of '
+        r'iteration 2: the step is skipped because not finite: gt_instances.bboxes of '
         r'\S+.jpg; 1 skipped', latest_log(run))
     assert not any(map(find_non_finite_in, states(run)))
 
@@ -481,7 +482,7 @@ def train_two(train: Callable, tmp_path: Path, shapes: Path) -> Callable[..., st
 def test_processes_skip_same_steps(train_two: Callable, options: list[str], tmp_path: Path) -> None:
     log = train_two(*options, spoil=[3], rank=1, iters=4)
     assert 'same weights: True' in log and log.count(', [1])') == 2
-    assert re.search(r'iteration [24]: the step is skipped, as the loss is not finite', log)
+    assert re.search(r'iteration [24]: the step is skipped because the loss is not finite', log)
     assert not any(map(find_non_finite_in, states(tmp_path / 'run')))
 
 

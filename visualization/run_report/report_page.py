@@ -6,7 +6,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from colonnade.engine.work_dir import Run
-from colonnade.engine.work_dir.metric_values import is_lowest
+from colonnade.engine.work_dir.metric_values import is_at_minimum
 from colonnade.engine.work_dir.metrics_table import SKIPPED
 
 from ..html_pages import Section, Table, build_sections, write_page
@@ -125,7 +125,7 @@ def build_metric_sections(run: RecordedRun) -> list[Section]:
     mark = best['iteration'], best['metrics'][key]
     text = (f'The best evaluation has the {"lowest" if run.is_lower_better else "highest"} {key}; '
             'of equal ones, it is the last.')
-    if is_lowest(key, mark[1]):
+    if is_at_minimum(key, mark[1]):
         text = f'{key} has its lowest value in all evaluations, so the best one is the last.'
     if run.data_since:
         text += f' The validation data changed at iteration {run.data_since}.'
