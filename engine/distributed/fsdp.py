@@ -148,7 +148,7 @@ class ShardedRunner(StrictRunner):
         """Return the content of a checkpoint; of a folder, each process reads its shard only."""
         if self.adapt is not None or not is_sharded(filename):
             return super().read(filename)
-        return strip_code(read_folder(filename, place_of=self.get_shard))
+        return strip_code(read_folder(filename, get_target=self.get_shard))
 
     def place(self, checkpoint: dict[str, Any]) -> dict[str, Any]:
         """Return a checkpoint with this process' shards."""
