@@ -170,9 +170,10 @@ def test_schedule_of_one_epoch() -> None:
 
 
 @pytest.mark.parametrize('arguments, message', [
-    (['no.py', '--masks', '.'], 'no config file no.py'),
-    (['{det}', '--masks', '.'], '--coco is for detectors and --masks for segmenters'),
-    (['{det}', '--coco', 'a.json', 'b.json'], 'pass --images'),
+    (['no.py', '--masks', '.', '.', '--images', '.', '.'], 'no config file no.py'),
+    (['{det}', '--masks', '.', '.', '--images', '.', '.'
+      ], '--coco is for detectors and --masks for segmenters'),
+    (['{det}', '--coco', '{seg}', '{seg}'], 'pass --images'),
     (['{det}', '--coco', '{seg}', 'b.json', '--images', '.', 'no'
       ], 'no such file or folder: --coco b.json, --images no'),
     (['{det}', '--coco', 'a', 'b', '--ignore-255'
@@ -186,7 +187,8 @@ def test_schedule_of_one_epoch() -> None:
     (['{seg}', '--masks', '.', '--out', 'own'], '--out must end in .py, got own'),
     (['{seg}', '--masks', '.', '--classes', 'a', 'a'], '--classes must be different names'),
     (['{seg}', '--masks', '.', '--gpus', '0'], '--gpus must be at least 1'),
-    (['{uper}', '--masks', '.', '--batch-size', '1'], 'UPerHead normalizes one value per image'),
+    (['{uper}', '--masks', '.', '.', '--images', '.', '.', '--batch-size', '1'
+      ], 'UPerHead normalizes one value per image'),
 ])
 def test_wrong_arguments_are_named(arguments: list[str], message: str, run_tool: Callable,
                                    capsys: pytest.CaptureFixture[str]) -> None:

@@ -34,7 +34,7 @@ from colonnade.datasets.options import DataOptions
 from colonnade.datasets.validation.conversion_sources import find_changes
 from colonnade.datasets.validation.validation_report import Report
 from colonnade.recipes.custom_data import config_creation
-from colonnade.recipes.custom_data.data_options import check_data_options, complete_data_options
+from colonnade.recipes.custom_data.data_options import complete_data_options
 
 SPLITS: Splits = {
     'train': draw_samples(['a b', 'ümläut', 'c3', 'c4']),
@@ -47,7 +47,6 @@ def find_data(out: Path, *paths: Path,
               **options: object) -> tuple[config_creation.CustomDataset | None, Report]:
     """Return what ``create_config.py`` finds without a recipe, and its report."""
     args, report = DataOptions(data=list(paths), converted_dir=out, **options), Report()
-    check_data_options(args)
     complete_data_options(args)
     data = config_creation.read_dataset_description(
         args, report, masks=True, filter_cfg={}, kind='labels')

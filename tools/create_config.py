@@ -19,8 +19,8 @@ from colonnade.tools.command_line import command, print_report
 def main(options: NewConfigOptions) -> None:
     """Check the data, list its errors, and write the config if there are none."""
     options.base_config = find_config(options.base_config)
-    from colonnade.recipes.custom_data.data_options import check_options
-    out = check_options(options)
+    from colonnade.recipes.custom_data.data_options import complete_options
+    out = complete_options(options)
     from colonnade.recipes.custom_data import config_creation  # slow
     cfg, report = config_creation.read_recipe(options), config_creation.Report()
     print('reading annotations and image headers ...', flush=True)

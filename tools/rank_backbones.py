@@ -21,8 +21,7 @@ from colonnade.tools.command_line import command, print_report
 @file_errors()
 def main(options: RankOptions) -> None:
     """Check the data, measure each backbone, and exit with status 1 if one failed."""
-    from colonnade.recipes.custom_data.data_options import check_data_options, complete_data_options
-    check_data_options(options)
+    from colonnade.recipes.custom_data.data_options import complete_data_options
     complete_data_options(options)
     from colonnade.settings.reading import import_without_warnings
     import_without_warnings('colonnade.recipes.backbone_ranking')  # slow

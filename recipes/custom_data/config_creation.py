@@ -1,45 +1,84 @@
 """Implementation of ``colonnade create-config``, from its options to a config."""
 from __future__ import annotations
 
+import os
 import shlex
 from pathlib import Path
+from typing import Any
 
 from mmengine.config import Config
 
 from colonnade.common.atomic_files import write_text
-from colonnade.common.errors import UserError
+from colonnade.common.errors import MissingFileError, UserError
 from colonnade.datasets.custom.instance_datasets import CustomDataset, describe_instances
 from colonnade.datasets.custom.label_maps import describe_label_maps
 from colonnade.datasets.formats.data_format import AnnotationType
 from colonnade.datasets.formats.format_detection import open_dataset
 from colonnade.datasets.options import DataOptions
 from colonnade.datasets.validation.validation_report import Report
+from colonnade.runtime.colors import distinct_colors
+from colonnade.settings.classes import adapt_num_classes
+from colonnade.settings.config_writer import (Source, format_base_path, format_comments,
+                                              format_config)
 from colonnade.settings.findings import Finding
 from colonnade.settings.reading import read_file
 
 from ..options import NewConfigOptions
-from .config_text import build_settings, format_source, has_masks, load_recipe
-from .data_options import complete_data_options
+from .scaled_schedule import scale_schedule
+
+SPLITS = ('train', 'val')
+REQUIRED_KEYS = ('default_scope', 'model', 'train_dataloader.batch_size',
+                 'train_dataloader.dataset', 'val_dataloader.dataset', 'val_evaluator', 'train_cfg',
+                 'optim_wrapper.optimizer.lr', 'param_scheduler', 'default_hooks.checkpoint')
 
 
 def read_recipe(args: NewConfigOptions) -> Config:
-    """Read the base config, and fill in inferred options.
+    """Return the base config, if it can be adapted to a custom dataset.
 
     Args:
-        args: Options after :func:`.data_options.check_options`, modified in place.
+        args: Options after :func:`.data_options.complete_options`.
 
     Raises:
         FileNotFoundError: If the base config does not exist.
-        ValueError: If the options do not match it.
+        ValueError: If it cannot be adapted, or the options do not match it.
     """
+    path = args.base_config
+    if not path.is_file():
+        raise MissingFileError(f'no config file {path}')
+    cfg = read_file(path, import_modules=False)
+    if missing := [key for key in REQUIRED_KEYS if _at(cfg, key) is None]:
+        raise UserError(f'{path} is not a config for training and evaluation: it has no '
+                        f'{", ".join(missing)}')
     scopes = [scope for scope, data in (('mmdet', args.coco), ('mmseg', args.masks)) if data]
-    cfg = load_recipe(args.base_config, scopes or ['mmdet', 'mmseg'])
+    if cfg.default_scope not in (scopes or ['mmdet', 'mmseg']):
+        raise UserError('--coco is for detectors and --masks for segmenters, but '
+                        f'{path} is a config of {cfg.default_scope}')
+    if not isinstance(cfg.val_evaluator, dict):
+        raise UserError(f'{path}: val_evaluator must be a single metric')
+    for split in SPLITS:
+        dataset = _at(cfg, f'{split}_dataloader.dataset')
+        if not isinstance(dataset.get('pipeline'), list):
+            raise UserError(f'{path}: {split}_dataloader.dataset must be a single dataset, got a '
+                            f'{dataset.get("type")}')
+    if adapt_num_classes(cfg.model, 1) is None:
+        raise UserError(f'{path}: nothing in model sets num_classes')
     head = cfg.model.get('decode_head')
     pools_to_one = isinstance(head, dict) and 1 in head.get('pool_scales', ())
     if pools_to_one and args.batch_size == args.gpus == 1:
         raise UserError(f'--batch-size 1 is too small: {head.type} normalizes one value per image')
-    complete_data_options(args)
     return cfg
+
+
+def _at(cfg: Any, key: str) -> Any:
+    """Return the value at a dotted key, or None."""
+    for part in key.split('.'):
+        cfg = cfg.get(part) if isinstance(cfg, (dict, Config)) else None
+    return cfg
+
+
+def has_masks(cfg: Config) -> bool:
+    """Return True if a detector is trained with masks."""
+    return any(step.get('with_mask') for step in cfg.train_dataloader.dataset.pipeline)
 
 
 def read_dataset_description(args: DataOptions,
@@ -116,22 +155,112 @@ def read_recipe_dataset(cfg: Config, args: NewConfigOptions,
 
 
 def write_config(cfg: Config, args: NewConfigOptions, data: CustomDataset) -> None:
-    """Write the config.
+    """Write the config, with comments on the dataset and the settings.
+
+    Args:
+        cfg: Base config.
+        args: Options of ``create-config``.
+        data: Dataset; reasons for settings are added.
 
     Raises:
         OSError: If it cannot be written.
         ValueError: If the base config cannot be adapted.
     """
-    assert args.out is not None  # see check_options
-    content = build_settings(
-        cfg, data, out=args.out, batch_size=args.batch_size, num_gpus=args.gpus, epochs=args.epochs)
-    write_text(args.out, format_source(args.base_config, args.out, content, data))
+    assert args.out is not None  # see complete_options
+    content = _build_settings(cfg, args, data, args.out)
+    base = format_base_path(args.base_config, args.out)
+    if os.path.isabs(base):
+        data.reasons.append('_base_ is an absolute path: change it on another machine')
+    num_train, num_val = data.num_images
+    comments = [
+        f'{num_train} training and {num_val} validation images, {len(data.classes)} classes, as '
+        'found by colonnade create-config.', *data.reasons
+    ]
+    head = [*format_comments(comments), f'_base_ = {base!r}', '']
+    write_text(args.out, format_config(head, content))
     try:
         read_file(args.out, import_modules=False)
     except UserError as error:
         args.out.unlink()
         raise type(error)(
             f'no config can inherit from {args.base_config}: {error}') from error.__cause__
+
+
+def _build_settings(cfg: Config, args: NewConfigOptions, data: CustomDataset,
+                    out: Path) -> dict[str, Any]:
+    """Return the settings of the config, in order."""
+    palette = [tuple(map(int, c)) for c in data.palette or distinct_colors(len(data.classes))]
+    model = adapt_num_classes(cfg.model, len(data.classes))
+    common = dict(data_root=Source('data_root'), metainfo=Source('metainfo'))
+    datasets = [dict(dataset, **common) for dataset in data.datasets]
+    for split, dataset in zip(SPLITS, datasets, strict=True):
+        pipeline = cfg[f'{split}_dataloader'].dataset.pipeline
+        if any('reduce_zero_label' in step for step in pipeline):
+            # Many mmseg pipelines repeat a setting that the dataset class determines.
+            dataset['pipeline'] = [{
+                key: step[key]
+                for key in step if key != 'reduce_zero_label'
+            } for step in pipeline]
+    evaluator = {}
+    if data.ann_file:
+        slash = '' if str(data.root) == '/' else '/'
+        evaluator['ann_file'] = Source(f'data_root + {slash + data.ann_file!r}')
+    if has_masks(cfg) and not data.masks:
+        _remove_masks(cfg, model, datasets, evaluator)
+    batch = dict(batch_size=args.batch_size) if args.batch_size else {}
+    changes, reasons = scale_schedule(
+        cfg,
+        data.num_images[0],
+        num_val=data.num_images[1],
+        images_per_gpu=args.batch_size,
+        num_gpus=args.gpus,
+        epochs=args.epochs)
+    root, note = _format_root(data.root, out)
+    data.reasons += [*reasons, note]
+    content = dict(
+        data_root=root,
+        metainfo=dict(classes=data.classes, palette=palette),
+        model=model,
+        train_dataloader=dict(batch, dataset=datasets[0]),
+        val_dataloader=dict(dataset=datasets[1]),
+        test_dataloader=Source('val_dataloader'))
+    if evaluator:
+        content |= dict(val_evaluator=evaluator, test_evaluator=Source('val_evaluator'))
+    return content | changes
+
+
+def _remove_masks(cfg: Config, model: dict, datasets: list[dict], evaluator: dict) -> None:
+    """Remove everything that needs masks, which turns Mask R-CNN into Faster R-CNN."""
+    if 'roi_head' not in model:
+        raise UserError(f'{cfg.model.type} cannot be trained without masks: use a detector of '
+                        'boxes, such as those in configs/faster_rcnn and configs/dino')
+    if cfg.model.type == 'MaskRCNN':
+        model['type'] = 'FasterRCNN'
+    model['data_preprocessor'] = dict(pad_mask=False)
+    model['roi_head'] = dict(model['roi_head'], mask_roi_extractor=None, mask_head=None)
+    for split, dataset in zip(SPLITS, datasets, strict=True):
+        dataset['pipeline'] = [
+            dict(step, **{key: False
+                          for key in ('with_mask', 'by_mask') if key in step})
+            for step in cfg[f'{split}_dataloader'].dataset.pipeline
+        ]
+    evaluator['metric'] = 'bbox'
+
+
+def _format_root(root: Path, out: Path) -> tuple[str, str]:
+    """Return the value of ``data_root`` and a comment on it.
+
+    It is relative if config and data are in the current directory, so that a project can be moved.
+    """
+    here, folder = Path.cwd(), Path(os.path.realpath(out)).parent
+    # mmengine inserts the folder into the source without escaping it.
+    plain = not set('\'"\\{}\n') & {*str(folder), *str(root)}
+    if plain and root.is_relative_to(here) and folder.is_relative_to(here):
+        below = os.path.relpath(root, folder)
+        text = '{{ fileDirname }}' + (f'/{below}' if below != '.' else '')
+        return Source(repr(text)), \
+            'data_root is relative to the folder of this file: move both together'
+    return str(root), 'data_root is absolute: if the data move, change it or pass --data-root'
 
 
 def format_train_command(config: Path, num_gpus: int = 1) -> str:

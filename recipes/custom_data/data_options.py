@@ -15,13 +15,14 @@ from ..options import NewConfigOptions
 ADE20K_FOLDERS = (('images', 'annotations'), ('training', 'validation'))
 
 
-def check_options(args: NewConfigOptions) -> Path:
-    """Check the options of ``create_config``, and return the file to write.
+def complete_options(args: NewConfigOptions) -> Path:
+    """Check the options of ``create_config``, fill in inferred ones, and return the file to write.
 
     Args:
-        args: Options; ``out`` is filled in.
+        args: Options, modified in place.
 
     Raises:
+        OSError: If the file of class names cannot be read.
         ValueError: If options contradict each other, a path does not exist, or ``out`` exists.
     """
     args.out = args.out or Path(f'{args.base_config.stem}_own.py')
@@ -32,12 +33,21 @@ def check_options(args: NewConfigOptions) -> Path:
     for option in ('batch_size', 'gpus', 'epochs'):
         if (value := vars(args)[option]) is not None and value < 1:
             raise UserError(f'--{option.replace("_", "-")} must be at least 1, got {value}')
-    check_data_options(args)
+    complete_data_options(args)
     return args.out
 
 
-def check_data_options(args: DataOptions) -> None:
-    """Raise a ValueError if the options of a dataset contradict each other."""
+def complete_data_options(args: DataOptions) -> None:
+    """Check the options of a dataset, and fill in inferred folders and class names.
+
+    Args:
+        args: Options of a dataset, modified in place.
+
+    Raises:
+        OSError: If the file of class names cannot be read.
+        ValueError: If options are missing or contradict each other, a path does not exist, or class
+            names are duplicated.
+    """
     _check_split_options(args)
     if args.data and args.images:
         raise UserError('--images requires --coco or --masks: --data finds images itself')
@@ -54,12 +64,13 @@ def check_data_options(args: DataOptions) -> None:
         if path.is_file():
             raise UserError(f'{path} is a file, but --masks takes folders of label maps. Pass COCO '
                             'annotations to --coco, with the config of a detector')
-    if not args.data and not (args.masks and len(args.masks) == 1) and not args.images:
-        raise UserError('pass --images with the folders of training and validation images')
     paths = [(option, path) for option in ('data', 'coco', 'masks', 'images')
              for path in vars(args)[option] or ()]  # yapf: disable
     if missing := [f'--{option} {path}' for option, path in paths if not path.exists()]:
         raise UserError(f'no such file or folder: {format_names(missing)}')
+    args.classes = _read_class_names(args.classes)
+    if not args.data:  # The reader of the format fills in the rest.
+        _complete_folders(args)
 
 
 def _check_split_options(args: DataOptions) -> None:
@@ -71,54 +82,35 @@ def _check_split_options(args: DataOptions) -> None:
         try:
             groups = re.compile(args.group_regex).groups
         except re.error as error:
-            raise UserError(
-                f'--group-regex {args.group_regex} is not a regular expression: {error}') from error
+            raise UserError(f'--group-regex {args.group_regex!r} is not a regular expression: '
+                            f'{error}') from error
         if not groups:
-            raise UserError(f'--group-regex {args.group_regex} has no group: use parentheses, such '
-                            "as '^([^_]+)_'")
+            raise UserError(f'--group-regex {args.group_regex!r} has no group: use parentheses, '
+                            "such as '^([^_]+)_'")
 
 
-def complete_data_options(args: DataOptions) -> None:
-    """Fill in inferred folders and class names.
-
-    Args:
-        args: Options of a dataset, modified in place.
-
-    Raises:
-        OSError: If the file of class names cannot be read.
-        ValueError: If options are missing, or class names are duplicated.
-    """
-    args.classes = _read_class_names(args.classes)
-    if args.data:  # the reader of the format fills in the rest
-        return
-    args.images = _infer_image_folders(args)
-    if args.masks and len(args.masks) == 1 and args.val_fraction is None:
-        (_, labels), splits = ADE20K_FOLDERS
-        args.masks = [args.masks[0] / labels / split for split in splits]
-
-
-def _infer_image_folders(args: DataOptions) -> list[Path]:
-    """Return the folders of training and validation images."""
+def _complete_folders(args: DataOptions) -> None:
+    """Fill in the folders of training and validation images and label maps."""
     if args.masks and args.val_fraction:
         if len(args.masks) > 1 or len(args.images or ()) != 1:
             raise UserError('--val-fraction requires one folder each in --masks and --images')
-        return args.images
-    if args.masks and len(args.masks) == 1 and not args.images:
-        (images, labels), splits = ADE20K_FOLDERS
-        if not (args.masks[0] / labels / splits[0]).is_dir():
-            raise UserError(f'{args.masks[0]} does not have the directory structure of ADE20K '
+        return
+    if args.masks and len(args.masks) == 1:
+        root, ((images, labels), splits) = args.masks[0], ADE20K_FOLDERS
+        if not args.images and not (root / labels / splits[0]).is_dir():
+            raise UserError(f'{root} does not have the directory structure of ADE20K '
                             '(annotations/training, images/training ...): pass two folders each to '
                             '--masks and --images')
-        return [args.masks[0] / images / split for split in splits]
+        args.masks = [root / labels / split for split in splits]
+        args.images = args.images or [root / images / split for split in splits]
     if not args.images:
         raise UserError('pass --images with the folders of training and validation images')
     if len(args.images) > 2 or len(args.masks or ()) > 2:
         raise UserError('--images and --masks take two folders, training and validation')
     if args.masks and len(args.images) != 2:
-        raise UserError(
-            '--images takes two folders, training and validation, unless --val-fraction 0.2 '
-            'splits one')
-    return args.images * (2 // len(args.images))
+        raise UserError('--images takes two folders, training and validation, or one with '
+                        '--val-fraction 0.2')
+    args.images = args.images * (2 // len(args.images))
 
 
 def _read_class_names(classes: list[str] | None) -> list[str] | None:
@@ -132,5 +124,5 @@ def _read_class_names(classes: list[str] | None) -> list[str] | None:
             raise UserError(f'--classes: {classes[0]} is not a UTF-8 file: {error}') from error
         classes = [line.strip() for line in text.splitlines() if line.strip()]
     if not classes or find_repeated(classes):
-        raise UserError(f'--classes must be different names, got {classes}')
+        raise UserError(f'--classes must be different names, got {", ".join(classes) or "none"}')
     return classes
