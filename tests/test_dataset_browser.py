@@ -24,8 +24,8 @@ from PIL import Image
 from pycocotools.coco import COCO
 
 from colonnade.settings.reading import LaunchOptions, load_config
-from colonnade.visualization.dataset_browser import BrowseResult, browse_dataset
-from colonnade.visualization.dataset_browser.browser import derive_seed, describe_tensor
+from colonnade.visualization.dataset_browser import BrowseOptions, BrowseResult, browse_dataset
+from colonnade.visualization.dataset_browser.browser import derive_seed
 from colonnade.visualization.dataset_browser.dataset_reader import (build_dataset, find_label,
                                                                     get_dataset_settings, read_set,
                                                                     select_images)
@@ -101,7 +101,7 @@ def test_statistics_match_label_maps(real_data: dict[str, Path], tmp_path: Path)
     folder = real_data['ade'] / 'annotations/training'
     maps = [np.asarray(Image.open(path)) for path in sorted(folder.glob('*.png'))]
     train = result.statistics[0]
-    _, plot = plot_classes(result.statistics, 'labeled pixels')
+    _, plot = plot_classes(result.statistics)
     assert plot.legends and plot.axes[0].get_legend() is None  # above the data
     counts = sum(np.bincount(labels.ravel(), minlength=151) for labels in maps)
     assert train.amounts.tolist() == counts[1:].tolist()
@@ -126,7 +126,7 @@ def test_find_resized_duplicates(real_data: dict[str, Path], tmp_path: Path) -> 
     copies = sorted(tmp_path.iterdir())
     images = [(0, i, str(path)) for i, path in enumerate(paths)]
     images += [(1, int(path.stem), str(path)) for path in copies]
-    pairs = find_similar_pairs(hash_images(images, lambda done: None))
+    pairs = find_similar_pairs(hash_images(images))
     assert len(pairs) == len(copies) == 14
     assert all(pair.first == (0, pair.second[1]) and not pair.is_same_file for pair in pairs)
 
@@ -236,7 +236,7 @@ def test_model_inputs_match_dataloader(shapes: Path, head: str, layout: str) -> 
         ready = pipeline.preprocessor(next(batches), True)
         assert torch.equal(ready['inputs'][0], model_input.inputs)
         means = ', '.join(f'{value:.2f}' for value in ready['inputs'][0].mean((1, 2)).tolist())
-        assert describe_tensor(model_input)[3] == means
+        assert model_input.describe_tensor()[3] == means
         expected, sample = ready['data_samples'][0], model_input.sample
         if layout == 'ade':
             assert torch.equal(expected.gt_sem_seg.data, sample.gt_sem_seg.data)
@@ -360,9 +360,9 @@ def test_command_line(shapes: Path, tmp_path: Path, run_tool: Callable, no_plots
     assert fail('--class', 'cat').startswith("browse-dataset: the dataset has no --class 'cat': ")
     assert not out.exists()
     data = read_set(read_cfg('mask_rcnn', shapes / 'coco'), 'train')
-    for wrong in (dict(indices=[12]), dict(names=['none.jpg'])):
+    for wrong in (dict(index=[12]), dict(image=['none.jpg'])):
         with pytest.raises(ValueError, match="^--index must be from|^train has no --image 'none.j"):
-            select_images(data, num=1, **wrong)
+            select_images(data, BrowseOptions(Path('a.py'), **wrong))
     run_tool(*tool, '--image', '000003', '000001.jpg', '--num-views', '1', '--split', 'val')
     text = out.read_text()
     assert text.index('3: 000003.jpg') < text.index('1: 000001.jpg')
@@ -414,7 +414,8 @@ def test_invalid_coco_files(shapes: Path, tmp_path: Path) -> None:
     file = tmp_path / 'a.json'
     cfg = read_cfg('mask_rcnn', shapes / 'coco', **{'train_dataloader.dataset.ann_file': str(file)})
     for content, message in (('[]', 'a.json is not a COCO file'), ('[', 'a.json is not valid JSON'),
-                             ('{"images": [{"id": 1}], "categories": []}', "lacks 'file_name'")):
+                             ('{"images": [{"id": 1}], "categories": []}',
+                              r"KeyError\('file_name'\)")):
         file.write_text(content)
         with pytest.raises(ValueError, match=message):
             read_set(cfg, 'train')

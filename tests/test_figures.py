@@ -25,7 +25,7 @@ from colonnade.visualization.figures.feature_figures import PrincipalComponents
 from colonnade.visualization.figures.figure_inputs import prepare_image
 from colonnade.visualization.figures.grad_cam import (compute_grad_cam, compute_maps_and_scores,
                                                       score_detections, select_scores)
-from colonnade.visualization.figures.layout import Drawing, Panel, PanelRow, Scale, build_figure
+from colonnade.visualization.figures.layout import Drawing, Panel, Scale, build_figure
 from colonnade.visualization.figures.methods import METHODS
 
 RNG = np.random.default_rng(0)
@@ -60,13 +60,13 @@ def build_tiny_model(make: type | partial = XCiT, **kwargs: object) -> Model:
 
 
 def draw(model: Model, name: str, image: np.ndarray = IMAGE, **options: object) -> Drawing:
-    checked = VisualizationOptions.from_dict(options)
+    checked = VisualizationOptions(**options)
     prepared = prepare_image(model, image, checked.size)
     return METHODS[name].make_drawer(model, checked, lambda: [prepared])(prepared)
 
 
 def list_panels(drawing: Drawing) -> list[Panel]:
-    return [panel for row in drawing.rows for panel in row.panels]
+    return [panel for _, panels in drawing.rows for panel in panels]
 
 
 @every_backbone
@@ -147,7 +147,7 @@ def test_class_attention_needs_a_classifier(tmp_path: Path) -> None:
     backbone = model.module.backbone
     torch.save(backbone.build_timm_module(64, num_classes=3).state_dict(), tmp_path / 'a.pth')
     drawing = draw(model, 'class-attention', classifier=tmp_path / 'a.pth', blocks=[-1])
-    assert [row.label for row in drawing.rows] == ['layer 1']
+    assert [label for label, _ in drawing.rows] == ['layer 1']
     assert len(list_panels(drawing)) == 5
 
 
@@ -212,7 +212,7 @@ def test_grad_cam_of_linear_head() -> None:
     assert expected.amax((1, 2)).count_nonzero() >= 2
     for name, wanted in zip(model.classes, expected, strict=True):
         drawing = draw(model, 'grad-cam', target=name)
-        assert drawing.rows[0].label.startswith(f'{name} ')
+        assert drawing.rows[0][0].startswith(f'{name} ')
         panel, = list_panels(drawing)
         np.testing.assert_allclose(panel.values, wanted / (wanted.max() or 1), rtol=1e-4, atol=1e-5)
 
@@ -234,9 +234,9 @@ def test_grad_cam_of_detectors_and_segmenters(head: str) -> None:
     assert all(values.requires_grad and values.is_leaf for values in maps.backbone)
     drawing = draw(model, 'grad-cam', size=(64, 96))
     assert 1 <= len(drawing.rows) <= 3
-    for row in drawing.rows:
-        assert len(row.panels) >= 2 and {panel.values.max() for panel in row.panels} <= {0, 1}
-    assert (drawing.rows[0].panels[0].box is None) == (model.kind == 'labels')
+    for _, panels in drawing.rows:
+        assert len(panels) >= 2 and {panel.values.max() for panel in panels} <= {0, 1}
+    assert (list_panels(drawing)[0].box is None) == (model.kind == 'labels')
 
 
 def test_grad_cam_targets() -> None:
@@ -318,7 +318,7 @@ def test_padding_is_cropped() -> None:
 def test_layout_of_any_shape(shape: tuple[int, int]) -> None:
     """All panels are inside of the figure and do not overlap."""
     image, values = np.zeros((*shape, 3), np.uint8), np.zeros((2, 3))
-    rows = [PanelRow('a', [Panel(values, str(i), 1.) for i in range(count)]) for count in (1, 7)]
+    rows = [('a', [Panel(values, str(i), 1.) for i in range(count)]) for count in (1, 7)]
     figure = build_figure(Drawing('title', image, rows, Scale('value', 0, 1)))
     boxes = [axes.get_position(original=True) for axes in figure.axes]
     assert len(boxes) == 1 + 8 + 1
@@ -329,21 +329,22 @@ def test_layout_of_any_shape(shape: tuple[int, int]) -> None:
 
 
 def test_scales_ignore_outliers() -> None:
-    values = [np.arange(101.), np.array([])]
-    from_zero, between = Scale.from_zero('', values, 0.9), Scale.between('', values, 0.9)
-    assert (from_zero.low, from_zero.high) == pytest.approx((0, 90))
-    assert (between.low, between.high) == pytest.approx((10, 90))
-    around = Scale.around_zero('', [np.array([-3., 1.])])
-    assert (around.low, around.high) == (-3, 3)
-    for scale in (Scale.between('', [np.ones(3)], 0.9), Scale.from_zero('', [np.zeros(3)])):
-        assert scale.high == scale.low + 1
+
+    def fit(values: np.ndarray, *kind: str) -> tuple[float, float]:
+        scale = Scale.fit('', [('', [Panel(values)])], *kind)
+        return scale.low, scale.high
+
+    assert fit(np.arange(1001.)) == pytest.approx((0, 995))
+    assert fit(np.arange(1001.), 'range') == pytest.approx((5, 995))
+    assert fit(np.arange(-1000., 1.), 'diverging') == pytest.approx((-995, 995))
+    assert fit(np.ones(3), 'range') == (1, 2) and fit(np.zeros(3)) == (0, 1)
     colors = Scale(
         '', 0., 1., 'YlOrRd', is_transparent=True).build_mappable().to_rgba([0., 0.25, 1.])
     np.testing.assert_allclose(colors[:, 3], [0, 0.425, 0.85], atol=0.01)
 
 
 def test_pdf_keeps_text_as_text() -> None:
-    figure = build_figure(Drawing('title', IMAGE, [PanelRow('row', [Panel(IMAGE, 'panel', 1.)])]))
+    figure = build_figure(Drawing('title', IMAGE, [('row', [Panel(IMAGE, 'panel', 1.)])]))
     assert figure_to_bytes(figure, 'pdf').startswith(b'%PDF') and b'/FontFile2' in figure_to_bytes(
         figure, 'pdf')
     assert figure_to_bytes(figure).startswith(b'\x89PNG')
@@ -354,8 +355,7 @@ def test_pdf_keeps_text_as_text() -> None:
      "XCiT does not support the method 'mixing': expected one of class-attention, query-key, ch"),
     ('painting', {}, "XCiT does not support the method 'painting'"),
     ('features', dict(point=(1, 1),
-                      heads=[1]), 'no effect on features: remove the option heads and point'),
-    ('features', dict(colour=1), 'unknown option colour: expected one of blocks, classifier,'),
+                      heads=[1]), 'heads and point would have no effect on features: remove them'),
     ('features', dict(size=(0, 5)), 'size must be .*, got 0 x 5'),
     ('features', dict(size=(20000, 20000)), 'of at most 178,956,970 pixels in total, got 20000 x'),
     ('query-key', dict(blocks=[4]), 'block must be from -4 to 3, got 4'),

@@ -21,10 +21,10 @@ from colonnade.engine.distributed.fingerprints import (compute_data_checksums,
                                                        compute_listing_checksum)
 from colonnade.evaluation.plots import render_figure
 from colonnade.settings.reading import import_without_warnings
-from colonnade.visualization.html_pages import build_sections
-from colonnade.visualization.run_report import predictions, run_plots
-from colonnade.visualization.run_report.class_metrics import (CocoTruth, compute_average_precision,
-                                                              compute_details, find_truth,
+from colonnade.visualization.html_pages import build_sections, plots
+from colonnade.visualization.run_report import predictions
+from colonnade.visualization.run_report.class_metrics import (CocoTruth, compute_details,
+                                                              compute_precision, find_truth,
                                                               get_coco_library)
 from colonnade.visualization.run_report.class_sections import build_class_sections
 from colonnade.visualization.run_report.predictions import Detections, PixelCounts, match_objects
@@ -109,10 +109,10 @@ def test_average_precision_matches_metric(kind: str, real_data: dict[str, Path])
     found = [Detections.from_sample(sample, index, None) for index, sample in enumerate(predicted)]
     truth = find_truth([metric], dataset)
     for part in ('bbox', 'segm'):
-        measured = compute_average_precision(truth, found, part)
-        assert 0.02 < np.nanmean(measured.ap) < 0.9
-        assert round(np.nanmean(measured.ap), 3) == expected[f'coco/{part}_mAP']
-        assert round(np.nanmean(measured.ap50), 3) == expected[f'coco/{part}_mAP_50']
+        measured = compute_precision(truth, found, part)
+        assert 0.02 < np.nanmean(measured) < 0.9
+        assert round(np.nanmean(measured), 3) == expected[f'coco/{part}_mAP']
+        assert round(np.nanmean(measured[0]), 3) == expected[f'coco/{part}_mAP_50']
     dataset._metainfo['classes'] += ('sky', )  # Panoptic data have classes without boxes.
     details = compute_details(found, dataset, [metric])
     assert details['classes']['bbox_ap'][80] is None
@@ -132,9 +132,9 @@ def test_average_precision_without_metric(real_data: dict[str, Path]) -> None:
     ]
     truth = find_truth([], dataset)
     assert truth is not None and truth.by_index
-    assert 0.02 < np.nanmean(compute_average_precision(truth, found, 'segm').ap) < 0.9
+    assert 0.02 < np.nanmean(compute_precision(truth, found, 'segm')) < 0.9
     nothing = [Detections(0, 0, (9, 9), np.zeros((0, 4)), np.zeros(0), np.zeros(0, dtype=int))]
-    assert np.nanmax(compute_average_precision(truth, nothing, 'bbox').ap) == 0
+    assert np.nanmax(compute_precision(truth, nothing, 'bbox')) == 0
     assert find_truth([type('LVISMetric', (), {})()], dataset) is None
     details = compute_details(found, dataset, [type('LVISMetric', (), {})()])
     assert 'bbox_ap' not in details['classes'] and details['confusion']
@@ -148,12 +148,12 @@ def test_average_precision_of_classes_without_objects() -> None:
         annotations=[dict(id=1, image_id=0, category_id=3, bbox=[0, 0, 10, 10], area=100,
                           iscrowd=0)])  # yapf: disable
     api.createIndex()
-    truth = CocoTruth(api, [0], [7, 3], [1, 3], 4)
-    assert not truth.has_masks
+    truth = CocoTruth(api, [0], {7: 1, 3: 3}, 4)
     for found, expected in ((detect((0, 0, 10, 10, 1, 90)), 1), (detect(), 0)):
-        measured = compute_average_precision(truth, [found], 'bbox')
-        np.testing.assert_array_equal(measured.ap, [np.nan, np.nan, np.nan, expected])
-        assert measured.at_50.shape == (101, 4)
+        measured = compute_precision(truth, [found], 'bbox')
+        assert measured.shape == (10, 101, 4)
+        np.testing.assert_array_equal(
+            measured.mean(axis=(0, 1)), [np.nan, np.nan, np.nan, expected])
 
 
 def detect(*boxes: tuple[int, ...]) -> Detections:
@@ -385,7 +385,7 @@ def test_report_of_many_classes(tmp_path: Path) -> None:
 
 def test_long_curves_are_thinned() -> None:
     curve = [(i, 1 / i + i % 2) for i in range(1, 20_001)]
-    drawn = run_plots.draw_curves({'loss': curve, 'lr': curve[:3]}, 'loss', smooth=True)
+    drawn = plots.draw_curves({'loss': curve, 'lr': curve[:3]}, 'loss', smooth=True)
     raw, smooth, short = drawn.axes[0].lines
     assert len(raw.get_xdata()) == len(smooth.get_xdata()) == 500 and len(short.get_xdata()) == 3
     assert smooth.get_xdata()[-1] == 20_000
@@ -394,10 +394,7 @@ def test_long_curves_are_thinned() -> None:
 
 
 def test_legends_are_above_curves() -> None:
-    drawn = run_plots.draw_curves({
-        'loss': [(1, 2.), (9, 1.)],
-        'loss_cls': [(1, 1.), (9, 2.)]
-    }, 'loss')
+    drawn = plots.draw_curves({'loss': [(1, 2.), (9, 1.)], 'loss_cls': [(1, 1.), (9, 2.)]}, 'loss')
     render_figure(drawn)  # computes the layout
     legend, axes = drawn.legends[0].get_window_extent(), drawn.axes[0].get_window_extent()
     assert legend.y0 >= axes.y1

@@ -108,7 +108,7 @@ def test_errors_before_computing(run_tool: Callable, checkpoint: Path, tmp_path:
         (['--methods', 'grad-cam', '--target', 'cat'], "target 'cat' is not a class of the model"),
         (['--blocks', 12], 'block must be from -12 to 11, got 12'),
         (['--methods', 'features', 'query-key', '--heads', 4], 'head must be from -4 to 3, got 4'),
-        (['--point', 1, 1], 'grad-cam: remove the option point'),
+        (['--point', 1, 1], 'point would have no effect on '),
     ):  # yapf: disable
         assert message in fail(run_tool, *command, *options)
     assert not out.exists()

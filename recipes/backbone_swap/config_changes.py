@@ -1,6 +1,7 @@
 """Changes of a config: the settings to override in its base, and notes for the user."""
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,16 +18,8 @@ class Notes:
         reasons: Sentences by the top-level setting that they explain.
         open_questions: Decisions that are left to the user.
     """
-    reasons: dict[str, list[str]] = field(default_factory=dict)
+    reasons: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     open_questions: list[str] = field(default_factory=list)
-
-    def add_reason(self, section: str, text: str) -> None:
-        """Explain a change below a top-level setting."""
-        self.reasons.setdefault(section, []).append(text)
-
-    def add_open_question(self, text: str) -> None:
-        """Add a decision that is left to the user."""
-        self.open_questions.append(text)
 
 
 def compute_changes(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:

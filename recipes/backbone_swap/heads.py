@@ -68,8 +68,9 @@ def adapt_heads(model: dict[str, Any], before: Sequence[Map], after: Sequence[Ma
         widths = [before[index].width for index in indices]
         stated = list(head['in_channels']) if is_list else [head['in_channels']] * len(indices)
         if stated != widths:
-            notes.add_open_question(f'{name}.in_channels is {head["in_channels"]}, but its feature '
-                                    f'maps had widths {widths}: it is unchanged')
+            notes.open_questions.append(
+                f'{name}.in_channels is {head["in_channels"]}, but its feature '
+                f'maps had widths {widths}: it is unchanged')
             continue
         new_indices = [used.index(index) for index in indices]
         widths = [after[index].width for index in new_indices]
@@ -98,8 +99,8 @@ def scale_strides(value: Any, ratio: float, path: str, notes: Notes) -> None:
         elif key == 'feature_strides' and isinstance(item, (list, tuple)):  # mmseg's FPNHead
             value[key] = compute_fpn_head_strides(_multiply(item, ratio))
         elif key.endswith('_stride') and isinstance(item, (int, float)):
-            notes.add_open_question(f'{path}.{key} is {item}, but strides are multiplied by '
-                                    f'{ratio:g}: it is unchanged')
+            notes.open_questions.append(f'{path}.{key} is {item}, but strides are multiplied by '
+                                        f'{ratio:g}: it is unchanged')
         elif key not in ('backbone', 'neck'):
             scale_strides(item, ratio, f'{path}.{key}', notes)
 

@@ -96,7 +96,7 @@ def _adapt_config(old: dict[str, Any], backbone: Backbone, notes: Notes) -> dict
     new = dict(custom_imports=imports, model=model, **adapt_training(old, names, notes))
     if old.get('load_from'):
         new['load_from'] = None
-        notes.add_reason('load_from', f'{old["load_from"]} has weights of another backbone.')
+        notes.reasons['load_from'].append(f'{old["load_from"]} has weights of another backbone.')
     return new
 
 
@@ -123,7 +123,7 @@ def _check_written(path: Path, expected: dict[str, Any], before: Config, notes: 
         return
     message = f'{type(error).__name__}: {error}'
     if find_trial_error(cfg, gradients=True) is None:
-        notes.add_open_question(
+        notes.open_questions.append(
             'a training step succeeds, but on a CPU the heads fail on several images without '
             f'gradients, so test and predict with a batch size of 1, or on a GPU: {message}')
         return
@@ -131,5 +131,5 @@ def _check_written(path: Path, expected: dict[str, Any], before: Config, notes: 
     if message != f'{type(old_error).__name__}: {old_error}':
         text = ['a training step fails, so no config was written', message, *notes.open_questions]
         raise UserCodeError('; '.join(text)) from error
-    notes.add_open_question('a training step fails on this machine, with the original backbone '
-                            f'too: {message}')
+    notes.open_questions.append('a training step fails on this machine, with the original backbone '
+                                f'too: {message}')

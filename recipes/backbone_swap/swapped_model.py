@@ -45,14 +45,13 @@ def replace_backbone(model: Model, backbone: Backbone, notes: Notes) -> Model:
     resampler = []
     if necks and 'in_channels' not in necks[0]:  # it only resamples maps, as ColumnarPyramid does
         resampler = [necks.pop(0)]
-        notes.add_reason(
-            'model', f'{resampler[0]["type"]} resampled the feature maps of '
-            f'{model["backbone"]["type"]}; ColumnarPyramid replaces it.')
+        notes.reasons['model'].append(f'{resampler[0]["type"]} resampled the feature maps of '
+                                      f'{model["backbone"]["type"]}; ColumnarPyramid replaces it.')
     maps = find_maps(model['backbone'], *resampler)
     used = find_used_maps(necks[0], maps) if necks else get_read_indices(model, len(maps))
     if necks and _needs_unread_maps(necks[0], used, maps):
         used = list(range(len(maps)))
-        notes.add_open_question(
+        notes.open_questions.append(
             f'{necks[0]["type"]} needs feature maps that it does not read, so the pyramid computes '
             'them: distributed training needs find_unused_parameters = True')
     strides = _choose_strides([maps[index].stride for index in used], backbone)
@@ -60,8 +59,8 @@ def replace_backbone(model: Model, backbone: Backbone, notes: Notes) -> Model:
     model['backbone'] = backbone.build_config(len(maps), used)
     reader = f'{necks[0]["type"]} reads' if necks else 'The heads read'
     read = [f'{maps[i].width} channels at stride {maps[i].stride:g}' for i in used]
-    notes.add_reason(
-        'model', f'{reader} {", ".join(read)}. Now these are {backbone.settings["embed_dim"]} '
+    notes.reasons['model'].append(
+        f'{reader} {", ".join(read)}. Now these are {backbone.settings["embed_dim"]} '
         f'channels each, at stride {", ".join(f"{stride:g}" for stride in strides)}.')
     model['neck'], after = _build_neck(necks, used, strides, backbone)
     if necks:
@@ -172,19 +171,21 @@ def _set_strides(model: Model, ratio: float, notes: Notes) -> None:
         key = 'pad_size_divisor' if part is preprocessor else 'size_divisor'
         if part.get(key, 1) > 1:
             part[key] = math.ceil(part[key] * ratio)
-    notes.add_reason('model', f'Strides are multiplied by {ratio:g}, because of the patch size.')
+    notes.reasons['model'].append(
+        f'Strides are multiplied by {ratio:g}, because of the patch size.')
 
 
 def _set_preprocessor(model: Model, backbone: Backbone, notes: Notes) -> None:
     """Normalize images as the weights of the backbone expect."""
     preprocessor = model.get('data_preprocessor')
     if not isinstance(preprocessor, dict) or 'data_preprocessor' in preprocessor:
-        notes.add_open_question('model.data_preprocessor is nested: set mean, std and bgr_to_rgb '
-                                f'for {backbone.name} yourself')
+        notes.open_questions.append(
+            'model.data_preprocessor is nested: set mean, std and bgr_to_rgb '
+            f'for {backbone.name} yourself')
         return
     published = backbone.normalization
     if published is None:
-        notes.add_open_question(
+        notes.open_questions.append(
             f'weights of {backbone.name} differ in mean and std of images: those of ImageNet '
             'are set. Pass the backbone with the tag of its weights to set theirs')
     mean, std = published or IMAGENET
@@ -192,7 +193,8 @@ def _set_preprocessor(model: Model, backbone: Backbone, notes: Notes) -> None:
     preprocessor |= dict(mean=list(mean), std=list(std), bgr_to_rgb=True)
     preprocessor.pop('rgb_to_bgr', None)
     if before != (preprocessor['mean'], preprocessor['std'], True):
-        notes.add_reason('model', "Mean and std are those of the backbone's weights, in RGB order.")
+        notes.reasons['model'].append(
+            "Mean and std are those of the backbone's weights, in RGB order.")
 
 
 def _remove_weights(model: Model, backbone: Backbone, notes: Notes) -> None:
@@ -200,11 +202,8 @@ def _remove_weights(model: Model, backbone: Backbone, notes: Notes) -> None:
     if model.get('pretrained') is not None:
         model['pretrained'] = None
     if model.get('init_cfg'):
-        notes.add_reason('model', 'init_cfg loaded weights of the full model.')
+        notes.reasons['model'].append('init_cfg loaded weights of the full model.')
         model['init_cfg'] = None
-    for key in model:
-        if key.startswith('teacher'):
-            notes.add_open_question(f'model.{key} is unchanged')
-    notes.add_reason(
-        'model', 'To start from pretrained weights, add to backbone: '
+    notes.reasons['model'].append(
+        'To start from pretrained weights, add to backbone: '
         f"init_cfg=dict(type='Pretrained', checkpoint={backbone.checkpoint!r}).")

@@ -30,7 +30,7 @@ def adapt_training(cfg: dict[str, Any], names: Iterable[str], notes: Notes) -> d
     new = {key: deepcopy(cfg[key]) for key in ('optim_wrapper', 'param_scheduler') if cfg.get(key)}
     wrapper = new.get('optim_wrapper')
     if not isinstance(wrapper, dict) or not isinstance(wrapper.get('optimizer'), dict):
-        notes.add_open_question('the config has no optim_wrapper.optimizer: set AdamW yourself')
+        notes.open_questions.append('the config has no optim_wrapper.optimizer: set AdamW yourself')
         return new
     _set_constructor(wrapper, notes)
     groups = wrapper.get('paramwise_cfg') or {}
@@ -38,21 +38,22 @@ def adapt_training(cfg: dict[str, Any], names: Iterable[str], notes: Notes) -> d
     names = list(names)
     if idle := [key for key in keys if not any(key in name for name in names)]:
         groups['custom_keys'] = {key: keys[key] for key in keys if key not in idle}
-        notes.add_reason(
-            'optim_wrapper', f'No parameter name contains {" or ".join(idle)}: these '
+        notes.reasons['optim_wrapper'].append(
+            f'No parameter name contains {" or ".join(idle)}: these '
             'custom_keys are removed.')
     kind, rate = wrapper['optimizer'].get('type'), wrapper['optimizer'].get('lr')
     if kind == 'SGD':
         _set_adamw(wrapper, cfg, notes)
         if 'auto_scale_lr' not in cfg:
             new['auto_scale_lr'] = dict(enable=False, base_batch_size=BATCH_SIZE)
-            notes.add_reason('auto_scale_lr', 'The batch size that the learning rate is for.')
+            notes.reasons['auto_scale_lr'].append('The batch size that the learning rate is for.')
         if rate and scale_final_rates(get_schedulers(new), wrapper['optimizer']['lr'] / rate):
-            notes.add_reason('param_scheduler', 'eta_min is scaled with the learning rate.')
+            notes.reasons['param_scheduler'].append('eta_min is scaled with the learning rate.')
     elif kind != 'AdamW':
-        notes.add_open_question(f"optim_wrapper.optimizer is {kind}: Colonnade's recipes use AdamW")
+        notes.open_questions.append(
+            f"optim_wrapper.optimizer is {kind}: Colonnade's recipes use AdamW")
     elif rate and rate > HIGH_RATE:
-        notes.add_open_question(
+        notes.open_questions.append(
             f'AdamW keeps its learning rate {rate:g}, chosen for another backbone: '
             f"Colonnade's recipes use {ADAMW[cfg['default_scope']][0]:g}")
     return new
@@ -64,23 +65,20 @@ def _set_adamw(wrapper: dict[str, Any], cfg: dict[str, Any], notes: Notes) -> No
     batch_size = (cfg.get('auto_scale_lr') or {}).get('base_batch_size', BATCH_SIZE)
     if batch_size != BATCH_SIZE:
         rate *= batch_size / BATCH_SIZE
-        notes.add_open_question(
+        notes.open_questions.append(
             f'the learning rate is scaled to {rate:g}, for {batch_size} images a step instead of '
             f'{BATCH_SIZE}: lower it if training diverges')
     wrapper['optimizer'] = dict(type='AdamW', lr=rate, betas=(0.9, 0.999), weight_decay=decay)
-    notes.add_reason(
-        'optim_wrapper', 'AdamW replaces SGD, which trains transformers badly. Learning rate and '
+    notes.reasons['optim_wrapper'].append(
+        'AdamW replaces SGD, which trains transformers badly. Learning rate and '
         "weight decay are those of Colonnade's recipes. Norms do not decay.")
     groups = dict(wrapper.get('paramwise_cfg') or {})
     if groups.pop('bias_lr_mult', 1) != 1:
-        notes.add_reason('optim_wrapper', 'bias_lr_mult is removed: AdamW scales steps itself.')
+        notes.reasons['optim_wrapper'].append('bias_lr_mult is removed: AdamW scales steps itself.')
     if 'norm_decay_mult' not in groups:
         keys = groups.get('custom_keys') or {}
         groups['custom_keys'] = {'norm': dict(decay_mult=0.), **keys}
     wrapper['paramwise_cfg'] = groups
-    if wrapper.get('clip_grad'):
-        notes.add_reason('optim_wrapper',
-                         'clip_grad stays: with AdamW, it still limits single large gradients.')
 
 
 def _set_constructor(wrapper: dict[str, Any], notes: Notes) -> None:
@@ -91,12 +89,11 @@ def _set_constructor(wrapper: dict[str, Any], notes: Notes) -> None:
     groups = wrapper.get('paramwise_cfg') or {}
     rate = groups.get('decay_rate', groups.get('layer_decay_rate'))
     if rate is None:
-        notes.add_open_question(
+        notes.open_questions.append(
             f'optim_wrapper.constructor is {constructor}, which may not support the backbone')
         return
     wrapper['constructor'] = 'LayerDecayConstructor'
     others = {key: groups[key] for key in ('custom_keys', 'bypass_duplicate') if key in groups}
     wrapper['paramwise_cfg'] = dict(layer_decay_rate=rate, flat_decay_mult=0., **others)
-    notes.add_reason(
-        'optim_wrapper', f"{constructor} does not support Colonnade's backbones; "
-        'LayerDecayConstructor does the same for them.')
+    notes.reasons['optim_wrapper'].append(f"{constructor} does not support Colonnade's backbones; "
+                                          'LayerDecayConstructor does the same for them.')

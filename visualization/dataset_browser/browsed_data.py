@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -11,10 +11,9 @@ from mmengine.config import Config
 from colonnade.common.console_logging import print_traceback
 from colonnade.common.errors import UserError
 from colonnade.common.name_lists import format_names
-from colonnade.common.progress import Progress
 
 from ..options import BrowseOptions
-from .dataset_reader import ImageSet, read_set
+from .dataset_reader import ImageSet, read_set, select_images
 from .image_scan import Hashes, LabelCounts, count_labels, hash_images
 from .issues import (SuspectedIssue, find_empty_images, find_file_issues, find_huge_images,
                      find_label_issues, find_rare_classes)
@@ -29,15 +28,13 @@ class BrowsedData:
     options: BrowseOptions  # options of the page
     sets: list[ImageSet]  # splits to compare
     data: ImageSet  # the split whose images are shown
-    chosen: list[int] = field(default_factory=list)  # indices of the images to show
-    # Input pipeline of that split, or None if it cannot be built.
-    pipeline: InputPipeline | None = None
-    # Number of pipelines that cannot be built, with the error.
-    build_issue: SuspectedIssue = field(default_factory=lambda: SuspectedIssue('dataset-build'))
+    chosen: list[int]  # indices of the images to show
+    pipeline: InputPipeline | None  # input pipeline of that split, or None if building it failed
+    build_error: str  # why it failed
 
     @classmethod
     def read(cls, cfg: Config, options: BrowseOptions) -> BrowsedData:
-        """Read the annotations of the splits of a config."""
+        """Read the annotations of the splits of a config, and build the input pipeline."""
         sets = [data for name in options.splits if (data := read_set(cfg, name)) is not None]
         data = next((each for each in sets if each.name == options.split), None)
         if data is None:
@@ -50,17 +47,12 @@ class BrowsedData:
                 raise UserError(
                     f'the classes of {other.name} are {format_names(other.classes, 8)}, but '
                     f'those of {data.name} are {format_names(data.classes, 8)}')
-        return cls(options, sets, data)
-
-    def build_pipeline(self, cfg: Config) -> None:
-        """Build the input pipeline, and record whether that fails."""
-        self.build_issue.counts = {self.data.name: 0}
+        chosen = select_images(data, options)
         try:
-            self.pipeline = InputPipeline.from_config(cfg, self.options.split)
+            return cls(options, sets, data, chosen, InputPipeline.from_config(cfg, data.name), '')
         except ValueError as error:
             print_traceback(error)
-            self.build_issue.counts = {self.data.name: 1}
-            self.build_issue.note = f'The error: {error}'
+            return cls(options, sets, data, chosen, None, str(error))
 
     @cached_property
     def decoded(self) -> list[list[int]]:
@@ -80,26 +72,21 @@ class BrowsedData:
         if not parts:
             return ''
         return (f'Only {" and ".join(parts)} were decoded, drawn at random. Statistics and checks '
-                'that need pixels cover only these. Set the number by --max-decoded.')
+                'that need pixels cover only these. To decode more, pass --max-decoded N.')
 
     @cached_property
     def hashes(self) -> Hashes:
         """Hashes of the images of all splits."""
-        images = []
-        for number, (data, indices) in enumerate(zip(self.sets, self.decoded, strict=True)):
-            images += [(number, index, data.paths[index]) for index in indices]
-        with Progress('images', len(images)) as progress:
-            return hash_images(images, progress)
+        return hash_images([(number, index, data.paths[index])
+                            for number, data in enumerate(self.sets)
+                            for index in self.decoded[number]])  # yapf: disable
 
     @cached_property
     def counts(self) -> list[LabelCounts]:
         """Counts of the label maps of each split; empty for objects."""
-        counts = []
-        for data, indices in zip(self.sets, self.decoded, strict=True):
-            if data.maps:
-                with Progress(f'label maps of {data.name}', len(indices)) as progress:
-                    counts.append(count_labels(data, indices, progress))
-        return counts
+        return [count_labels(data, indices)
+                for data, indices in zip(self.sets, self.decoded, strict=True)
+                if data.maps]  # yapf: disable
 
     @cached_property
     def statistics(self) -> list[Statistics]:
@@ -110,7 +97,10 @@ class BrowsedData:
     @cached_property
     def issues(self) -> list[SuspectedIssue]:
         """Suspected issues of each rule, including rules without breaches; those of files first."""
-        issues = [self.build_issue, *find_file_issues(self.sets, self.hashes, self.counts)]
+        note = '' if self.pipeline else f'The error: {self.build_error}'
+        build = SuspectedIssue(
+            'dataset-build', {self.data.name: int(self.pipeline is None)}, note=note)
+        issues = [build, *find_file_issues(self.sets, self.hashes, self.counts)]
         if self.counts:
             issues += find_label_issues(self.sets, self.counts)
         else:

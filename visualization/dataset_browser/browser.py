@@ -18,19 +18,16 @@ from colonnade.settings.reading import LaunchOptions, load_config
 from colonnade.settings.rules import RULES
 
 from ..html_pages import Section, Table, build_sections, write_page
-from ..html_pages.page import Cell, SectionTable
+from ..html_pages.page import Cell, SectionTable, tabulate_facts
 from ..options import BrowseOptions
 from .browsed_data import BrowsedData
-from .dataset_reader import ImageSet, select_images
+from .dataset_reader import ImageSet
 from .issue_images import LARGE, TILE, draw_example, read_scene
 from .issues import SuspectedIssue
-from .model_inputs import InputPipeline, ModelInput
-from .statistics import LabelStatistics, ObjectStatistics, Statistics, plot_statistics
+from .statistics import LabelStatistics, Statistics, plot_statistics
 
 MAX_NAMES = 40  # classes in a legend
 MAX_CAPTIONS = 24  # objects of an image; more captions would hide it
-OBJECT_SIZES = ('small objects, below 32² pixels', 'medium objects',
-                'large objects, from 96² pixels')
 SPLITS = ('train', 'val', 'test')
 MIN_VALUES = dict(num=1, num_views=1, max_decoded=1, seed=0)
 
@@ -88,76 +85,31 @@ def browse_dataset(config: str | Path, **options: Any) -> BrowseResult:
     if page.exists():
         raise UserError(f'{page} already exists: choose another --out, or remove it')
     check_writable(page)
-    cfg = load_config(
-        LaunchOptions(
-            find_config(settings.config),
-            cfg_options=settings.cfg_options,
-            data_root=settings.data_root))
+    launch = LaunchOptions(
+        find_config(settings.config),
+        cfg_options=settings.cfg_options,
+        data_root=settings.data_root)
+    cfg = load_config(launch)
     check_dataset(cfg, tuple(f'{name}_dataloader' for name in settings.splits))
     browsed = BrowsedData.read(cfg, settings)
-    browsed.chosen = select_images(
-        browsed.data,
-        num=settings.num,
-        indices=settings.index,
-        names=settings.image,
-        class_name=settings.class_name,
-        seed=settings.seed)
-    browsed.build_pipeline(cfg)
     about = ', '.join(f'{len(data):,} images of {data.name}' for data in browsed.sets)
-    sections = build_sections(SECTIONS, browsed)
-    write_page(page, 'Data of a config', f'{settings.config}: {about}', sections)
+    write_page(page, 'Data of a config', f'{settings.config}: {about}',
+               build_sections(SECTIONS, browsed))
     return BrowseResult(page, browsed.statistics, browsed.issues)
 
 
 def build_overview_sections(browsed: BrowsedData) -> list[Section]:
     """Return counts of each split, and the number of breaches of each rule."""
-    sets, issues = browsed.sets, browsed.issues
-    columns = [describe_split(*pair) for pair in zip(sets, browsed.statistics, strict=True)]
-    rows = dict.fromkeys(name for column in columns for name in column)
-    contents = Table(['', *(data.name for data in sets)],
-                     [[name, *(column.get(name, '0') for column in columns)] for name in rows])
-    names = [data.name for data in sets]
-    names += dict.fromkeys(name for each in issues for name in each.counts if name not in names)
+    contents = tabulate_facts({
+        data.name: split.describe() | {reason: f'{n:,}' for reason, n in data.left_out.items()}
+        for data, split in zip(browsed.sets, browsed.statistics, strict=True)
+    }, '0')  # yapf: disable
+    names = [data.name for data in browsed.sets]
+    names += dict.fromkeys(n for each in browsed.issues for n in each.counts if n not in names)
     suspected = Table(['', *names],
-                      [[each.title, *(each.counts.get(name) for name in names)] for each in issues],
+                      [[each.title, *map(each.counts.get, names)] for each in browsed.issues],
                       'Suspected issues. Each is worth a look and need not be a mistake.')
     return [Section('Overview', browsed.limit_note, tables=[contents, suspected])]
-
-
-def describe_split(data: ImageSet, split: Statistics) -> dict[str, str]:
-    """Return counts of a split, by name."""
-    facts = {'images': f'{len(data):,}'}
-    if isinstance(split, ObjectStatistics):
-        total, per_image = len(split.areas), split.per_image
-        facts |= {
-            'objects': f'{total:,}',
-            'crowds and objects to be ignored': f'{split.crowds:,}',
-            'images without objects': f'{int((per_image == 0).sum()):,}',
-            'objects per image, mean': f'{per_image.mean():.1f}' if len(per_image) else '–',
-            'objects per image, maximum': f'{per_image.max(initial=0)}'
-        }
-        for name, count in zip(OBJECT_SIZES, split.count_by_size(), strict=True):
-            facts[name] = f'{count:,} ({format_percent(count, total)})'
-    elif isinstance(split, LabelStatistics):
-        unlabeled = split.total - int(split.amounts.sum())
-        facts |= {
-            'label maps counted': f'{split.num_maps:,}',
-            'pixels': f'{split.total:,}',
-            'unlabeled pixels': format_percent(unlabeled, split.total)
-        }
-    facts['classes'] = f'{len(data.classes)}'
-    facts['classes that do not occur'] = f'{int((split.amounts == 0).sum())}'
-    if len(split.sizes):
-        area = split.sizes.prod(axis=1)
-        for name, index in (('smallest', area.argmin()), ('largest', area.argmax())):
-            width, height = split.sizes[index]
-            facts[f'{name} image'] = f'{width} x {height}'
-    return facts | {reason: f'{count:,}' for reason, count in data.left_out.items()}
-
-
-def format_percent(part: int, whole: int) -> str:
-    """Return a ratio as text."""
-    return f'{part / whole:.1%}' if whole else '–'
 
 
 def build_annotation_sections(browsed: BrowsedData) -> list[Section]:
@@ -188,8 +140,7 @@ def build_class_legend(data: ImageSet, labels: set[int]) -> list[tuple[str, Colo
     """Return names and colors of classes; unlabeled pixels of label maps are black."""
     classes = list(zip(data.classes, data.palette, strict=True))
     legend = [classes[label] for label in sorted(labels) if label < len(classes)]
-    others = len(legend) - MAX_NAMES
-    if others > 0:
+    if (others := len(legend) - MAX_NAMES) > 0:
         legend = [*legend[:MAX_NAMES], (f'and {others} more', (255, 255, 255))]
     return [*legend, ('unlabeled', (0, 0, 0))] if data.maps else legend
 
@@ -222,9 +173,9 @@ def build_input_sections(browsed: BrowsedData) -> list[Section]:
         images.append((f'{name}, original', center_in_tile(scene.draw(data.palette))))
         for number, each in enumerate(inputs, 1):
             drawing = center_in_tile(each.draw(data.palette, TILE))
-            images.append((f'view {number}: {describe_input(each, path)}', drawing))
-            rows.append([name, str(number), *describe_tensor(each)])
-    section = Section('Model inputs', describe_pipeline(pipeline, num_views), images=images,
+            images.append((f'view {number}: {each.describe(path)}', drawing))
+            rows.append([name, str(number), *each.describe_tensor()])
+    section = Section('Model inputs', pipeline.describe(num_views), images=images,
                       tables=list_errors(errors))  # yapf: disable
     header = ['image', 'view', 'shape', 'type', 'minimum', 'mean', 'maximum']
     tensors = Table(header, rows, 'Values of each channel after the data preprocessor.')
@@ -234,43 +185,6 @@ def build_input_sections(browsed: BrowsedData) -> list[Section]:
 def derive_seed(seed: int, index: int, view: int) -> int:
     """Return the seed of an image's augmented view."""
     return int(np.random.SeedSequence([seed, index, view]).generate_state(1)[0])
-
-
-def describe_pipeline(pipeline: InputPipeline, num_views: int) -> str:
-    """Return what the images show, and suspected issues."""
-    images = 'Images after the pipeline of this split'
-    if pipeline.training:
-        images = f'{num_views} random views of each image after the training pipeline'
-    text = (f'{images} and the data preprocessor, with mean and std undone. A pink line shows '
-            'where padding begins.')
-    if pipeline.training:
-        text += ' Annotations are those that the losses receive.'
-    elif pipeline.late:
-        text += (' Annotations are resized with the image, whereas evaluation uses the original '
-                 'size.')
-    if pipeline.mixes:
-        text += (' Some steps combine several images: any of the dataset, or those loaded before, '
-                 'of which there are only a few here.')
-    if issues := pipeline.find_issues():
-        text += f' Suspected: {" ".join(map(str, issues))}'
-    return text
-
-
-def describe_input(model_input: ModelInput, path: str) -> str:
-    """Return size and changes of a model input."""
-    metainfo = model_input.sample.metainfo
-    is_other = metainfo.get('img_path', path) != path
-    other = ', another image, because the pipeline rejected this one' if is_other else ''
-    height, width = model_input.inputs.shape[1:]
-    return f'{width} x {height}{", flipped" if metainfo.get("flip") else ""}{other}'
-
-
-def describe_tensor(model_input: ModelInput) -> list[str]:
-    """Return shape, type and values of each channel."""
-    inputs = model_input.inputs
-    values = (inputs.float().amin((1, 2)), inputs.float().mean((1, 2)), inputs.float().amax((1, 2)))
-    channels = [', '.join(f'{value:.2f}' for value in each.tolist()) for each in values]
-    return [' x '.join(map(str, inputs.shape)), str(inputs.dtype).removeprefix('torch.'), *channels]
 
 
 def center_in_tile(image: Image.Image) -> Image.Image:
@@ -283,11 +197,10 @@ def center_in_tile(image: Image.Image) -> Image.Image:
 def build_statistics_sections(browsed: BrowsedData) -> list[Section]:
     """Return plots of all splits, and a table of all classes."""
     splits = browsed.statistics
-    is_objects = isinstance(splits[0], ObjectStatistics)
-    note = '' if is_objects else browsed.limit_note
+    unit = 'pixels' if browsed.counts else 'objects'
     header = ['class']
     for split in splits:
-        header += [f'{split.name}: {"objects" if is_objects else "pixels"}', '%', 'images']
+        header += [f'{split.name}: {unit}', '%', 'images']
     rows = []
     for index in np.argsort(-splits[0].amounts, kind='stable').tolist():
         row: list[Cell] = [splits[0].classes[index]]
@@ -298,6 +211,7 @@ def build_statistics_sections(browsed: BrowsedData) -> list[Section]:
         missing = [split.name for split in splits if not split.amounts[index]]
         rows.append([*row, f'none in {" and ".join(missing)}' if missing else ''])
     table = Table([*header, ''], rows, 'All classes, most frequent first.')
+    note = browsed.limit_note if browsed.counts else ''
     return [
         Section('Statistics', note, plot_statistics(splits)),
         Section('All classes', tables=[table], folded=True)

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from io import StringIO
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,10 @@ from colonnade.settings.dataset_paths import find_datasets
 from colonnade.settings.pipeline_steps import is_loading_annotations
 from colonnade.settings.reading import report_build_errors, report_third_party_errors
 
+from ..coco_content import build_coco_content
+from ..options import BrowseOptions
 from ..upstream import is_subset
-from .objects import Objects, build_objects, join_objects, read_coco_objects
+from .objects import Objects, read_coco_objects, select_objects
 
 
 @dataclass(frozen=True)
@@ -134,15 +137,19 @@ def read_part(cfg: Config, settings: ConfigDict, split: str) -> ImageSet:
     if cfg.default_scope == 'mmdet' and is_coco_dataset(dataset):
         return ImageSet(split, classes, colors, **read_coco_objects(dataset, classes))
     dataset.full_init()
-    infos: Sequence[dict[str, Any]] = [dataset.get_data_info(i) for i in range(len(dataset))]
-    paths = [info['img_path'] for info in infos]
-    sizes = np.array([(info.get('width') or 0, info.get('height') or 0) for info in infos])
     if cfg.default_scope != 'mmseg':
-        return ImageSet(split, classes, colors, paths, sizes.reshape(-1, 2), build_objects(infos))
+        content = build_coco_content(dataset)
+        paths = [each['file_name'] for each in content['images']]
+        sizes = [(each['width'] or 0, each['height'] or 0) for each in content['images']]
+        images, labels = ({i: i for i in range(len(each))} for each in (paths, classes))
+        objects, left_out = select_objects(content['annotations'], images, labels)
+        return ImageSet(split, classes, colors, paths, np.array(sizes).reshape(-1, 2), objects,
+                        left_out=left_out)  # yapf: disable
     steps = [step for step in settings.get('pipeline') or () if is_loading_annotations(step)]
     with DefaultScope.overwrite_default_scope(cfg.default_scope):
         load = TRANSFORMS.build(steps[0] if steps else dict(type='LoadAnnotations'))
-    maps = [LabelMapFile(info, load, len(classes)) for info in infos]
+    maps = [LabelMapFile(dataset.get_data_info(i), load, len(classes)) for i in range(len(dataset))]
+    paths = [each.info['img_path'] for each in maps]
     return ImageSet(split, classes, colors, paths, np.zeros((len(paths), 2), int), maps=maps)
 
 
@@ -161,11 +168,13 @@ def merge_sets(parts: Sequence[ImageSet]) -> ImageSet:
         colors |= zip(part.classes, part.palette, strict=True)
     objects = None
     if parts[0].objects is not None:
-        starts = np.cumsum([0, *map(len, parts)]).tolist()
-        labels = [np.array([names.index(name) for name in part.classes], dtype=np.int64)
-                  for part in parts]  # yapf: disable
-        objects = join_objects([part.objects for part in parts if part.objects is not None], starts,
-                               labels)
+        starts = np.cumsum([0, *map(len, parts)])
+        moved = []
+        for part, start in zip(parts, starts, strict=False):
+            labels = np.array([names.index(name) for name in part.classes], dtype=np.int64)
+            moved.append(replace(part.objects, images=part.objects.images + start,
+                                 labels=labels[part.objects.labels]))  # yapf: disable
+        objects = Objects.concatenate(moved)
     elif any(part.classes != names for part in parts):
         raise UserError('the datasets of the config have label maps of different classes')
     left_out = sum((Counter(part.left_out) for part in parts), Counter[str]())
@@ -175,29 +184,19 @@ def merge_sets(parts: Sequence[ImageSet]) -> ImageSet:
                     [each for part in parts for each in part.maps], dict(left_out))
 
 
-def select_images(data: ImageSet,
-                  *,
-                  num: int,
-                  indices: Sequence[int] = (),
-                  names: Sequence[str] = (),
-                  class_name: str | None = None,
-                  seed: int = 0) -> list[int]:
-    """Return the indices of the images to show: all that are named, or ``num`` random ones."""
-    label = None if class_name is None else find_label(data, class_name)
-    for index in indices:
+def select_images(data: ImageSet, options: BrowseOptions) -> list[int]:
+    """Return the indices of the images to show: all that are named, or some random ones."""
+    label = None if options.class_name is None else find_label(data, options.class_name)
+    for index in options.index:
         if not 0 <= index < len(data):
             raise UserError(
                 f'--index must be from 0 to {len(data) - 1} in {data.name}, got {index}')
-    named = [*indices, *(index for name in names for index in find_named_images(data, name))]
-    order = named or np.random.default_rng(seed).permutation(len(data)).tolist()
-    chosen: list[int] = []
-    for index in dict.fromkeys(order):
-        if label is None or data.has_class(index, label):
-            chosen.append(index)
-        if len(chosen) == num and not named:
-            break
+    named = [*options.index, *(i for name in options.image for i in find_named_images(data, name))]
+    order = named or np.random.default_rng(options.seed).permutation(len(data)).tolist()
+    matches = (i for i in dict.fromkeys(order) if label is None or data.has_class(i, label))
+    chosen = list(matches if named else islice(matches, options.num))
     if not chosen and label is not None:
-        raise UserError(f'no image of {data.name} contains --class {class_name!r}')
+        raise UserError(f'no image of {data.name} contains --class {options.class_name!r}')
     return chosen
 
 

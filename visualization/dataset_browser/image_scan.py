@@ -12,13 +12,15 @@ from __future__ import annotations
 import filecmp
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import cv2
 import numpy as np
 from PIL import Image
 
 from colonnade.common.prefetching import prefetch_map
-from colonnade.runtime.images import ImageError, read_image
+from colonnade.common.progress import Progress
+from colonnade.runtime.images import read_image
 
 from .dataset_reader import ImageSet
 
@@ -28,6 +30,8 @@ MAX_DIFFERENCE = 6.  # mean difference of gray values of similar images, of 255
 CHUNK = 128  # hashes that are compared with all others at a time
 ISLAND = 10  # pixels; smaller connected components of a class are islands
 WORKERS = 2  # threads that decode
+A = TypeVar('A')
+B = TypeVar('B')
 
 
 @dataclass(frozen=True)
@@ -72,32 +76,45 @@ def compute_hash(gray: np.ndarray) -> int:
     return int.from_bytes(np.packbits(gray[:, 1:] > gray[:, :-1]).tobytes(), 'big')
 
 
-def hash_images(images: Sequence[tuple[int, int, str]], report: Callable[[int], None]) -> Hashes:
+def scan(read: Callable[[A], B], items: Sequence[A],
+         title: str) -> tuple[list[tuple[A, B]], list[tuple[A, str]]]:
+    """Return items with what is read from them in threads, and unreadable items with the error."""
+
+    def attempt(item: A) -> tuple[B | None, str]:
+        try:
+            return read(item), ''
+        except (OSError, ValueError) as error:
+            return None, str(error)
+
+    results: list[tuple[A, Any]] = []
+    errors: list[tuple[A, str]] = []
+    with Progress(title, len(items)) as progress:
+        done = prefetch_map(attempt, items, workers=WORKERS, ahead=2 * WORKERS)
+        for number, (item, (result, error)) in enumerate(zip(items, done, strict=True), 1):
+            if result is None:
+                errors.append((item, error))
+            else:
+                results.append((item, result))
+            progress(number)
+    return results, errors
+
+
+def hash_images(images: Sequence[tuple[int, int, str]]) -> Hashes:
     """Decode and hash images, each given as index of the split, index in it, and path."""
 
-    def shrink(item: tuple[int, int, str]) -> tuple[np.ndarray, tuple[int, int]] | str:
-        try:
-            pixels = read_image(item[2])
-        except ImageError as error:
-            return str(error)
+    def shrink(image: tuple[int, int, str]) -> tuple[np.ndarray, tuple[int, int]]:
+        pixels = read_image(image[2])
         return shrink_to_gray(pixels), (pixels.shape[1], pixels.shape[0])
 
-    hashed, errors = [], []
-    results = prefetch_map(shrink, images, workers=WORKERS, ahead=2 * WORKERS)
-    for done, (item, result) in enumerate(zip(images, results, strict=True), 1):
-        if isinstance(result, str):
-            errors.append((item[0], item[1], result))
-        else:
-            hashed.append((item, *result))
-        report(done)
-    gray = np.array([gray for _, gray, _ in hashed], np.uint8)
+    results, errors = scan(shrink, images, 'images')
+    gray = np.array([gray for _, (gray, _) in results], np.uint8)
     return Hashes(
-        paths=[item[2] for item, *_ in hashed],
-        places=np.array([item[:2] for item, *_ in hashed], np.int64).reshape(-1, 2),
+        paths=[image[2] for image, _ in results],
+        places=np.array([image[:2] for image, _ in results], np.int64).reshape(-1, 2),
         bits=np.array(list(map(compute_hash, gray)), np.uint64),
         gray=gray.reshape(-1, WIDTH * HEIGHT),
-        sizes=np.array([size for *_, size in hashed], np.int64).reshape(-1, 2),
-        errors=errors)
+        sizes=np.array([size for _, (_, size) in results], np.int64).reshape(-1, 2),
+        errors=[(split, index, error) for (split, index, _), error in errors])
 
 
 def find_similar_pairs(hashes: Hashes) -> list[SimilarPair]:
@@ -135,31 +152,21 @@ def find_near_hashes(bits: np.ndarray) -> Iterator[tuple[int, list[int]]]:
                 yield late, earlier
 
 
-def count_labels(data: ImageSet, indices: Sequence[int],
-                 report: Callable[[int], None]) -> LabelCounts:  # yapf: disable
+def count_labels(data: ImageSet, indices: Sequence[int]) -> LabelCounts:
     """Decode the label maps of some images of a split and return their counts."""
-    num_classes, images, rows, errors = len(data.classes), [], [], []
+    num_classes = len(data.classes)
 
-    def count(index: int) -> list[int] | str:
-        try:
-            labels = data.maps[index].read()
-        except (OSError, ValueError) as error:
-            return str(error)
+    def count(index: int) -> list[int]:
+        labels = data.maps[index].read()
         pixels = np.bincount(labels.ravel(), minlength=num_classes + 1)
         return [*labels.shape[::-1], pixels[num_classes + 1:].sum(),
                 len(find_islands(labels, num_classes)), *pixels[:num_classes + 1]]  # yapf: disable
 
-    counted = prefetch_map(count, indices, workers=WORKERS, ahead=2 * WORKERS)
-    for done, (index, row) in enumerate(zip(indices, counted, strict=True), 1):
-        if isinstance(row, str):
-            errors.append((index, row))
-        else:
-            images.append(index)
-            rows.append(row)
-        report(done)
-    table = np.array(rows, np.int64).reshape(-1, 5 + num_classes)
+    counted, errors = scan(count, indices, f'label maps of {data.name}')
+    table = np.array([row for _, row in counted], np.int64).reshape(-1, 5 + num_classes)
     return LabelCounts(
-        np.array(images, np.int64), table[:, :2], table[:, 2], table[:, 3], table[:, 4:], errors)
+        np.array([index for index, _ in counted], np.int64), table[:, :2], table[:, 2], table[:, 3],
+        table[:, 4:], errors)
 
 
 def find_islands(labels: np.ndarray, num_classes: int) -> list[tuple[float, float]]:

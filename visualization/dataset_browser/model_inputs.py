@@ -83,6 +83,22 @@ class ModelInput:
             ImageDraw.Draw(image).line([(x, 0), (x, y), (0, y)], fill=FRAME, width=2)
         return image
 
+    def describe(self, path: str) -> str:
+        """Return size and changes of the image of a path."""
+        metainfo = self.sample.metainfo
+        is_other = metainfo.get('img_path', path) != path
+        other = ', another image, because the pipeline rejected this one' if is_other else ''
+        height, width = self.inputs.shape[1:]
+        return f'{width} x {height}{", flipped" if metainfo.get("flip") else ""}{other}'
+
+    def describe_tensor(self) -> list[str]:
+        """Return shape, type, and minimum, mean and maximum of each channel."""
+        values = self.inputs.float().flatten(1)
+        channels = [', '.join(f'{value:.2f}' for value in each.tolist())
+                    for each in (values.amin(1), values.mean(1), values.amax(1))]  # yapf: disable
+        shape, dtype = ' x '.join(map(str, self.inputs.shape)), str(self.inputs.dtype)
+        return [shape, dtype.removeprefix('torch.'), *channels]
+
 
 def get_box_tensor(boxes: Tensor | BaseBoxes) -> Tensor:
     """Return boxes as a tensor; some pipelines of mmdet pack its own box type."""
@@ -168,6 +184,25 @@ class InputPipeline:
     def swaps_channels(self) -> bool:
         """True if red and blue are swapped."""
         return bool(self.settings.get('bgr_to_rgb') or self.settings.get('rgb_to_bgr'))
+
+    def describe(self, num_views: int) -> str:
+        """Return what images of the inputs show, and suspected issues of those loaded so far."""
+        images = 'Images after the pipeline of this split'
+        if self.training:
+            images = f'{num_views} random views of each image after the training pipeline'
+        text = (f'{images} and the data preprocessor, with mean and std undone. A pink line shows '
+                'where padding begins.')
+        if self.training:
+            text += ' Annotations are those that the losses receive.'
+        elif self.late:
+            text += (' Annotations are resized with the image, whereas evaluation uses the '
+                     'original size.')
+        if self.mixes:
+            text += (' Some steps combine several images: any of the dataset, or those loaded '
+                     'before, of which there are only a few here.')
+        if issues := self.find_issues():
+            text += f' Suspected: {" ".join(map(str, issues))}'
+        return text
 
     def find_issues(self) -> list[Finding]:
         """Return suspected issues of the normalization."""

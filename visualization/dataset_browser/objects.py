@@ -4,11 +4,10 @@ Shapes: ``N`` objects.
 """
 from __future__ import annotations
 
-import json
 import os
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import numpy as np
 
 from colonnade.common.errors import UserError
 from colonnade.datasets.rle import decode_rle, encode_segmentation, get_box
+from colonnade.datasets.validation.coco_files import load_json
 from colonnade.datasets.validation.segmentations import (find_segmentation_error, is_number,
                                                          is_polygon)
 
@@ -47,6 +47,13 @@ class Objects:
         images, labels, boxes, areas, crowds, ids = (column[order] for column in columns)
         return cls(images, labels, boxes, areas, crowds, ids, [masks[index] for index in order])
 
+    @classmethod
+    def concatenate(cls, parts: Sequence[Objects]) -> Objects:
+        """Return the objects of several datasets as one."""
+        columns = {each.name: np.concatenate([vars(part)[each.name] for part in parts])
+                   for each in fields(cls) if each.name != 'masks'}  # yapf: disable
+        return cls(**columns, masks=[mask for part in parts for mask in part.masks])
+
     def __len__(self) -> int:
         return len(self.images)
 
@@ -67,26 +74,6 @@ class Objects:
     def count_per_image(self, num_images: int) -> np.ndarray:
         """Return the number of objects per image, without crowds."""
         return np.bincount(self.images[self.singles], minlength=num_images)
-
-
-def join_objects(parts: Sequence[Objects], starts: Sequence[int],
-                 labels: Sequence[np.ndarray]) -> Objects:
-    """Return the objects of several datasets as one.
-
-    Args:
-        parts: Objects of each dataset.
-        starts: Index of each dataset's first image in the joined dataset.
-        labels: Joined class index of each class of each dataset.
-    """
-    moved = [
-        replace(part, images=part.images + start, labels=indices[part.labels])
-        for part, start, indices in zip(parts, starts, labels, strict=False)
-    ]
-    columns = {
-        column.name: np.concatenate([vars(part)[column.name] for part in moved])
-        for column in fields(Objects) if column.name != 'masks'
-    }
-    return Objects(**columns, masks=[mask for part in moved for mask in part.masks])
 
 
 def compact_segmentation(segmentation: Any) -> Mask:
@@ -140,15 +127,11 @@ def read_coco_objects(dataset: Any, classes: Sequence[str]) -> dict[str, Any]:
     Returns:
         ``paths``, ``sizes``, ``objects`` and ``left_out`` of an ``ImageSet``.
     """
-    file, folder = dataset.ann_file, dataset.data_prefix['img']
+    file, folder = Path(dataset.ann_file), dataset.data_prefix['img']
     try:
-        content = json.loads(Path(file).read_bytes())
+        content = load_json(file)
     except (ValueError, RecursionError) as error:
         raise UserError(f'{file} is not valid JSON: {error}') from error
-    if not isinstance(content, dict) or not all(
-            isinstance(content.get(key), list) for key in ('images', 'categories')):
-        raise UserError(f'{file} is not a COCO file: expected the lists images, annotations and '
-                        'categories')
     indices = {name: i for i, name in enumerate(classes)}
     try:
         images = {image['id']: index for index, image in enumerate(content['images'])}
@@ -156,15 +139,15 @@ def read_coco_objects(dataset: Any, classes: Sequence[str]) -> dict[str, Any]:
         sizes = [(image['width'], image['height']) for image in content['images']]
         labels = {each['id']: indices.get(each['name']) for each in content['categories']}
     except (KeyError, TypeError) as error:
-        raise UserError(f'{file} lacks {error}: images need id, file_name, width and height, '
-                        'categories need id and name') from error
+        raise UserError(f'{file} is not a COCO file: expected images with id, file_name, width and '
+                        f'height, and categories with id and name, got {error!r}') from error
     objects, left_out = select_objects(content.get('annotations') or (), images, labels)
     sizes_array = np.array(sizes, dtype=np.int64).reshape(-1, 2)
     return dict(paths=paths, sizes=sizes_array, objects=objects, left_out=left_out)
 
 
-def select_objects(annotations: Sequence[dict[str, Any]], images: dict[Any, int],
-                   labels: dict[Any, int | None]) -> tuple[Objects, dict[str, int]]:
+def select_objects(annotations: Iterable[dict[str, Any]], images: Mapping[Any, int],
+                   labels: Mapping[Any, int | None]) -> tuple[Objects, dict[str, int]]:
     """Return the objects of a dataset's classes, and a count for each reason to skip others.
 
     Args:
@@ -194,16 +177,3 @@ def select_objects(annotations: Sequence[dict[str, Any]], images: dict[Any, int]
                  annotation_id if type(annotation_id) is int else len(rows)))
             masks.append(compact_segmentation(annotation.pop('segmentation', None)))
     return Objects.from_rows(rows, masks), dict(left_out)
-
-
-def build_objects(infos: Sequence[dict[str, Any]]) -> Objects:
-    """Return the objects of any other mmdet dataset, given its ``get_data_info`` of all images."""
-    rows: list[Row] = []
-    masks: list[Mask] = []
-    for image, info in enumerate(infos):
-        for each in info.get('instances') or ():
-            left, top, right, bottom = map(float, each['bbox'])
-            rows.append((image, each['bbox_label'], (left, top, right, bottom),
-                         (right - left) * (bottom - top), bool(each.get('ignore_flag')), len(rows)))
-            masks.append(compact_segmentation(each.get('mask')))
-    return Objects.from_rows(rows, masks)

@@ -21,7 +21,6 @@ from .layout import Drawing, Panel, PanelRow, Scale
 
 Drawer = Callable[[PreparedImage], Drawing]
 Images = Callable[[], Iterable[PreparedImage]]
-QUANTILE = 0.995  # quantile of the values that colors span
 #: tokens whose mixing rows are shown, as fractions of the grid's height and width
 PLACES = ((0.5, 0.5), (0.25, 0.25), (0.25, 0.75), (0.75, 0.25), (0.75, 0.75))
 
@@ -38,7 +37,7 @@ def make_class_attention_drawer(model: Model, options: VisualizationOptions, _: 
 
     def draw(image: PreparedImage) -> Drawing:
         attention = class_attention(backbone, stage, image.inputs)
-        rows = [PanelRow(f'layer {layer}', draw_heads(attention[layer].maps, options, backbone))
+        rows = [(f'layer {layer}', draw_heads(attention[layer].maps, options, backbone))
                 for layer in layers]  # yapf: disable
         return draw_attention('Class attention', image, rows, options)
 
@@ -59,7 +58,7 @@ def make_attention_drawer(model: Model, options: VisualizationOptions, _: Images
         if point is None and not attention[0].to_prefix.shape[-1]:  # without a class token
             height, width = attention[0].maps.shape[-2:]
             point = (width // 2 + 0.5) * side, (height // 2 + 0.5) * side
-        rows = [PanelRow(f'block {block}', draw_heads(each.maps, options, backbone))
+        rows = [(f'block {block}', draw_heads(each.maps, options, backbone))
                 for block, each in zip(blocks, attention, strict=True)]  # yapf: disable
         title = 'Attention of the class token' if point is None else 'Attention of the marked token'
         return draw_attention(title, image, rows, options, point)
@@ -82,7 +81,7 @@ def draw_attention(title: str,
                    options: VisualizationOptions,
                    mark: tuple[float, float] | None = None) -> Drawing:
     """Return the figure of attention, with a mark at the attending token."""
-    scale = Scale.from_zero('weight / uniform weight', list_values(rows), QUANTILE, power=0.5)
+    scale = Scale.fit('weight / uniform weight', rows, power=0.5)
     marks = () if mark is None else (mark, )
     return Drawing(title, image.pixels, rows, scale, marks, options.interpolation)
 
@@ -97,8 +96,8 @@ def make_magnitude_drawer(model: Model, options: VisualizationOptions, _: Images
             queries, keys = map(to_array, query_key_magnitude(backbone, image.inputs, block))
             panels = select_heads(queries, options, backbone.patch_size, 'queries, head')
             panels += select_heads(keys, options, backbone.patch_size, 'keys, head')
-            rows.append(PanelRow(f'block {block}', panels))
-        scale = Scale.between('norm over channels', list_values(rows), QUANTILE)
+            rows.append((f'block {block}', panels))
+        scale = Scale.fit('norm over channels', rows, 'range')
         return Drawing('Magnitude of queries and keys', image.pixels, rows, scale,
                        interpolation=options.interpolation)  # yapf: disable
 
@@ -112,9 +111,9 @@ def make_channel_attention_drawer(model: Model, options: VisualizationOptions,
 
     def draw(image: PreparedImage) -> Drawing:
         maps = [to_array(channel_attention(backbone, image.inputs, block)) for block in blocks]
-        rows = [PanelRow(f'block {block}', select_heads(values, options))
+        rows = [(f'block {block}', select_heads(values, options))
                 for block, values in zip(blocks, maps, strict=True)]  # yapf: disable
-        scale = Scale.from_zero('weight of a column', list_values(rows), QUANTILE)
+        scale = Scale.fit('weight of a column', rows)
         return Drawing('Attention between channels', image.pixels, rows, scale)
 
     return draw
@@ -137,13 +136,10 @@ def make_mixing_drawer(model: Model, options: VisualizationOptions, _: Images) -
             x, y = image.scale_point(options.point)
             places = [(y / height, x / width)]
         tokens = [(int(down * side), int(along * side)) for down, along in places]
-        rows = [
-            PanelRow(label, [
-                Panel(matrix[row, column], f'row {row}, column {column}', marks=((column, row), ))
-                for row, column in tokens
-            ]) for label, matrix in matrices.items()
-        ]
-        scale = Scale.around_zero('weight', list_values(rows), QUANTILE)
+        rows = [(label, [Panel(matrix[row, column], f'row {row}, column {column}',
+                               marks=((column, row), )) for row, column in tokens])
+                for label, matrix in matrices.items()]  # yapf: disable
+        scale = Scale.fit('weight', rows, 'diverging')
         marks = tuple((along * width, down * height) for down, along in places)
         title = f'Mixing of tokens on the learned grid, {side} × {side}'
         return Drawing(title, image.pixels, rows, scale, marks)
@@ -163,11 +159,6 @@ def select_heads(values: np.ndarray,
 def to_array(values: Tensor) -> np.ndarray:
     """Return the values of the only image of a batch."""
     return values[0].float().cpu().numpy()
-
-
-def list_values(rows: Iterable[PanelRow]) -> list[np.ndarray]:
-    """Return the values of all panels."""
-    return [panel.values for row in rows for panel in row.panels]
 
 
 def select_blocks(backbone: ColumnarBackbone, options: VisualizationOptions) -> list[int]:

@@ -4,8 +4,6 @@ Shapes: ``C`` channels, ``h, w`` height and width of a map.
 """
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -14,7 +12,7 @@ from colonnade.inference.model import Model
 
 from .attention import Drawer, Images
 from .figure_inputs import NamedMap, PreparedImage, VisualizationOptions, name_maps, record_maps
-from .layout import Drawing, Panel, PanelRow
+from .layout import Drawing, Panel
 
 DEVIATIONS = 2.  # standard deviations to either side of the mean that colors span
 MIN_VARIANCE = 1e-12  # minimum, relative to the first component; less is rounding error
@@ -24,6 +22,12 @@ class PrincipalComponents:
     """Three directions of the greatest variance of vectors that are added in parts.
 
     The sign of a direction makes its largest entry positive.
+
+    Attributes:
+        mean: Mean of the vectors, ``(C,)``.
+        vectors: A component in each column, ``(C, 3)``, fewer for fewer channels.
+        variances: Variance of each component, ``(3,)``.
+        share: Share of the components in the total variance, from 0 to 1.
     """
 
     def __init__(self) -> None:
@@ -38,25 +42,18 @@ class PrincipalComponents:
         self.total = self.total + vectors.sum(0)
         self.products = self.products + vectors.mT @ vectors
 
-    def fit(self) -> Components:
-        """Return the components of all vectors."""
-        mean = torch.as_tensor(self.total) / self.count
-        covariance = torch.as_tensor(self.products) / self.count - mean[:, None] * mean
+    def fit(self) -> PrincipalComponents:
+        """Compute the components of all vectors."""
+        self.mean = torch.as_tensor(self.total) / self.count
+        covariance = torch.as_tensor(self.products) / self.count - self.mean[:, None] * self.mean
         variances, vectors = torch.linalg.eigh(covariance)  # in ascending order
         variances, vectors = variances.flip(0).clamp_min(0), vectors.flip(1)
         largest = vectors.abs().argmax(0, keepdim=True)
-        vectors = vectors * vectors.gather(0, largest).sign()
-        share = variances[:3].sum() / variances.sum().clamp_min(torch.finfo(torch.double).tiny)
-        return Components(mean, vectors[:, :3], variances[:3], float(share))
-
-
-@dataclass(frozen=True)
-class Components:
-    """Principal components, which map features to colors."""
-    mean: Tensor  # (C,)
-    vectors: Tensor  # a component in each column, (C, 3), fewer for fewer channels
-    variances: Tensor  # (3,)
-    share: float  # share of the total variance, from 0 to 1
+        self.vectors = (vectors * vectors.gather(0, largest).sign())[:, :3]
+        self.variances = variances[:3]
+        total = variances.sum().clamp_min(torch.finfo(torch.double).tiny)
+        self.share = float(self.variances.sum() / total)
+        return self
 
     def to_colors(self, values: Tensor) -> np.ndarray:
         """Return RGB values ``(h, w, 3)`` from 0 to 1 of a map ``(C, h, w)``; the mean is gray."""
@@ -96,9 +93,9 @@ def make_feature_drawer(model: Model, options: VisualizationOptions, images: Ima
         for fitted, part in zip(components, parts, strict=True):
             colors = fitted.to_colors(part.crop_padding(image))
             panels.append(Panel(colors, f'{part.name}: {fitted.share:.0%}', part.stride))
-        rows = [PanelRow('backbone', panels[:num_backbone])]
+        rows = [('backbone', panels[:num_backbone])]
         if panels[num_backbone:]:
-            rows.append(PanelRow('pyramid', panels[num_backbone:]))
+            rows.append(('pyramid', panels[num_backbone:]))
         title = 'Features: 3 principal components and their share of variance'
         return Drawing(title, image.pixels, rows, interpolation=options.interpolation)
 

@@ -51,24 +51,12 @@ class VisualizationOptions:
     interpolation: bool = True
     trust: bool = False
 
-    @classmethod
-    def from_dict(cls, options: dict[str, Any]) -> VisualizationOptions:
-        """Return checked options."""
-        known = {field.name for field in fields(cls)}
-        if unknown := sorted(options.keys() - known):
-            raise UserError(f'unknown option {", ".join(unknown)}: expected one of '
-                            f'{", ".join(sorted(known))}')
-        values: dict[str, Any] = {
-            key: tuple(value) if isinstance(value, list) else value
-            for key, value in options.items()
-        }
-        checked = cls(**values)
-        if checked.size is not None:
-            height, width = checked.size
+    def __post_init__(self) -> None:
+        if self.size is not None:
+            height, width = self.size
             if min(height, width) < 1 or height * width > MAX_PIXELS:
                 raise UserError('size must be a height and a width of at most '
                                 f'{MAX_PIXELS:,} pixels in total, got {height} x {width}')
-        return checked
 
     def list_changed(self) -> set[str]:
         """Return the names of options that differ from their defaults."""

@@ -20,7 +20,7 @@ from colonnade.inference.model import Model
 from .attention import Drawer, Images
 from .figure_inputs import (FeatureMaps, NamedMap, PreparedImage, VisualizationOptions, name_maps,
                             record_maps)
-from .layout import Drawing, Panel, PanelRow, Scale
+from .layout import Drawing, Panel, Scale
 
 logger = logging.getLogger(__name__)
 MAX_TARGETS = 3  # targets of a figure if none is chosen
@@ -155,7 +155,7 @@ def make_grad_cam_drawer(model: Model, options: VisualizationOptions, images: Im
     def draw(image: PreparedImage) -> Drawing:
         maps, scores = compute_maps_and_scores(model, image)
         named = name_maps(model, maps, image)
-        rows = [PanelRow(score.label, draw_score(named, score))
+        rows = [(score.label, draw_score(named, score))
                 for score in select_scores(scores, target)]  # yapf: disable
         what = 'score of a detection' if model.kind != 'labels' else 'mean logit of a class'
         if not rows:

@@ -1,10 +1,11 @@
-"""CheckpointFormat of figures: an image, and next to it panels of values as colors."""
+"""Layout of figures: an image, and next to it panels of values as colors."""
 from __future__ import annotations
 
 import math
 import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 import numpy as np
 from matplotlib import colormaps
@@ -26,6 +27,7 @@ MIN_WIDTH = 4.5  # inches of a figure, for its title
 LABEL_LENGTH = 15  # characters per line of a row's label
 GAP, TITLE, HEAD, EDGE, LABEL, BAR = 0.08, 0.2, 0.36, 0.1, 0.3, 0.9  # inches
 MAX_BAR = 2.5  # inches
+QUANTILE = 0.995  # quantile of the values that colors span
 DPI = 150
 BLACK = -200  # lower end of gray values, which makes images pale beneath maps
 OPACITY = 0.85  # opacity of the greatest values over an image
@@ -42,27 +44,23 @@ class Scale:
     is_transparent: bool = False  # whether low values are transparent, for maps over an image
 
     @classmethod
-    def from_zero(cls,
-                  label: str,
-                  arrays: Iterable[np.ndarray],
-                  quantile: float = 1.,
-                  power: float = 1.) -> Scale:
-        """Return a scale from 0 to a quantile of all values."""
-        high = float(np.quantile(np.concatenate([a.ravel() for a in arrays]), quantile))
-        return cls(label, 0., high or 1., power=power)
+    def fit(cls,
+            label: str,
+            rows: Iterable[PanelRow],
+            kind: Literal['from zero', 'range', 'diverging'] = 'from zero',
+            power: float = 1.) -> Scale:
+        """Return a scale for the values of panels except outliers.
 
-    @classmethod
-    def between(cls, label: str, arrays: Iterable[np.ndarray], quantile: float) -> Scale:
-        """Return a scale between the quantiles ``1 - quantile`` and ``quantile`` of all values."""
-        values = np.concatenate([a.ravel() for a in arrays])
-        low, high = (float(x) for x in np.quantile(values, (1 - quantile, quantile)))
-        return cls(label, low, high if high > low else low + 1)
-
-    @classmethod
-    def around_zero(cls, label: str, arrays: Iterable[np.ndarray], quantile: float = 1.) -> Scale:
-        """Return a diverging scale, symmetric around 0."""
-        high = cls.from_zero(label, (np.abs(a) for a in arrays), quantile).high
-        return cls(label, -high, high, 'coolwarm')
+        It starts at 0, is their range, or is symmetric around 0.
+        """
+        values = np.concatenate([panel.values.ravel() for _, panels in rows for panel in panels])
+        if kind == 'range':
+            low, high = np.quantile(values, (1 - QUANTILE, QUANTILE)).tolist()
+            return cls(label, low, high if high > low else low + 1)
+        high = float(np.quantile(np.abs(values), QUANTILE)) or 1.
+        if kind == 'diverging':
+            return cls(label, -high, high, 'coolwarm')
+        return cls(label, 0., high, power=power)
 
     def build_mappable(self) -> ScalarMappable:
         """Return matplotlib's object that maps values to colors."""
@@ -85,11 +83,8 @@ class Panel:
     box: tuple[float, float, float, float] | None = None  # (x1, y1, x2, y2) in pixels of the image
 
 
-@dataclass(frozen=True)
-class PanelRow:
-    """Panels side by side, in as many lines as they need."""
-    label: str
-    panels: list[Panel]
+#: label, and panels side by side, in as many lines as they need
+PanelRow: TypeAlias = tuple[str, list[Panel]]
 
 
 @dataclass(frozen=True)
@@ -113,7 +108,7 @@ class Grid:
     """
 
     def __init__(self, drawing: Drawing) -> None:
-        panels = [panel for row in drawing.rows for panel in row.panels]
+        panels = [panel for _, row in drawing.rows for panel in row]
         ratio = 1.  # Matrices are square.
         if not panels or any(panel.stride for panel in panels):
             ratio = drawing.image.shape[1] / drawing.image.shape[0]
@@ -121,11 +116,11 @@ class Grid:
         self.height = min(max(self.width / ratio, MIN_SIDE), MAX_SIDE)
         columns = max(2, int(MAX_WIDTH / (self.width + GAP)))
         self.lines: list[tuple[str, list[Panel]]] = []
-        for row in drawing.rows:
-            count = len(row.panels)
+        for label, row in drawing.rows:
+            count = len(row)
             length = math.ceil(count / math.ceil(count / (columns - 1))) if count else 1
             for start in range(0, count, length):
-                self.lines.append((row.label, row.panels[start:start + length]))
+                self.lines.append((label, row[start:start + length]))
         used = 1 + max((len(panels) for _, panels in self.lines), default=0)
         self.end = EDGE + LABEL + used * (self.width + GAP)
         bar = BAR if drawing.scale and self.lines else 0.

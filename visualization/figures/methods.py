@@ -93,6 +93,7 @@ def visualize(model: Model, image: Source, method: str, **options: Any) -> Figur
 
     Raises:
         ImageError: If the image cannot be read.
+        TypeError: If an option does not exist.
         ValueError: If the method does not support the model, or an option is invalid.
     """
     return next(visualize_batch(model, [image], method, **options))
@@ -104,9 +105,10 @@ def visualize_batch(model: Model, images: Sequence[Source], method: str,
 
     Raises:
         ImageError: If an image cannot be read.
+        TypeError: If an option does not exist.
         ValueError: If the method does not support the model, or an option is invalid.
     """
-    checked = VisualizationOptions.from_dict(options)
+    checked = VisualizationOptions(**options)
     check_methods(model, [method], checked)
 
     def prepare_all() -> Iterator[PreparedImage]:
@@ -127,8 +129,8 @@ def check_methods(model: Model, names: Sequence[str], options: VisualizationOpti
                             f'expected one of {known}')
     used = frozenset().union(*(METHODS[name].options for name in names))
     if unused := sorted(options.list_changed() - used):
-        raise UserError(f'no effect on {", ".join(names)}: remove the option '
-                        f'{" and ".join(unused)}')
+        raise UserError(f'{" and ".join(unused)} would have no effect on {", ".join(names)}: '
+                        f'remove {"them" if unused[1:] else "it"}')
 
 
 def write_figures(args: VisualizeOptions) -> Iterator[Path]:
@@ -136,8 +138,7 @@ def write_figures(args: VisualizeOptions) -> Iterator[Path]:
 
     As many errors as possible are found before anything is computed.
     """
-    given = {name: vars(args)[name] for name in vars(VisualizationOptions())}
-    options = VisualizationOptions.from_dict({k: v for k, v in given.items() if v is not None})
+    options = VisualizationOptions(**{key: vars(args)[key] for key in vars(VisualizationOptions())})
     if not MIN_DPI <= args.dpi <= MAX_DPI:
         raise UserError(f'--dpi must be from {MIN_DPI} to {MAX_DPI}, got {args.dpi}')
     checkpoint, inputs = find_files(args)

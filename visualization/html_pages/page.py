@@ -50,6 +50,13 @@ class Table:
         return '\n'.join(filter(None, (self.caption, *lines)))
 
 
+def tabulate_facts(columns: Mapping[str, Mapping[str, Cell]], missing: Cell = None) -> Table:
+    """Return a table of facts by column and name, in the order in which names first occur."""
+    names = dict.fromkeys(name for facts in columns.values() for name in facts)
+    rows = [[name, *(facts.get(name, missing) for facts in columns.values())] for name in names]
+    return Table(['', *columns], rows)
+
+
 @dataclass(frozen=True)
 class Section:
     """Section of a page, with its content from top to bottom."""

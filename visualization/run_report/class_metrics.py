@@ -15,8 +15,7 @@ from mmengine.evaluator import BaseMetric
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
-from colonnade.datasets.rle import encode_segmentation, make_json_rle
-
+from ..coco_content import build_coco_content
 from ..upstream import get_coco_api
 from .predictions import (Detections, Matches, PixelCounts, compute_scores, count_confusion,
                           count_pairs, find_worst_maps, find_worst_matches, match_objects)
@@ -39,32 +38,11 @@ class CocoTruth:
     """Annotations of a dataset, and how detections are compared with them."""
     api: Any  # COCO object of faster_coco_eval or pycocotools
     img_ids: Sequence[Any]  # IDs of the evaluated images
-    cat_ids: Sequence[int]  # category ID of each label
-    places: Sequence[int]  # class of each category in the dataset, which may have more
-    num_classes: int  # K, of the dataset
+    classes: dict[int, int]  # category ID -> class in the dataset, in the order of labels
+    num_classes: int  # K, number of classes of the dataset, which may have more than the metric
     iou_thrs: Sequence[float] = IOUS
     max_detections: int = MAX_DETECTIONS  # per image
     by_index: bool = False  # whether IDs of images are indices in the dataset
-
-    @property
-    def has_masks(self) -> bool:
-        """True if every object has a mask."""
-        return all('segmentation' in item for item in self.api.anns.values())
-
-    def spread_classes(self, values: np.ndarray, cat_ids: Sequence[int]) -> np.ndarray:
-        """Return values ``(..., C)`` of categories as ``(..., K)`` of classes, NaN elsewhere."""
-        place_of = dict(zip(self.cat_ids, self.places, strict=True))
-        spread = np.full((*values.shape[:-1], self.num_classes), np.nan)
-        spread[..., [place_of[cat_id] for cat_id in cat_ids]] = values
-        return spread
-
-
-@dataclass(frozen=True)
-class Precision:
-    """Average precision of each class."""
-    ap: np.ndarray  # mean over all IoU thresholds, (K,); NaN for classes without objects
-    ap50: np.ndarray  # at IoU 0.5
-    at_50: np.ndarray  # precision at 101 recall values and IoU 0.5, (101, K)
 
 
 def get_coco_library() -> tuple[type, type]:
@@ -76,7 +54,7 @@ def get_coco_library() -> tuple[type, type]:
 
 def find_truth(metrics: Iterable[BaseMetric], dataset: Any) -> CocoTruth | None:
     """Return the annotations of COCO's metric, or else of the dataset; None for LVIS."""
-    classes = list(dataset.metainfo['classes'])
+    names = list(dataset.metainfo['classes'])
     named = {type(metric).__name__: metric for metric in metrics}
     if any(name in named for name in OTHER_PROTOCOLS):
         return None
@@ -88,65 +66,45 @@ def find_truth(metrics: Iterable[BaseMetric], dataset: Any) -> CocoTruth | None:
         limit = max(metric.proposal_nums) if is_faster else MAX_DETECTIONS
         for annotation in api.anns.values():
             annotation.setdefault('iscrowd', 0)
-        places = [classes.index(api.cats[each]['name']) for each in metric.cat_ids]
-        return CocoTruth(api, metric.img_ids, metric.cat_ids, places, len(classes), metric.iou_thrs,
-                         limit)
+        classes = {each: names.index(api.cats[each]['name']) for each in metric.cat_ids}
+        return CocoTruth(api, metric.img_ids, classes, len(names), metric.iou_thrs, limit)
     api = get_coco_library()[0]()
     with redirect_stdout(StringIO()):  # pycocotools prints its progress.
         api.dataset = build_coco_content(dataset)
         api.createIndex()
-    labels = list(range(len(classes)))
-    return CocoTruth(api, list(range(len(dataset))), labels, labels, len(labels), by_index=True)
+    classes = {label: label for label in range(len(names))}
+    return CocoTruth(api, range(len(dataset)), classes, len(names), by_index=True)
 
 
-def build_coco_content(dataset: Any) -> dict[str, Any]:
-    """Return the annotations of a dataset as a COCO file, with indices as image IDs."""
-    images: list[dict[str, Any]] = []
-    annotations: list[dict[str, Any]] = []
-    for index in range(len(dataset)):
-        info = dataset.get_data_info(index)
-        size = info['height'], info['width']
-        images.append(dict(id=index, height=size[0], width=size[1]))
-        for item in info['instances']:
-            left, top, right, bottom = map(float, item['bbox'])
-            annotation = dict(
-                id=len(annotations) + 1,
-                image_id=index,
-                category_id=int(item['bbox_label']),
-                bbox=[left, top, right - left, bottom - top],
-                area=(right - left) * (bottom - top),
-                iscrowd=int(item.get('ignore_flag', 0)))
-            if 'mask' in item:
-                annotation['segmentation'] = make_json_rle(encode_segmentation(item['mask'], size))
-            annotations.append(annotation)
-    categories = [dict(id=i, name=name) for i, name in enumerate(dataset.metainfo['classes'])]
-    return dict(images=images, annotations=annotations, categories=categories)
+def compute_precision(truth: CocoTruth, images: Sequence[Detections], kind: str) -> np.ndarray:
+    """Return the precision of the ``'bbox'`` or ``'segm'`` of detections.
 
-
-def compute_average_precision(truth: CocoTruth, images: Sequence[Detections],
-                              kind: str) -> Precision:
-    """Return the average precision of the ``'bbox'`` or ``'segm'`` of detections."""
+    Returns:
+        Precision at each IoU threshold and 101 recall values, ``(T, 101, K)``; NaN for classes
+        without objects. Its mean over thresholds and recall is the average precision.
+    """
+    precision = np.full((len(truth.iou_thrs), 101, truth.num_classes), np.nan)
+    cat_ids = list(truth.classes)
     entries = [entry for image in images
-               for entry in image.to_coco(truth.cat_ids, kind, truth.by_index)]  # yapf: disable
+               for entry in image.to_coco(cat_ids, kind, truth.by_index)]  # yapf: disable
     if not entries:  # pycocotools fails without detections.
         present = {item['category_id'] for item in truth.api.anns.values()}
-        zeros = np.array([0. if each in present else np.nan for each in truth.cat_ids])
-        ap = truth.spread_classes(zeros, truth.cat_ids)
-        return Precision(ap, ap, np.broadcast_to(ap, (101, len(ap))))
+        precision[..., [truth.classes[each] for each in present & truth.classes.keys()]] = 0
+        return precision
     library = get_coco_library()
     evaluation_class = library[1] if isinstance(truth.api, library[0]) else COCOeval
     with redirect_stdout(StringIO()):
         evaluation = evaluation_class(truth.api, truth.api.loadRes(entries), kind)
         params = evaluation.params
-        params.catIds, params.imgIds = sorted(truth.cat_ids), list(truth.img_ids)
+        params.catIds, params.imgIds = sorted(cat_ids), list(truth.img_ids)
         params.maxDets, params.iouThrs = [truth.max_detections], np.asarray(truth.iou_thrs)
         params.areaRng, params.areaRngLbl = params.areaRng[:1], params.areaRngLbl[:1]
         evaluation.evaluate()
         evaluation.accumulate()
-    values = np.array(evaluation.eval['precision'])[..., 0, 0]  # (thresholds, 101, classes)
-    values = truth.spread_classes(np.where(values < 0, np.nan, values), sorted(truth.cat_ids))
-    half = int(np.argmin(np.abs(np.asarray(truth.iou_thrs) - 0.5)))
-    return Precision(values.mean(axis=(0, 1)), values[half].mean(axis=0), values[half])
+    values = np.array(evaluation.eval['precision'])[..., 0, 0]  # (T, 101, categories)
+    values = np.where(values < 0, np.nan, values)
+    precision[..., [truth.classes[each] for each in sorted(cat_ids)]] = values
+    return precision
 
 
 def compute_details(images: Sequence[Detections | PixelCounts], dataset: Any,
@@ -177,12 +135,14 @@ def compute_box_details(images: Sequence[Detections], dataset: Any,
     curves: dict[str, Any] = {}
     truth = find_truth(metrics, dataset)
     if truth is not None:
-        has_masks = truth.has_masks and images[0].masks is not None
+        has_masks = images[0].masks is not None and all('segmentation' in item
+                                                        for item in truth.api.anns.values())
+        half = int(np.argmin(np.abs(np.asarray(truth.iou_thrs) - 0.5)))
         for kind in ('bbox', 'segm') if has_masks else ('bbox', ):
-            precision = compute_average_precision(truth, images, kind)
-            classes[f'{kind}_ap'] = to_json(precision.ap)
-            classes[f'{kind}_ap50'] = to_json(precision.ap50)
-            curves[kind] = select_curves(precision.at_50)
+            precision = compute_precision(truth, images, kind)
+            classes[f'{kind}_ap'] = to_json(precision.mean(axis=(0, 1)))
+            classes[f'{kind}_ap50'] = to_json(precision[half].mean(axis=0))
+            curves[kind] = select_curves(precision[half])
     return dict(
         classes=classes,
         curves=curves,

@@ -6,14 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from ..html_pages import Section, Table
-from . import run_plots
+from ..html_pages import Section, Table, plots
 from .predictions import MIN_IOU, MIN_SCORE
 from .record_folder import RecordedRun
 
 BACKGROUND = 'background'
 MAX_ROWS = 40  # rows of a table that is not folded
 MAX_PAIRS = 15  # pairs of confused classes
+MAX_BARS = 15  # classes in a bar plot
+MAX_CELLS = 20  # classes in a confusion matrix
 COLUMNS = {  # key of class metrics -> column name
     'objects': 'objects', 'pixels': 'pixels',
     'bbox_ap': 'box AP', 'bbox_ap50': 'box AP50', 'segm_ap': 'mask AP', 'segm_ap50': 'mask AP50',
@@ -39,12 +40,12 @@ def build_class_sections(run: RecordedRun) -> list[Section]:
         return []
     is_detector = 'objects' in values
     sections = list_classes(values, classes, ABOUT_DETECTOR if is_detector else ABOUT_SEGMENTER)
-    plots = [(f'{"Boxes" if kind == "bbox" else "Masks"}; numbers are the AP50 of classes',
-              run_plots.draw_precision_recall(lines, classes))
-             for kind, lines in run.details.get('curves', {}).items() if lines]
-    if plots:
+    curves = [(f'{"Boxes" if kind == "bbox" else "Masks"}; numbers are the AP50 of classes',
+               plots.draw_precision_recall(lines, classes))
+              for kind, lines in run.details.get('curves', {}).items() if lines]
+    if curves:
         text = 'At IoU 0.5, for the classes of highest and lowest AP50.'
-        sections.append(Section('Precision and recall', text, plots))
+        sections.append(Section('Precision and recall', text, curves))
     return [*sections, *build_confusion_sections(run.details, classes, is_detector)]
 
 
@@ -66,14 +67,14 @@ def list_classes(values: dict[str, list], classes: Sequence[str], about: str) ->
         about += f' {len(absent)} classes without {columns[0]} come last.'
     if len(rows) <= MAX_ROWS:
         return [Section('Classes', f'The worst first. {about}', tables=[table])]
-    plots = []
+    bars = []
     for which, ordered in (('worst', order), ('best', order[::-1])) if order else ():
-        part = ordered[:run_plots.MAX_BARS]
-        names, bars = [classes[k] for k in part], [values[key][k] for k in part]
-        plots.append((f'The {len(part)} {which} of {len(measured)} classes',
-                      run_plots.draw_bars(names, bars, COLUMNS[key])))
+        part = ordered[:MAX_BARS]
+        series = {COLUMNS[key]: [values[key][k] for k in part]}
+        bars.append((f'The {len(part)} {which} of {len(measured)} classes',
+                     plots.draw_bars([classes[k] for k in part], series, COLUMNS[key])))
     title = f'All {len(rows)} classes, the worst first'
-    return [Section('Classes', about, plots), Section(title, tables=[table], folded=True)]
+    return [Section('Classes', about, bars), Section(title, tables=[table], folded=True)]
 
 
 def build_confusion_sections(details: dict[str, Any], classes: Sequence[str],
@@ -89,13 +90,14 @@ def build_confusion_sections(details: dict[str, Any], classes: Sequence[str],
     totals = table.sum(axis=1, keepdims=True)
     fractions = np.divide(table, totals, out=np.full(table.shape, np.nan), where=totals > 0)
     errors = table.sum(axis=0) + table.sum(axis=1) - 2 * np.diag(table)
-    chosen = sorted(np.argsort(-errors[:-1], kind='stable')[:run_plots.MAX_CELLS].tolist())
+    chosen = sorted(np.argsort(-errors[:-1], kind='stable')[:MAX_CELLS].tolist())
     caption = f'Percent of the {unit} of each row'
     if omitted := len(classes) - len(chosen):
         caption += f'; the {omitted} classes with the fewest errors are omitted'
     if is_detector:
         chosen.append(len(classes))
-    plot = run_plots.draw_confusion(fractions[np.ix_(chosen, chosen)], [names[k] for k in chosen])
+    plot = plots.draw_matrix(fractions[np.ix_(chosen, chosen)], [names[k] for k in chosen],
+                             'prediction', 'truth')  # yapf: disable
     text = 'Rows are the truth, columns the prediction. '
     wrong = table.copy()
     np.fill_diagonal(wrong, 0)

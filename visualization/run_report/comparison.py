@@ -13,11 +13,11 @@ from colonnade.common.errors import UserError
 from colonnade.evaluation.plots import COLORS
 
 from ..html_pages import Section, Table, build_sections, write_page
-from ..html_pages.page import Cell, SectionTable
+from ..html_pages.page import Cell, SectionTable, tabulate_facts
+from ..html_pages.plots import draw_curves
 from .class_sections import COLUMNS, get_sort_key
 from .record_folder import Curve, RecordedRun, read_run
 from .report_page import NUM_DIGITS, describe_run, get_metric, is_plotted, shorten_hash
-from .run_plots import draw_curves
 from .sample_images import build_legend, describe_threshold, read_samples
 
 ABOUT_METRICS = 'At the best evaluation of each run, then at the last.'
@@ -72,13 +72,12 @@ def compare_runs(folders: Sequence[Path], out: Path) -> tuple[list[Table], list[
 
 def tabulate_runs(runs: Runs) -> Table:
     """Return state, progress, cost and hardware of the runs."""
-    columns = []
-    for run in runs.values():
+    columns = {}
+    for name, run in runs.items():
         machine = run.about.get('machine', {})
-        columns.append(
-            dict(describe_run(run), processor=machine.get('processor'), GPU=machine.get('GPU 0')))
-    names = dict.fromkeys(name for column in columns for name in column)
-    return Table(['', *runs], [[name, *(each.get(name) for each in columns)] for name in names])
+        columns[name] = describe_run(run) | dict(processor=machine.get('processor'),
+                                                 GPU=machine.get('GPU 0'))  # yapf: disable
+    return tabulate_facts(columns)
 
 
 def tabulate_metrics(runs: Runs) -> Table:
@@ -95,17 +94,15 @@ def plot_metrics(runs: Runs) -> list[tuple[str, Any]]:
     """Return a plot of each main metric, with a curve for each run that has computed it."""
     keys = dict.fromkeys(key for run in runs.values() for key in run.metrics if is_plotted(key))
     keys |= dict.fromkeys(filter(None, (run.main_metric for run in runs.values())))
-    return [(key, plot_runs({
-        name: run.metrics
-        for name, run in runs.items()
-    }, key)) for key in keys]
+    curves = {name: run.metrics for name, run in runs.items()}
+    return [(key, plot_runs(curves, key, key)) for key in keys]
 
 
-def plot_runs(curves: dict[str, dict[str, Curve]], key: str, label: str = '') -> Any:
+def plot_runs(curves: dict[str, dict[str, Curve]], key: str, label: str) -> Any:
     """Return a plot of one quantity, in which each run has its color of all plots."""
     lines = {name: each[key] for name, each in curves.items() if key in each}
     colors = dict(zip(curves, COLORS, strict=False))
-    return draw_curves(lines, label or key, smooth=key == 'loss', colors=colors)
+    return draw_curves(lines, label, smooth=key == 'loss', colors=colors)
 
 
 def compare_losses(runs: Runs) -> list[Section]:

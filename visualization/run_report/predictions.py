@@ -12,14 +12,37 @@ from typing import Any
 
 import numpy as np
 import torch
+from mmengine.evaluator import BaseMetric
 from mmengine.structures import BaseDataElement
 from pycocotools import mask as coco_masks
 
+from colonnade.common.errors import UserError
 from colonnade.datasets.rle import encode_masks, make_json_rle
+from colonnade.inference.drawing import Color
+from colonnade.inference.ground_truth import build_label_map
+from colonnade.runtime.colors import distinct_colors
 
 MIN_IOU = 0.5  # box IoU of a matched detection and object
 MIN_SCORE = 0.3  # score of matched detections
 MAX_SIDE = 384  # pixels of a stored label map
+IGNORED = 255  # label of pixels to ignore, unless a metric has another
+
+
+@dataclass(frozen=True)
+class Legend:
+    """Task and classes of a model, see :class:`~colonnade.inference.ground_truth.TaskInfo`."""
+    kind: str
+    classes: tuple[str, ...]
+    palette: tuple[Color, ...]
+
+    @classmethod
+    def read(cls, dataset: Any, kind: str) -> Legend:
+        """Return the classes of a dataset on which a model of this task is evaluated."""
+        classes = tuple(dataset.metainfo['classes'])
+        palette = dataset.metainfo.get('palette')
+        if not isinstance(palette, (list, tuple)) or len(palette) != len(classes):
+            palette = distinct_colors(len(classes))
+        return cls(kind, classes, tuple(map(tuple, palette)))
 
 
 @dataclass(frozen=True)
@@ -181,6 +204,35 @@ class PixelCounts:
         counts = count_confusion([self])
         present = counts[:-1].sum(axis=1) > 0
         return float(compute_scores(counts)['iou'][present].mean()) if present.any() else None
+
+
+def compact_prediction(sample: BaseDataElement, index: int, masks: Sequence[dict] | None,
+                       dataset: Any, metrics: Sequence[BaseMetric]) -> Detections | PixelCounts:
+    """Return a prediction in a form that needs little memory.
+
+    Args:
+        sample: Prediction of mmdet or mmseg.
+        index: Index of the image in the dataset.
+        masks: RLEs of the detections, if the evaluator has encoded them.
+        dataset: Dataset that is evaluated.
+        metrics: Metrics of the evaluation, which determine the label to ignore.
+    """
+    if 'pred_sem_seg' not in sample:
+        if 'pred_instances' not in sample:
+            raise UserError('the model predicts neither instances nor label maps')
+        return Detections.from_sample(sample, index, masks)
+    predicted = sample.pred_sem_seg.data.squeeze()
+    classes = tuple(dataset.metainfo['classes'])
+    if 'gt_sem_seg' in sample:
+        truth = sample.gt_sem_seg.data.squeeze()
+    else:
+        info = dataset.get_data_info(index)
+        labels = build_label_map(Legend('labels', classes, ()), info, info['img_path']).labels
+        truth = torch.from_numpy(labels.astype(np.int64))
+    ignored = next((vars(metric)['ignore_index'] for metric in metrics
+                    if 'ignore_index' in vars(metric)), IGNORED)  # yapf: disable
+    return PixelCounts.from_labels(predicted, truth.to(predicted.device), index, len(classes),
+                                   ignored)  # yapf: disable
 
 
 def count_confusion(images: Sequence[PixelCounts]) -> np.ndarray:

@@ -28,20 +28,17 @@ from colonnade.common.errors import UserError
 from colonnade.engine.distributed.fingerprints import (compute_data_checksums, describe_machine,
                                                        get_versions)
 from colonnade.engine.work_dir.metric_values import fill_missing_metrics
-from colonnade.inference.ground_truth import build_label_map
 from colonnade.inference.model import get_model_kind
-from colonnade.runtime.colors import distinct_colors
 from colonnade.settings.config_values import flat, plain
 
 from .class_metrics import COCO_METRICS, compute_details
-from .predictions import Detections, PixelCounts
+from .predictions import Detections, Legend, PixelCounts, compact_prediction
 from .record_folder import (ABOUT, DETAILS, EVALUATION, RECORD, RecordedRun, get_evaluation_folder,
                             read_evaluations, read_record_file, remove_later_evaluations)
 from .report_page import write_report
-from .sample_images import Legend, draw_truth_and_prediction
+from .sample_images import draw_image
 
 NUM_SAMPLES = 4  # images that are drawn at each evaluation
-IGNORED = 255  # label of pixels to ignore, unless a metric has another
 SPLITS = dict(training='train_dataloader', validation='val_dataloader')
 
 
@@ -130,31 +127,12 @@ class RunRecord(Hook):
             metrics = runner.val_loop.evaluator.metrics
             masks = find_masks(metrics, outputs or ())
             for sample, rles in zip(outputs or (), masks, strict=True):
-                self.images.append(self.compact(sample, rles, dataset, metrics))
-
-    def compact(self, sample: BaseDataElement, masks: Sequence[dict] | None, dataset: Any,
-                metrics: Sequence[BaseMetric]) -> Detections | PixelCounts:
-        """Return the prediction for an image in a form that needs little memory."""
-        path = sample.metainfo.get('img_path')
-        if path not in self.indices:
-            raise UserError(f'the validation set has no image {path!r}: add img_path to meta_keys '
-                            'of the pipeline')
-        index, classes = self.indices[path], tuple(dataset.metainfo['classes'])
-        if 'pred_sem_seg' not in sample:
-            if 'pred_instances' not in sample:
-                raise UserError('the model predicts neither instances nor label maps')
-            return Detections.from_sample(sample, index, masks)
-        predicted = sample.pred_sem_seg.data.squeeze()
-        if 'gt_sem_seg' in sample:
-            truth = sample.gt_sem_seg.data.squeeze()
-        else:
-            info = dataset.get_data_info(index)
-            labels = build_label_map(Legend('labels', classes, ()), info, path).labels
-            truth = torch.from_numpy(labels.astype(np.int64))
-        ignored = next((vars(metric)['ignore_index'] for metric in metrics
-                        if 'ignore_index' in vars(metric)), IGNORED)  # yapf: disable
-        return PixelCounts.from_labels(predicted, truth.to(predicted.device), index, len(classes),
-                                       ignored)
+                path = sample.metainfo.get('img_path')
+                if path not in self.indices:
+                    raise UserError(f'the validation set has no image {path!r}: add img_path to '
+                                    'meta_keys of the pipeline')
+                image = compact_prediction(sample, self.indices[path], rles, dataset, metrics)
+                self.images.append(image)
 
     def after_val_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
         """Gather the predictions of all processes, and write the evaluation in the first."""
@@ -179,20 +157,16 @@ class RunRecord(Hook):
         """Write the files of ``iter_N``, given the prediction for each image by its index."""
         dataset = runner.val_loop.dataloader.dataset
         evaluators = runner.val_loop.evaluator.metrics
-        content: dict[str, Any] = dict(
-            iteration=runner.iter,
-            metrics={
-                key: value
-                for key, value in fill_missing_metrics(metrics, evaluators).items()
-                if value is None or isinstance(value, float)
-            },
-            images=len(dataset),
-            recorded=len(images))
+        numbers = {key: value for key, value in fill_missing_metrics(metrics, evaluators).items()
+                   if value is None or isinstance(value, float)}  # yapf: disable
+        content: dict[str, Any] = dict(iteration=runner.iter, metrics=numbers, images=len(dataset),
+                                       recorded=len(images))  # yapf: disable
         folder = get_evaluation_folder(Path(runner.work_dir), runner.iter)
         folder.mkdir(parents=True, exist_ok=True)
         try:
             if images:
-                self.legend = self.legend or read_legend(dataset, runner.model)
+                self.legend = self.legend or Legend.read(dataset,
+                                                         get_model_kind(unwrap(runner.model)))
                 details = compute_details(list(images.values()), dataset, evaluators)
                 for each in details['worst']:
                     each['name'] = get_file_name(dataset, each['index'])
@@ -201,9 +175,9 @@ class RunRecord(Hook):
                 samples = [int(index) for index in chosen if index in images]
                 content['samples'] = [get_file_name(dataset, index) for index in samples]
                 for number, index in enumerate(samples):
-                    draw_truth_and_prediction(dataset, images[index], self.legend,
-                                              folder.parent / f'truth_{number}.jpg',
-                                              folder / f'sample_{number}.jpg')
+                    draw_image(dataset, images[index], self.legend,
+                               folder.parent / f'truth_{number}.jpg',
+                               folder / f'sample_{number}.jpg')  # yapf: disable
                 others = [each for each in read_evaluations(folder.parent)
                           if each['iteration'] != runner.iter]  # yapf: disable
                 best = RecordedRun(folder.parent, self.about, [*others, content]).best
@@ -211,9 +185,9 @@ class RunRecord(Hook):
                     for old in folder.parent.glob('iter_*/worst_*.jpg'):
                         old.unlink()
                     for number, each in enumerate(details['worst']):
-                        draw_truth_and_prediction(dataset, images[each['index']], self.legend,
-                                                  folder / f'worst_{number}_truth.jpg',
-                                                  folder / f'worst_{number}.jpg')
+                        draw_image(dataset, images[each['index']], self.legend,
+                                   folder / f'worst_{number}_truth.jpg',
+                                   folder / f'worst_{number}.jpg')  # yapf: disable
         finally:
             content['seconds'] = round(time.monotonic() - self.evaluation_start, 3)
             write_json(folder / EVALUATION, content)
@@ -251,15 +225,6 @@ class RunRecord(Hook):
 def unwrap(model: torch.nn.Module) -> torch.nn.Module:
     """Return a model without its wrapper for several processes."""
     return model.module if is_model_wrapper(model) else model
-
-
-def read_legend(dataset: Any, model: torch.nn.Module) -> Legend:
-    """Return task and classes of a model and the dataset that it is evaluated on."""
-    classes = tuple(dataset.metainfo['classes'])
-    palette = dataset.metainfo.get('palette')
-    if not isinstance(palette, (list, tuple)) or len(palette) != len(classes):
-        palette = distinct_colors(len(classes))
-    return Legend(get_model_kind(unwrap(model)), classes, tuple(map(tuple, palette)))
 
 
 def find_masks(metrics: Sequence[BaseMetric],

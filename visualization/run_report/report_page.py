@@ -11,9 +11,9 @@ from colonnade.engine.work_dir.metrics_table import SKIPPED
 
 from ..html_pages import Section, Table, build_sections, write_page
 from ..html_pages.page import SectionTable
+from ..html_pages.plots import draw_curves
 from .class_sections import build_class_sections
 from .record_folder import RecordedRun, read_run
-from .run_plots import draw_curves
 from .sample_images import build_sample_sections, build_worst_sections
 
 MAX_CONFIG = 200_000  # characters of a config
@@ -51,7 +51,7 @@ def build_run_sections(run: RecordedRun) -> list[Section]:
                      (f', with {" and ".join(other)}.' if other else '.'))
     if run.about.get('state') == 'running':
         texts.append(f'Written {run.about["written"]}, before the end of the run.')
-    return [Section('Run', ' '.join(texts), tables=[Table((), describe_run(run))])]
+    return [Section('Run', ' '.join(texts), tables=[Table((), list(describe_run(run).items()))])]
 
 
 def describe_state(run: RecordedRun) -> str:
@@ -63,8 +63,8 @@ def describe_state(run: RecordedRun) -> str:
     return f'{state}; recorded up to iteration {run.reached[0]:,} of {run.about["max_iters"]:,}'
 
 
-def describe_run(run: RecordedRun) -> list[tuple[str, str]]:
-    """Return names and values of what is known about a run."""
+def describe_run(run: RecordedRun) -> dict[str, str]:
+    """Return what is known about a run, by name."""
     about, best, (iteration, seconds) = run.about, run.best, run.reached
     pace, batch = compute_pace(run), about.get('batch')
     # mmengine logs the peak memory of a GPU since the latest start in MiB.
@@ -96,7 +96,7 @@ def describe_run(run: RecordedRun) -> list[tuple[str, str]]:
         'peak memory': f'{about["peak_memory"]:.2f} GiB' if 'peak_memory' in about else None,
         'peak GPU memory': f'{gpu:.2f} GiB' if gpu else None,
     }  # yapf: disable
-    return [(name, value) for name, value in facts.items() if value is not None]
+    return {name: value for name, value in facts.items() if value is not None}
 
 
 def compute_pace(run: RecordedRun) -> float | None:

@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +9,13 @@ import numpy as np
 from PIL import Image
 
 from colonnade.common.storage import content
-from colonnade.inference.drawing import Color
 from colonnade.inference.ground_truth import build_instances, build_label_map
 from colonnade.inference.results import Instances, LabelMap, Result
 from colonnade.runtime.images import read_image
 
 from ..html_pages import Section
-from ..html_pages.scenes import Scene
-from .predictions import MIN_SCORE, Detections, PixelCounts
+from ..html_pages.scenes import Scene, fit_size, resize_values
+from .predictions import MIN_SCORE, Detections, Legend, PixelCounts
 from .record_folder import RECORD, Evaluation, RecordedRun, get_evaluation_folder
 
 TILE = 272  # pixels of an image's longer side
@@ -25,14 +23,6 @@ JPEG_QUALITY = 85
 MAX_UNNAMED = 10  # classes that colors suffice to distinguish
 MAX_EVALUATIONS = 7  # evaluations with samples
 MAX_NAMES = 30  # classes in a legend
-
-
-@dataclass(frozen=True)
-class Legend:
-    """Task and classes of a model, see :class:`~colonnade.inference.ground_truth.TaskInfo`."""
-    kind: str
-    classes: tuple[str, ...]
-    palette: tuple[Color, ...]
 
 
 def draw_result(result: Result, pixels: np.ndarray, *, is_named: bool,
@@ -49,16 +39,14 @@ def draw_result(result: Result, pixels: np.ndarray, *, is_named: bool,
     return Scene.from_result(result, pixels).draw(result.palette, captions if is_named else None)
 
 
-def draw_truth_and_prediction(dataset: Any, image: Detections | PixelCounts, legend: Legend,
-                              truth_path: Path, prediction_path: Path) -> None:
+def draw_image(dataset: Any, image: Detections | PixelCounts, legend: Legend, truth_path: Path,
+               prediction_path: Path) -> None:
     """Write drawings of the annotations and of the prediction of an image."""
     info = dataset.get_data_info(image.index)
     path = info['img_path']
-    full = Image.fromarray(read_image(content(path)))
-    factor = TILE / max(full.size)
-    size = max(1, round(full.width * factor)), max(1, round(full.height * factor))
-    method = Image.Resampling.LANCZOS if factor < 1 else Image.Resampling.NEAREST
-    pixels = np.asarray(full.resize(size, method))
+    full = read_image(content(path))
+    size = fit_size(full.shape, TILE, exact=True)
+    pixels = resize_values(full, size, smooth=max(full.shape) > TILE)
     is_named = len(legend.classes) > MAX_UNNAMED
     truth: Result
     prediction: Result
