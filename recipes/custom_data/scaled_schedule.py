@@ -50,40 +50,34 @@ def scale_schedule(cfg: Config,
             'iterations: use the config that this run was started with')
     stated, own = get_base_batch_size(cfg), cfg.train_dataloader.batch_size
     is_own_base = stated >= own
-    base = stated if is_own_base else own * num_gpus
-    min_steps = MIN_STEPS if is_own_base else 1
+    base, min_steps = (stated, MIN_STEPS) if is_own_base else (own * num_gpus, 1)
     batch = (images_per_gpu or own) * num_gpus
     loop, checkpoint = cfg.train_cfg, cfg.default_hooks.checkpoint
     schedulers = cfg.param_scheduler
     schedulers = schedulers if isinstance(schedulers, list) else [schedulers]
-    if not loop.get('max_epochs') and not loop.get('max_iters'):
-        raise UserError('train_cfg of the config has neither max_epochs nor max_iters')
-    if loop.get('max_epochs'):
-        old = loop.max_epochs
+    if old := loop.get('max_epochs'):
         new = epochs or max(old, -(-min_steps * base // num_images))
         key, unit, iterations = 'max_epochs', 'epochs', new * -(-num_images // batch)
+    elif old := loop.get('max_iters'):
+        samples = epochs * num_images if epochs else _count_samples(cfg, num_images, base,
+                                                                    min_steps)
+        key, unit, new = 'max_iters', 'iterations', -(-samples // batch)
+        iterations = new
     else:
-        old = loop.max_iters
-        dataset = cfg.train_dataloader.dataset
-        is_own = 'metainfo' in dataset  # not the dataset of the recipe
-        recipe_images = num_images if is_own else RECIPE_IMAGES.get(dataset.get('type'), num_images)
-        samples = max(old * base * num_images // recipe_images, min(min_steps, old) * base)
-        new = iterations = -(-(epochs * num_images if epochs else samples) // batch)
-        key, unit = 'max_iters', 'iterations'
+        raise UserError('train_cfg of the config has neither max_epochs nor max_iters')
     rate, factor = cfg.optim_wrapper.optimizer.lr, new / old
-    intervals = {}
+    train_cfg: dict[str, Any] = {key: new, **_scale_counts(loop, ('val_interval', ), factor)}
     if loop.get('dynamic_intervals'):
-        intervals['dynamic_intervals'] = [(max(1, round(begin * factor)), interval)
+        train_cfg['dynamic_intervals'] = [(max(1, round(begin * factor)), interval)
                                           for begin, interval in loop.dynamic_intervals]
+    if num_val and 'val_interval' in train_cfg:
+        samples = num_images if key == 'max_epochs' else batch  # per epoch or iteration
+        # Evaluation should not process more images than training.
+        interval = max(-(-new // MIN_EVALUATIONS), -(-num_val // samples))
+        train_cfg['val_interval'] = min(train_cfg['val_interval'], interval)
     changes: dict[str, Any] = dict(
-        train_cfg={
-            key: new,
-            **_scale_counts(loop, ('val_interval', ), factor),
-            **intervals
-        },
-        param_scheduler=[
-            _scale_scheduler(scheduler, factor, iterations) for scheduler in schedulers
-        ],
+        train_cfg=train_cfg,
+        param_scheduler=[_scale_scheduler(each, factor, iterations) for each in schedulers],
         optim_wrapper=dict(optimizer=dict(lr=rate * batch / base)),
         default_hooks=dict(checkpoint=_scale_counts(checkpoint, ('interval', ), factor)))
     scale_final_rates(changes['param_scheduler'], batch / base)
@@ -99,16 +93,19 @@ def scale_schedule(cfg: Config,
                        'changes only with --batch-size, and the length only with --epochs. Check '
                        'optim_wrapper.optimizer.lr')
     hooks = [hook for hook in cfg.get('custom_hooks') or [] if hook]
-    if num_val and 'val_interval' in changes['train_cfg']:
-        samples = num_images if key == 'max_epochs' else batch  # per epoch or iteration
-        # Evaluation should not process more images than training.
-        interval = max(-(-new // MIN_EVALUATIONS), -(-num_val // samples))
-        changes['train_cfg']['val_interval'] = min(changes['train_cfg']['val_interval'], interval)
     if factor != 1 and any(key in hook for hook in hooks for key in HOOK_COUNTS):
         changes['custom_hooks'] = [  # all hooks, since the list of the base config is replaced
             dict(hook, **_scale_counts(hook, HOOK_COUNTS, factor)) for hook in hooks
         ]
     return changes, reasons
+
+
+def _count_samples(cfg: Config, num_images: int, base: int, min_steps: int) -> int:
+    """Return the number of samples of as many epochs as a recipe in iterations has."""
+    dataset, old = cfg.train_dataloader.dataset, cfg.train_cfg.max_iters
+    is_own = 'metainfo' in dataset  # not the dataset of the recipe
+    recipe_images = num_images if is_own else RECIPE_IMAGES.get(dataset.get('type'), num_images)
+    return max(old * base * num_images // recipe_images, min(min_steps, old) * base)
 
 
 def _scale_scheduler(scheduler: dict[str, Any], factor: float, iterations: int) -> dict[str, Any]:

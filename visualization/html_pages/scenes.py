@@ -13,11 +13,10 @@ import cv2
 import numpy as np
 from PIL import Image
 
-from colonnade.datasets.rle import decode_rle, encode_mask
+from colonnade.datasets.rle import encode_mask
 from colonnade.inference import Instances, load
 from colonnade.inference.drawing import Color, draw_instances, draw_label_map
 from colonnade.inference.ground_truth import iter_ground_truth
-from colonnade.inference.results import LabelMap, Result
 
 from .page import Section, Table
 
@@ -39,18 +38,6 @@ class Scene:
     masks: Sequence[np.ndarray | None] | None = None
     # Class of each pixel, (h, w), where the number of classes means unlabeled.
     label_map: np.ndarray | None = None
-
-    @classmethod
-    def from_result(cls, result: Result, pixels: np.ndarray) -> Scene:
-        """Return a scene from a prediction and its downscaled image."""
-        size: tuple[int, int] = pixels.shape[:2]
-        if isinstance(result, LabelMap):
-            return cls(pixels, label_map=resize_values(result.labels, size))
-        masks = None if result.masks is None else [
-            resize_values(decode_rle(mask), size) for mask in result.masks
-        ]
-        boxes = scale_boxes(result.boxes, result.size, size).astype(np.float32)
-        return cls(pixels, boxes, result.labels, masks)
 
     @property
     def classes(self) -> set[int]:

@@ -101,22 +101,9 @@ class Matches:
     """Pairs of objects and detections of an image."""
     index: int  # index of the image in the dataset
     pairs: tuple[tuple[int, int], ...]  # class of the object and of the detection; K for none
-    background: int  # K
-
-    @property
-    def right(self) -> int:
-        """Number of objects detected with their class."""
-        return sum(truth == found for truth, found in self.pairs)
-
-    @property
-    def missed(self) -> int:
-        """Number of objects not detected, or with another class."""
-        return sum(self.background != truth != found for truth, found in self.pairs)
-
-    @property
-    def wrong(self) -> int:
-        """Number of detections without an object, or with another class."""
-        return sum(self.background != found != truth for truth, found in self.pairs)
+    right: int  # number of objects detected with their class
+    missed: int  # number of objects not detected, or with another class
+    wrong: int  # number of detections without an object, or with another class
 
     @property
     def f1(self) -> float | None:
@@ -147,7 +134,12 @@ def match_objects(detections: Detections, objects: Sequence[dict[str, Any]],
         elif not (row[ignored] >= MIN_IOU).any():
             pairs.append((num_classes, int(label)))
     pairs += [(int(label), num_classes) for label in truth[free]]
-    return Matches(detections.index, tuple(pairs), num_classes)
+    return Matches(
+        detections.index,
+        tuple(pairs),
+        right=sum(label == found for label, found in pairs),
+        missed=sum(num_classes != label != found for label, found in pairs),
+        wrong=sum(num_classes != found != label for label, found in pairs))
 
 
 def compute_ious(detected: np.ndarray, boxes: np.ndarray, crowds: np.ndarray) -> np.ndarray:

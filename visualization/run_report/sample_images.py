@@ -9,12 +9,14 @@ import numpy as np
 from PIL import Image
 
 from colonnade.common.storage import content
+from colonnade.datasets.rle import decode_rle, encode_mask
+from colonnade.inference.drawing import draw_instances
 from colonnade.inference.ground_truth import build_instances, build_label_map
 from colonnade.inference.results import Instances, LabelMap, Result
 from colonnade.runtime.images import read_image
 
 from ..html_pages import Section
-from ..html_pages.scenes import Scene, fit_size, resize_values
+from ..html_pages.scenes import fit_size, resize_values, scale_boxes
 from .predictions import MIN_SCORE, Detections, Legend, PixelCounts
 from .record_folder import RECORD, Evaluation, RecordedRun, get_evaluation_folder
 
@@ -28,15 +30,19 @@ MAX_NAMES = 30  # classes in a legend
 def draw_result(result: Result, pixels: np.ndarray, *, is_named: bool,
                 has_scores: bool) -> Image.Image:
     """Return a drawing of annotations or a prediction over a downscaled image ``(h, w, 3)``."""
+    size: tuple[int, int] = pixels.shape[:2]
     if isinstance(result, LabelMap):
-        scene = Scene.from_result(result, pixels)
-        return result.replace(
-            size=pixels.shape[:2], labels=scene.label_map).draw(
-                pixels, legend=is_named)
+        small = result.replace(size=size, labels=resize_values(result.labels, size))
+        return small.draw(pixels, legend=is_named)
     result = result.filter_by_score(MIN_SCORE)
     captions = [f'{name} {score:.2f}' if has_scores else name
                 for name, score in zip(result.names, result.scores, strict=True)]  # yapf: disable
-    return Scene.from_result(result, pixels).draw(result.palette, captions if is_named else None)
+    boxes = scale_boxes(result.boxes, result.size, size).astype(np.float32)
+    masks = None if result.masks is None else [
+        encode_mask(resize_values(decode_rle(mask), size)) for mask in result.masks
+    ]
+    colors = [result.palette[label] for label in result.labels]
+    return draw_instances(pixels, boxes, masks, colors, captions if is_named else None)
 
 
 def draw_image(dataset: Any, image: Detections | PixelCounts, legend: Legend, truth_path: Path,
