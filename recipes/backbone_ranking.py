@@ -50,7 +50,7 @@ def complete_options(args: RankOptions) -> list[NamedBackbone]:
     names = [name if '=' in name or not args.random else f'{name}={RANDOM}'
              for name in args.backbones]  # yapf: disable
     if repeated := find_repeated(names):
-        raise UserError(f'--backbones must be different, got duplicated {", ".join(repeated)}')
+        raise UserError(f'--backbones must be distinct, got {", ".join(repeated)} more than once')
     args.device = args.device or ('cuda' if torch.cuda.is_available() else 'cpu')
     return parse_backbones(names)
 

@@ -185,7 +185,7 @@ def test_schedule_of_one_epoch() -> None:
     (['{seg}', '--masks', '.', '.', '--images', '.'], '--images takes two folders'),
     (['{seg}', '--masks', '.', '--out', '{seg}'], 'already exists: choose another --out'),
     (['{seg}', '--masks', '.', '--out', 'own'], '--out must end in .py, got own'),
-    (['{seg}', '--masks', '.', '--classes', 'a', 'a'], '--classes must be different names'),
+    (['{seg}', '--masks', '.', '--classes', 'a', 'a'], '--classes must be distinct names'),
     (['{seg}', '--masks', '.', '--gpus', '0'], '--gpus must be at least 1'),
     (['{uper}', '--masks', '.', '.', '--images', '.', '.', '--batch-size', '1'
       ], 'UPerHead normalizes one value per image'),

@@ -256,8 +256,8 @@ def test_grad_cam_targets() -> None:
         draw(model, 'grad-cam', target='1000', size=(64, 64))
     with pytest.raises(
             ValueError,
-            match="'cat' is not a class of the model or index of a detection: expected one of disc"
-    ):
+            match=
+            "'cat' is neither a class of the model nor an index of a detection: expected one of"):
         draw(model, 'grad-cam', target='cat')
 
 

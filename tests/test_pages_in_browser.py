@@ -269,20 +269,6 @@ def test_keyboard_navigation(page: Page, live: LiveServer) -> None:
         expect(page.get_by_label(name)).to_have_count(1)
 
 
-def test_two_users(browser: Browser, live: LiveServer) -> None:
-    images = [draw_rectangles(3), draw_rectangles(5, (64, 96))]
-    expected = [predict_rows(live, image, 0.3) for image in images]
-    assert expected[0] != expected[1]
-    with browser.new_context() as one, browser.new_context() as other:
-        pages = [open_page(context.new_page(), live) for context in (one, other)]
-        for page, image in zip(pages, images, strict=True):
-            choose_file(page, encode_image(image))
-        for page, shown, image in zip(pages, expected, images, strict=True):
-            expect(page.locator('#table tbody tr')).to_have_count(len(shown))
-            assert read_rows(page) == shown
-            assert read_drawing(page).shape[:2] == image.size[::-1]
-
-
 def test_figures(page: Page, live: LiveServer, log: PageLog) -> None:
     choose_file(page, encode_image(draw_rectangles(3)))
     expect(page.locator('#drawing')).to_be_visible()
@@ -339,17 +325,6 @@ def test_report(browser: Browser, log: PageLog, trained: Path) -> None:
         assert wide <= 360
     leaving = [url for url in log.requests if not url.startswith(('file:', 'data:'))]
     assert leaving == [] and log.errors == []
-
-
-def test_find_chromium(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shutil, 'which', lambda name: None)
-    monkeypatch.delenv('COLONNADE_CHROMIUM', raising=False)
-    monkeypatch.delenv('CI', raising=False)
-    with pytest.raises(pytest.skip.Exception, match='no chromium'):
-        find_chromium()
-    monkeypatch.setenv('CI', 'true')
-    with pytest.raises(pytest.fail.Exception, match='no chromium'):
-        find_chromium()
 
 
 def test_tables_on_narrow_screen(browser: Browser, tmp_path: Path) -> None:

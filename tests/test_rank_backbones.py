@@ -95,7 +95,7 @@ def test_rank_on_instances(boxes: list[str], rank: Callable, tmp_path: Path,
 
 
 @pytest.mark.parametrize('options, message', [
-    (['--backbones', 'a=b', 'a=b'], '--backbones must be different, got duplicated a=b'),
+    (['--backbones', 'a=b', 'a=b'], '--backbones must be distinct, got a=b more than once'),
     (['--backbones', 'Toy:tiny', '--probe-steps', 0], '--probe-steps must be at least 1, got 0'),
     (['--backbones', 'Toy:tiny', '--knn-temperature', 0
       ], '--knn-temperature must be positive, got 0.0'),

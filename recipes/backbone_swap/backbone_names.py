@@ -103,5 +103,5 @@ def find_backbone(name: str) -> Backbone:
         meant = f'did you mean {" or ".join(near)}?' if near else \
             'pass xcit_small_12_p16, or the timm name of a plain ViT, such as ' \
             'vit_small_patch16_dinov3'
-        raise UserError(f'no backbone {name}; {meant}') from error
+        raise UserError(f'unknown backbone {name!r}: {meant}') from error
     return Backbone(name.partition('.')[0], PlainViT, name)

@@ -7,7 +7,7 @@ from copy import deepcopy
 from typing import Any
 
 from colonnade.backbones import BACKBONES
-from colonnade.common.errors import UserCodeError, UserError
+from colonnade.common.errors import UserError
 from colonnade.models.feature_maps import Map, find_levels, find_maps, find_used_maps, to_integer
 from colonnade.settings.known_settings import get_argument_names
 from colonnade.weights.pretrained import IMAGENET
@@ -49,11 +49,6 @@ def replace_backbone(model: Model, backbone: Backbone, notes: Notes) -> Model:
                                       f'{model["backbone"]["type"]}; ColumnarPyramid replaces it.')
     maps = find_maps(model['backbone'], *resampler)
     used = find_used_maps(necks[0], maps) if necks else get_read_indices(model, len(maps))
-    if necks and _needs_unread_maps(necks[0], used, maps):
-        used = list(range(len(maps)))
-        notes.open_questions.append(
-            f'{necks[0]["type"]} needs feature maps that it does not read, so the pyramid computes '
-            'them: distributed training needs find_unused_parameters = True')
     strides = _choose_strides([maps[index].stride for index in used], backbone)
     model = deepcopy(model)
     model['backbone'] = backbone.build_config(len(maps), used)
@@ -75,33 +70,20 @@ def replace_backbone(model: Model, backbone: Backbone, notes: Notes) -> Model:
     return model
 
 
-def _needs_unread_maps(neck: Model, used: list[int], maps: list[Map]) -> bool:
-    """Return True if a neck fails when it gets only the feature maps that it reads."""
-    if len(used) == len(maps) or not isinstance(neck['in_channels'], (list, tuple)):
-        return False
-    widths = [maps[index].width for index in used]
-    try:
-        find_levels(
-            dict(_shift_levels(neck, used[0]), in_channels=widths), [maps[index] for index in used])
-    except UserCodeError:
-        return True
-    return False
-
-
 def _check_replaceable(model: Model) -> None:
     """Raise a ValueError if the backbone of a model cannot be replaced."""
     if not isinstance(model.get('backbone'), dict):
         raise UserError(f'{model.get("type")} has no model.backbone to replace')
     name = str(model['backbone'].get('type')).rpartition('.')[2]
     if name in BACKBONES:
-        raise UserError(f'{name} is already a Colonnade backbone: set backbone.arch, and the '
-                        'widths and strides that colonnade train then asks for')
+        raise UserError(f'{name} is already a Colonnade backbone: change backbone.arch, and the '
+                        'widths and strides that colonnade check-config then reports')
     inner = str((model['backbone'].get('backbone_cfg') or {}).get('type')).rpartition('.')[2]
     for each in (name, inner):
         if each in IRREPLACEABLE:
             raise UserError(f'{each} cannot be replaced: {IRREPLACEABLE[each]}')
     if any('rfp_backbone' in neck for neck in _list_necks(model)):
-        raise UserError(f'{name} cannot be replaced: the neck runs a second one on its own levels')
+        raise UserError(f'{name} cannot be replaced: the neck runs a second backbone on its levels')
     if shared := (model.get('roi_head') or {}).get('shared_head'):
         raise UserError(f'{name} cannot be replaced: roi_head.shared_head ({shared["type"]}) is '
                         'its last stage. Use a config with an FPN')
@@ -120,8 +102,8 @@ def _choose_strides(strides: Sequence[float], backbone: Backbone) -> list[float]
         ValueError: If they decrease, or are not within a factor 4 of the patch size.
     """
     if list(strides) != sorted(strides):
-        raise UserError(f'strides {strides} decrease: the backbone is an encoder and a decoder, '
-                        'which a backbone cannot replace')
+        raise UserError(f'strides {strides} decrease: the backbone includes a decoder, so no '
+                        'columnar backbone can replace it')
     patch = backbone.settings['patch_size']
     steps = [round(math.log2(stride / patch)) for stride in strides]
     if any(abs(step) > 2 for step in steps):

@@ -124,5 +124,5 @@ def _read_class_names(classes: list[str] | None) -> list[str] | None:
             raise UserError(f'--classes: {classes[0]} is not a UTF-8 file: {error}') from error
         classes = [line.strip() for line in text.splitlines() if line.strip()]
     if not classes or find_repeated(classes):
-        raise UserError(f'--classes must be different names, got {", ".join(classes) or "none"}')
+        raise UserError(f'--classes must be distinct names, got {", ".join(classes) or "none"}')
     return classes

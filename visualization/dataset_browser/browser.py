@@ -108,7 +108,7 @@ def build_overview_sections(browsed: BrowsedData) -> list[Section]:
     names += dict.fromkeys(n for each in browsed.issues for n in each.counts if n not in names)
     suspected = Table(['', *names],
                       [[each.title, *map(each.counts.get, names)] for each in browsed.issues],
-                      'Suspected issues. Each is worth a look and need not be a mistake.')
+                      'Suspected issues to review. Some may not be mistakes.')
     return [Section('Overview', browsed.limit_note, tables=[contents, suspected])]
 
 

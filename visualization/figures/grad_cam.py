@@ -113,10 +113,11 @@ def check_target(model: Model, target: str | int | None) -> str | int | None:
     is_detector = model.kind != 'labels'
     if is_detector and str(target).isdecimal():
         return int(target)
-    index = ' or index of a detection' if is_detector else ''
+    wrong = 'neither a class of the model nor an index of a detection' if is_detector else \
+        'not a class of the model'
     hint = suggest_names(str(target), model.classes, count=3) or \
         f'expected one of {format_names(model.classes)}'
-    raise UserError(f'target {target!r} is not a class of the model{index}: {hint}')
+    raise UserError(f'target {target!r} is {wrong}: {hint}')
 
 
 def require_target(model: Model, target: str | int, images: Iterable[PreparedImage]) -> None:

@@ -146,7 +146,7 @@ class RunRecord(Hook):
             return
         with self.guard('this evaluation'):
             if None in parts:
-                raise RuntimeError(f'process {parts.index(None)} cannot send its predictions')
+                raise RuntimeError(f'process {parts.index(None)} failed to send its predictions')
             images = {image.index: image for part in parts for image in pickle.loads(part)}
             self.write_evaluation(runner, dict(sorted(images.items())), metrics or {})
         with self.guard('the state of the run'):
