@@ -1,5 +1,4 @@
-"""Suspected issues of files, images and label maps. Each is worth a look and need not be a mistake.
-"""
+"""Suspected issues of files, images and label maps, some of which may not be mistakes."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence

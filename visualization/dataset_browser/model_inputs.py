@@ -6,19 +6,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
-from mmdet.structures.bbox import BaseBoxes, HorizontalBoxes
+from mmdet.structures.bbox import BaseBoxes
 from mmengine.config import Config
 from mmengine.dataset import pseudo_collate
 from mmengine.logging import MessageHub
 from mmengine.registry import MODELS, DefaultScope
 from mmengine.runner import set_random_seed
-from mmengine.structures import PixelData
 from PIL import Image, ImageDraw
 from torch import Tensor
 
@@ -121,13 +120,16 @@ class InputPipeline:
     settings: dict[str, Any]  # settings of the preprocessor in the config
     training: bool  # whether the pipeline is that of training
     mixes: bool  # whether pipeline steps combine several images
-    late: bool = False  # whether annotations are in pixels of the original image, as in validation
+    late: bool = False  # whether the pipeline of the config loads annotations after resizing
     inputs: list[ModelInput] = field(default_factory=list)  # all inputs that were loaded
 
     @classmethod
     def from_config(cls, cfg: Config, split: str) -> InputPipeline:
         """Build dataset and preprocessor of a config."""
         settings = dict(cfg.model.get('data_preprocessor') or dict(type='BaseDataPreprocessor'))
+        training = split == 'train'
+        cfg = deepcopy(cfg)
+        late = not training and load_annotations_first(cfg, split)
         dataset_settings = get_dataset_settings(cfg, split)
         hub = MessageHub.get_current_instance()
         if hub.get_info('iter') is None:  # mmdet's BatchSyncRandomResize reads it.
@@ -136,8 +138,7 @@ class InputPipeline:
             dataset = build_dataset(cfg, dataset_settings)
             with DefaultScope.overwrite_default_scope(cfg.default_scope):
                 preprocessor = MODELS.build(settings)
-        mixes, training = any(name in str(dataset_settings) for name in MIXING), split == 'train'
-        late = not training and loads_late(cfg, split)
+        mixes = any(name in str(dataset_settings) for name in MIXING)
         return cls(dataset, preprocessor, settings, training, mixes, late)
 
     def find_indices(self, paths: Sequence[str]) -> dict[str, int]:
@@ -161,8 +162,6 @@ class InputPipeline:
             bounds = float(raw.min()), float(raw.max())
             ready = self.preprocessor(batch, self.training)
             inputs, sample = ready['inputs'][0], ready['data_samples'][0]
-            if self.late:
-                move_annotations(sample)
         self.inputs.append(ModelInput(inputs, sample, self.restore_pixels(inputs), bounds))
         return self.inputs[-1]
 
@@ -247,34 +246,19 @@ def check_value_range(settings: dict[str, Any], high: float, average: float) -> 
     return ''
 
 
-def loads_late(cfg: Config, split: str) -> bool:
-    """Return True if a pipeline changes images before it loads annotations, as in validation."""
-    datasets = [settings for _, settings in find_datasets(cfg, (f'{split}_dataloader', ))]
-    steps = list(datasets[0].get('pipeline') or ()) if datasets else []
-    place = next((i for i, step in enumerate(steps) if is_loading_annotations(step)), 0)
-    return any(not get_step_type(step).startswith('Load') for step in steps[:place])
+def load_annotations_first(cfg: Config, split: str) -> bool:
+    """Make pipelines of a split load annotations right after the image, so that they fit it.
 
-
-def move_annotations(sample: Any) -> None:
-    """Resize and flip the annotations of a data sample like its image, in place."""
-    meta = sample.metainfo
-    height, width = meta['ori_shape'][:2]
-    factor = meta.get('scale_factor') or (1, 1)  # width, height
-    size = round(height * factor[1]), round(width * factor[0])
-    flip = meta.get('flip_direction') if meta.get('flip') else None
-    if 'gt_instances' in sample:
-        objects = sample.gt_instances
-        if 'bboxes' in objects:
-            boxes = HorizontalBoxes(get_box_tensor(objects.bboxes))  # a copy
-            boxes.rescale_(factor)
-            if flip:
-                boxes.flip_(size, flip)
-            objects.bboxes = boxes.tensor
-        if 'masks' in objects:
-            masks = objects.masks.resize(size)
-            objects.masks = masks.flip(flip) if flip else masks
-    elif 'gt_sem_seg' in sample:
-        labels = sample.gt_sem_seg.data  # (1, H, W)
-        resized = F.interpolate(labels[None].float(), size)[0].to(labels.dtype)
-        axes = dict(horizontal=[2], vertical=[1], diagonal=[1, 2]).get(flip or '', [])
-        sample.gt_sem_seg = PixelData(data=resized.flip(axes))
+    Returns:
+        Whether a pipeline loads them later, as in validation, which evaluates the original size.
+    """
+    is_late = False
+    for _, dataset in find_datasets(cfg, (f'{split}_dataloader', )):
+        steps = list(dataset.get('pipeline') or ())
+        place = next((i for i, step in enumerate(steps) if is_loading_annotations(step)), 0)
+        changes = [not get_step_type(step).startswith('Load') for step in steps[:place]]
+        if any(changes):
+            is_late = True
+            steps.insert(changes.index(True), steps.pop(place))
+            dataset['pipeline'] = steps
+    return is_late
