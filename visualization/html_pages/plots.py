@@ -182,7 +182,8 @@ def draw_sizes(series: Mapping[str, np.ndarray]) -> Figure:
         if len(each):
             sizes, counts = np.unique(each, axis=0, return_counts=True)
             order = np.argsort(-counts, kind='stable')[:MAX_SIZES]
-            axes.scatter(*sizes[order].T, s=14 + 120 * counts[order] / counts.max(), label=name,
+            widths, heights = sizes[order].T
+            axes.scatter(widths, heights, s=14 + 120 * counts[order] / counts.max(), label=name,
                          alpha=0.5, color=COLORS[index], linewidths=0,
                          rasterized=len(order) > 300)  # yapf: disable
     axes.set_xlim(left=0)
