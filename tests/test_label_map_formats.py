@@ -359,7 +359,7 @@ def test_split_errors(tmp_path: Path) -> None:
         find_data(tmp_path, masks=[tmp_path], val_fraction=0.5)
     with pytest.raises(ValueError, match='must have two splits, training and validation, got 4'):
         find_data(tmp_path / 'out', tmp_path / 'two', tmp_path / 'two')
-    with pytest.raises(ValueError, match='unless --val-fraction 0.2 splits one'):
+    with pytest.raises(ValueError, match='or one with --val-fraction 0.2'):
         find_data(tmp_path, masks=[tmp_path], images=[tmp_path])
 
 
