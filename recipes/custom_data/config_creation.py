@@ -207,7 +207,7 @@ def _build_settings(cfg: Config, args: NewConfigOptions, data: CustomDataset,
         evaluator['ann_file'] = Source(f'data_root + {slash + data.ann_file!r}')
     if has_masks(cfg) and not data.masks:
         _remove_masks(cfg, model, datasets, evaluator)
-    batch = dict(batch_size=args.batch_size) if args.batch_size else {}
+    batch: dict[str, Any] = dict(batch_size=args.batch_size) if args.batch_size else {}
     changes, reasons = scale_schedule(
         cfg,
         data.num_images[0],

@@ -106,8 +106,8 @@ def build_overview_sections(browsed: BrowsedData) -> list[Section]:
     }, '0')  # yapf: disable
     names = [data.name for data in browsed.sets]
     names += dict.fromkeys(n for each in browsed.issues for n in each.counts if n not in names)
-    suspected = Table(['', *names],
-                      [[each.title, *map(each.counts.get, names)] for each in browsed.issues],
+    suspected = Table(['', *names], [[each.title, *(each.counts.get(name) for name in names)]
+                                     for each in browsed.issues],
                       'Suspected issues to review. Some may not be mistakes.')
     return [Section('Overview', browsed.limit_note, tables=[contents, suspected])]
 

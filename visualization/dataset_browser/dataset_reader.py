@@ -171,6 +171,7 @@ def merge_sets(parts: Sequence[ImageSet]) -> ImageSet:
         starts = np.cumsum([0, *map(len, parts)])
         moved = []
         for part, start in zip(parts, starts, strict=False):
+            assert part.objects is not None  # Datasets of one config are of one task.
             labels = np.array([names.index(name) for name in part.classes], dtype=np.int64)
             moved.append(replace(part.objects, images=part.objects.images + start,
                                  labels=labels[part.objects.labels]))  # yapf: disable

@@ -88,7 +88,8 @@ def draw_precision_recall(lines: Sequence[dict[str, Any]], classes: Sequence[str
     return figure
 
 
-def draw_bars(names: Sequence[str], series: Mapping[str, Sequence[float]], xlabel: str) -> Figure:
+def draw_bars(names: Sequence[str], series: Mapping[str, Sequence[float] | np.ndarray],
+              xlabel: str) -> Figure:  # yapf: disable
     """Return a plot with a bar of each series per name, the first on top, and their values."""
     figure, axes = new_figure(WIDTH, 1.1 + 0.24 * max(len(names), 2))
     rows, height = np.arange(len(names)), 0.8 / len(series)

@@ -72,7 +72,7 @@ def compare_runs(folders: Sequence[Path], out: Path) -> tuple[list[Table], list[
 
 def tabulate_runs(runs: Runs) -> Table:
     """Return state, progress, cost and hardware of the runs."""
-    columns = {}
+    columns: dict[str, dict[str, Any]] = {}
     for name, run in runs.items():
         machine = run.about.get('machine', {})
         columns[name] = describe_run(run) | dict(processor=machine.get('processor'),
