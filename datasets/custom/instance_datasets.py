@@ -74,12 +74,12 @@ def describe_instances(indices: Sequence[DataIndex],
     warn_of_overlap(images, names, report)
     if classes:
         train, val = train.select_classes(classes), val.select_classes(classes)
-    for index, (file, split) in enumerate(zip(ann_files, (train, val), strict=True)):
+    for number, (file, split) in enumerate(zip(ann_files, (train, val), strict=True)):
         empty = [name for name, count in split.classes.items() if not count]
         if empty and len(empty) < len(split.classes):
             report.add_warning(f'{file}: no annotations of {format_names(empty)}')
-        elif len(empty) == len(split.classes) and not have_errors[index]:
-            have_errors[index] = True
+        elif len(empty) == len(split.classes) and not have_errors[number]:
+            have_errors[number] = True
             report.add_error(f'{file}: no image has a usable annotation')
     num_train = _count_training_images(train, filter_cfg, report)
     if not num_train and not have_errors[0]:

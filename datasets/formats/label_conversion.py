@@ -53,11 +53,12 @@ def convert_label_maps(labels: LabelSet, args: DataOptions, report: Report) -> L
     splits = []
     for index, side in enumerate(SIDES):
         split = labels.splits[index % len(labels.splits)]
-        masks = folder / 'masks' / _get_folder_name(index, labels) if labels.read else split.masks
-        label_maps = {
-            image: masks / f'{image}.png' if labels.read else split.label_maps[image]
-            for image in record['images'][side]
-        }
+        masks, names = split.masks, record['images'][side]
+        if labels.read:
+            masks = folder / 'masks' / _get_folder_name(index, labels)
+            label_maps = {name: masks / f'{name}.png' for name in names}
+        else:
+            label_maps = {name: split.label_maps[name] for name in names}
         splits.append(DataIndex(split.images, label_maps=label_maps, masks=masks))
     return replace(
         labels,

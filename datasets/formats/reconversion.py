@@ -25,8 +25,6 @@ from .conversion import OPTIONS, PATHS, SIDES
 from .format_detection import open_dataset
 
 CREATE_AGAIN = 'create the config again with colonnade create-config'
-#: recorded values of earlier versions
-OLD_VALUES = dict(unlabelled='ignore', stop='error')
 
 
 def reconvert_all(options: CheckDataOptions) -> Report:
@@ -69,7 +67,7 @@ def _reconvert(folder: Path, datasets: Sequence[ConfigDict], report: Report) -> 
             value = [_find_source(each, folder) for each in value] if isinstance(
                 value[0], list) else _find_source(value, folder)
         if value is not None:
-            options[name] = OLD_VALUES.get(value, value) if isinstance(value, str) else value
+            options[name] = value
     scratch = folder.with_name(f'{folder.name}-again')
     shutil.rmtree(scratch, ignore_errors=True)  # from a process that was killed
     args = DataOptions(**options, converted_dir=scratch)
