@@ -107,7 +107,7 @@ def test_is_ema_hook() -> None:
     assert [hook['type'] for hook in iter_hook_configs(cfg)] == ['LoggerHook', 'NumClassCheckHook']
     assert list(iter_hook_configs(Config(dict(custom_hooks=None, default_hooks=None)))) == []
     for wrong in ('EMAHook', dict(momentum=1)):
-        with pytest.raises(ValueError, match='a hook of a config must be a dict with a type'):
+        with pytest.raises(ValueError, match='hooks in a config must be dicts with a type'):
             list(iter_hook_configs(Config(dict(custom_hooks=[wrong]))))
 
 

@@ -507,7 +507,7 @@ def test_patience_without_effect_warns(monkeypatch: pytest.MonkeyPatch) -> None:
                         lambda text, **_: said.append(text))
     cfg = read_config(config('sem_fpn'))
     configure_run(cfg, 1, None, ())
-    assert '--patience 1 has no effect, because training has 1 evaluations' in said[0]
+    assert '--patience 1 has no effect, because training has only 1 evaluation:' in said[0]
     cfg.train_cfg.val_interval = 250
     configure_run(cfg, 1, None, ())
     assert len(said) == 1

@@ -57,7 +57,7 @@ def configure_run(cfg: Config, patience: int | None, min_delta: float | None,
     if num_evaluations <= patience:
         print_log(
             f'--patience {patience} has no effect, because training has only {num_evaluations} '
-            'evaluations: lower train_cfg.val_interval',
+            f'evaluation{"s" * (num_evaluations != 1)}: lower train_cfg.val_interval',
             logger='current',
             level=logging.WARNING)
 

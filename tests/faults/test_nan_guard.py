@@ -252,7 +252,7 @@ def test_bad_image_leaves_no_trace(small: Callable, tmp_path: Path, log: Callabl
     assert 'iteration 3: step skipped because the loss is NaN or Inf; 1 skipped so far; ' \
         'images: 4.jpg, 5.jpg' in text
     assert '1 step was skipped' in text and '4.jpg (1), 5.jpg (1)' in text
-    assert 'nan' not in text.lower().replace('is nan', '') and 'skipped_steps: 1' in text
+    assert 'nan' not in text.lower().replace('is nan', '').replace('was nan', '') and 'skipped_steps: 1' in text
 
 
 @pytest.mark.parametrize('clip', [None, dict(max_norm=0.01), dict(max_norm=0.01, norm_type=1),
@@ -353,7 +353,7 @@ def test_nan_drops_accumulated_step(small: Callable, log: Callable) -> None:
     runner = small(4, bad=[5], accumulative_counts=2)
     for name, value in runner.model.named_parameters():
         assert torch.equal(value, before[name]), name
-    assert 'iteration 4: the step is skipped' in log(runner)
+    assert 'iteration 4: step skipped' in log(runner)
     assert 'images: 4.jpg, 5.jpg' in log(runner)
     assert not find_non_finite(runner.model.named_buffers())
 
@@ -362,7 +362,7 @@ def test_custom_optim_wrapper_is_guarded(small: Callable, log: Callable) -> None
     runner = small(4, bad=[5], type='CountingOptimWrapper')
     assert runner.optim_wrapper.num_updates == 4
     assert 'CountingOptimWrapper overrides update_params' in log(runner)
-    assert 'iteration 3: the step is skipped' in log(runner)
+    assert 'iteration 3: step skipped' in log(runner)
     assert not find_non_finite(runner.model.named_parameters())
 
 
@@ -396,7 +396,7 @@ def test_check_invalid_loss_hook_is_removed(small: Callable, log: Callable) -> N
 def test_nan_image_of_segmenter(train: Callable, shapes: Path, tmp_path: Path) -> None:
     run = train(spoil=[3], iters=3, custom_hooks=[AVERAGED])
     text = latest_log(run)
-    assert re.search(r'iteration 2: the step is skipped because .* images: \S+/\d+.jpg, \S+.jpg',
+    assert re.search(r'iteration 2: step skipped because .* images: \S+/\d+.jpg, \S+.jpg',
                      text)
     with open(run / 'metrics.csv', newline='') as file:
         rows = list(csv.DictReader(file))
@@ -441,7 +441,7 @@ def test_nan_box_of_detector(train: Callable) -> None:
 @pytest.mark.parametrize('head', ['mask2former', 'dino'])
 def test_nan_image_of_query_detector(train: Callable, head: str) -> None:
     run = train(head=head, spoil=[3], iters=3)
-    assert 'iteration 2: the step is skipped' in latest_log(run)
+    assert 'iteration 2: step skipped' in latest_log(run)
     assert len(states(run)) == 2 and not any(map(find_non_finite_in, states(run)))
 
 
