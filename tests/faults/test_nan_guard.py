@@ -252,7 +252,7 @@ def test_bad_image_leaves_no_trace(small: Callable, tmp_path: Path, log: Callabl
     assert 'iteration 3: step skipped because the loss is NaN or Inf; 1 skipped so far; ' \
         'images: 4.jpg, 5.jpg' in text
     assert '1 step was skipped' in text and '4.jpg (1), 5.jpg (1)' in text
-    assert 'nan' not in text.lower().replace('is nan', '').replace('was nan', '') and 'skipped_steps: 1' in text
+    assert 'nan' not in re.sub('(is|was) nan', '', text.lower()) and 'skipped_steps: 1' in text
 
 
 @pytest.mark.parametrize('clip', [None, dict(max_norm=0.01), dict(max_norm=0.01, norm_type=1),
