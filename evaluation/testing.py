@@ -76,7 +76,7 @@ def evaluate(config: str | Path, checkpoint: str | Path, **options: Any) -> Metr
 def testing_settings(options: TestOptions) -> Settings:
     """Return the settings of an evaluation, checked as far as possible without a model."""
     if '://' not in options.checkpoint and not is_checkpoint(options.checkpoint):
-        raise MissingFileError(f'no checkpoint {options.checkpoint}')
+        raise MissingFileError(f'checkpoint {options.checkpoint} does not exist')
 
     def start(cfg: Config) -> None:
         remove_ema_hooks(cfg)
@@ -102,7 +102,7 @@ def prepared_runner(options: TestOptions) -> Iterator[Runner]:
     if options.out:
         check_writable(Path(options.out))
     with allow_pickle(options.trust), ExitStack() as stack:
-        runner = build_runner(cfg)
+        runner = build_runner(cfg, options.hang_timeout)
         stack.enter_context(watch_processes(runner, options.hang_timeout))
         settings.log_warnings()
         check_same_start(runner)
@@ -111,7 +111,7 @@ def prepared_runner(options: TestOptions) -> Iterator[Runner]:
                 prepare, fuse=options.fuse, labels_alone=reads_labels_alone(cfg), dtype=dtype)
             runner.check_weights()
         elif options.fuse or dtype:
-            raise UserError('--fuse and --amp need the default runner, but the config uses '
+            raise UserError('--fuse and --amp need a runner of Colonnade, but the config uses '
                             f'{type(runner).__name__}')
         elif options.fuse is None:
             runner.logger.info(f'not fused: the runner is a {type(runner).__name__}')

@@ -142,14 +142,14 @@ def test_missing_launcher_variable(launcher: str, variable: str, starter: str,
 
 
 @pytest.mark.parametrize('own, expected', [
-    ({}, 1800),
-    (dict(env_cfg=None), 1800),
-    (dict(env_cfg=dict(dist_cfg=dict(backend='nccl'))), 1800),
+    ({}, 30),
+    (dict(env_cfg=None), 30),
+    (dict(env_cfg=dict(dist_cfg=dict(backend='nccl'))), 30),
     (dict(env_cfg=dict(dist_cfg=dict(timeout=20))), 20),
 ])
 def test_timeout_of_config(own: dict, expected: int) -> None:
     cfg = Config(own)
-    set_timeout(cfg)
+    set_timeout(cfg, 30)
     assert cfg.env_cfg.dist_cfg.timeout == expected
 
 

@@ -248,7 +248,7 @@ def test_full_disk(suffix: str, tmp_path: Path, capfd: pytest.CaptureFixture[str
     process.join()
     printed = capfd.readouterr().err
     assert process.exitcode == 1, printed
-    assert f'convert-checkpoint: {tmp_path}/out.{suffix} cannot be written' in printed
+    assert f'convert-checkpoint: cannot write {tmp_path}/out.{suffix}' in printed
     assert 'Traceback' not in printed
     assert [path.name for path in tmp_path.iterdir()] == ['in.pth']
 

@@ -17,9 +17,10 @@ from helpers.packages import change_metadata, replace_file, write_package
 from safetensors.torch import save_file
 from torch import nn
 
+from colonnade.backbones.plain_vit.architectures import look_up
 from colonnade.inference import load
 from colonnade.inference.packages.package import open_package
-from colonnade.inference.packages.safety_checks import MetaTensorMode
+from colonnade.inference.packages.safety_checks import MetaTensorMode, check_model_size
 from colonnade.settings.plain_config import PackageError, config_text, parse_config
 from colonnade.weights.files import allow_pickle, read_checkpoint
 from colonnade.weights.state_dicts import WeightsError
@@ -303,3 +304,11 @@ def test_invalid_metadata_of_weights(metadata: str, message: str, tmp_path: Path
     save_file(dict(a=torch.zeros(1)), tmp_path / 'a.safetensors', dict(dataset_meta=metadata))
     with pytest.raises(WeightsError, match=message):
         read_checkpoint(tmp_path / 'a.safetensors')
+
+
+def test_models_that_are_looked_up_take_no_memory() -> None:
+    """PlainViT looks up the sizes of timm's ViT-B, also for a custom architecture."""
+    look_up.cache_clear()
+    arch = dict(embed_dim=64, depth=2, num_heads=1)
+    shapes = check_model_size(dict(type='PlainViT', arch=arch), 30, 2**20, 'a file')
+    assert shapes['blocks.0.attn.proj.weight'] == (64, 64)

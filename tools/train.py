@@ -50,9 +50,9 @@ class TrainCommand(TrainOptions):
 
 def print_estimate(options: TrainCommand) -> None:
     """Print the estimate of a training, and exit with a status of its own if it does not fit."""
-    from colonnade.engine.resource_estimation.table import format_estimate  # slow to import
-    from colonnade.engine.resource_estimation.training_estimate import (EstimateOptions,
-                                                                        estimate_training)
+    # They are slow to import.
+    from colonnade.engine.resource_estimation.estimate import EstimateOptions, estimate_training
+    from colonnade.engine.resource_estimation.table import format_estimate
     size = options.image_size and (options.image_size[0], options.image_size[1])
     estimate = estimate_training(options,
                                  EstimateOptions(options.num_processes, options.gpu_memory, size))

@@ -208,7 +208,10 @@ def check_num_bytes(num_bytes: int, max_bytes: int, source: str) -> None:
 
 @contextmanager
 def limit_model_size(max_modules: int, max_bytes: int, source: str) -> Iterator[None]:
-    """Context manager that stops constructors in this thread if they build too much."""
+    """Context manager that stops constructors in this thread if they build too much.
+
+    What they build on the meta device, as PlainViT does to look up sizes, takes no memory.
+    """
     thread, num_modules, num_bytes = get_ident(), 0, 0
 
     def count_module(*_: Any) -> None:
@@ -220,7 +223,8 @@ def limit_model_size(max_modules: int, max_bytes: int, source: str) -> Iterator[
 
     def count_parameter(_: nn.Module, name: str, parameter: Tensor | None) -> None:
         nonlocal num_bytes
-        if get_ident() == thread and parameter is not None:
+        is_counted = get_ident() == thread and torch.get_default_device().type != 'meta'
+        if is_counted and parameter is not None:
             num_bytes += parameter.nbytes
             check_num_bytes(num_bytes, max_bytes, source)
 
