@@ -66,7 +66,7 @@ def evaluate(config: str | Path, checkpoint: str | Path, **options: Any) -> Metr
         TypeError: If an option does not exist.
         ValueError: If the config, the options, the data and the weights do not fit together.
     """
-    settings = TestOptions(find_config(config), str(checkpoint), **options)
+    settings = TestOptions(config=find_config(config), checkpoint=str(checkpoint), **options)
     with prepared_runner(settings) as runner:
         metrics = runner.test()
     return write_metrics(metrics, runner, settings)

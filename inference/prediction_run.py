@@ -55,6 +55,7 @@ def resolve_inputs(args: PredictOptions) -> list[Input]:
         raise UserError(f'--threshold must be from 0 to 1, got {args.threshold}')
     check_opacity(args.opacity)
     if args.config.is_dir() or args.config.suffix in CHECKPOINTS:  # contains its weights
+        assert args.checkpoint is not None  # argparse requires it
         if args.checkpoint in list_configs() or args.checkpoint.endswith('.py'):
             raise UserError(f'{args.checkpoint} is a config: pass it as first argument')
         if Path(args.checkpoint).suffix in CHECKPOINTS:

@@ -93,7 +93,7 @@ def shrink_backbone(cfg: Config) -> Config:
     """Return a config whose backbone has one block, with as many feature maps."""
     light = deepcopy(cfg)
     backbone, backbone_class = light.model.backbone, get_backbone_class(cfg.model)
-    assert backbone is not None
+    assert backbone_class is not None
     indices = backbone.get('out_indices')
     backbone.update(
         arch={

@@ -51,7 +51,6 @@ def complete_options(args: RankOptions) -> list[NamedBackbone]:
              for name in args.backbones]  # yapf: disable
     if repeated := find_repeated(names):
         raise UserError(f'--backbones must be different, got duplicated {", ".join(repeated)}')
-    args.device = args.device or ('cuda' if torch.cuda.is_available() else 'cpu')
     return parse_backbones(names)
 
 
@@ -71,13 +70,13 @@ def _build_probes(args: RankOptions, data: CustomDataset, cache: Path) -> Probes
         train=draw_subset(train, args.max_images, args.seed),
         val=draw_subset(val, args.max_images, args.seed),
         size=args.size,
-        out_indices=args.out_indices,
+        out_indices=list(args.out_indices),
         probe_steps=args.probe_steps,
         knn_patches=args.knn_patches,
         knn_k=args.knn_k,
         knn_temperature=args.knn_temperature,
         seed=args.seed,
-        device=args.device,
+        device=args.device or ('cuda' if torch.cuda.is_available() else 'cpu'),
         cache=cache,
         trust=args.trust)
 

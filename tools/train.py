@@ -53,7 +53,7 @@ def print_estimate(options: TrainCommand) -> None:
     from colonnade.engine.resource_estimation.table import format_estimate  # slow to import
     from colonnade.engine.resource_estimation.training_estimate import (EstimateOptions,
                                                                         estimate_training)
-    size = options.image_size and tuple(options.image_size)
+    size = options.image_size and (options.image_size[0], options.image_size[1])
     estimate = estimate_training(options,
                                  EstimateOptions(options.num_processes, options.gpu_memory, size))
     for line in format_estimate(estimate):

@@ -106,7 +106,7 @@ def convert_openclip(state: State) -> State:
 
 
 FORMATS = tuple(
-    CheckpointFormat(f'PlainViT, {name}', *fields) for name, *fields in (
+    CheckpointFormat(f'PlainViT, {name}', *fields) for name, *fields in (  # type: ignore[arg-type]
         ('DINOv3', ('storage_tokens', 'blocks.0.attn.qkv.'), convert_dinov3),
         ('Sapiens2', ('storage_tokens', 'blocks.0.attn.wq.'), convert_eva),
         ('MAE with its decoder', ('patch_embed.proj.weight', 'decoder_embed.'), drop_pretraining),

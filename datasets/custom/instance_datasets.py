@@ -27,7 +27,7 @@ class CustomDataset:
     ann_file: str | None = None  # annotation file of the evaluator, relative to the root
     masks: bool = True  # whether there are masks, not only boxes
     # Colors of the classes; None for generated colors.
-    palette: list[tuple[int, int, int]] | None = None
+    palette: Sequence[tuple[int, int, int]] | None = None
     # Explanations of the settings, for comments in the config.
     reasons: list[str] = field(default_factory=list)
     # Files outside of the root, which training refuses to read.

@@ -28,7 +28,7 @@ def describe_label_maps(masks: list[Path],
                         label_zero: str | None,
                         ignore_255: bool,
                         report: Report,
-                        lists: list[Path] | None = None) -> CustomDataset | None:
+                        lists: Sequence[Path] | None = None) -> CustomDataset | None:
     """Return the settings for two folders of label maps, or None if they cannot be used.
 
     Args:

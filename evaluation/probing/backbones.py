@@ -98,6 +98,5 @@ class NamedBackbone:
         try:
             backbone_class.variants.complete(model)
         except ValueError:  # The table of this class has other names than timm.
-            arch = backbone_class.variants.find_name(sizes) or sizes
-            return backbone_class, dict(arch=arch)
+            return backbone_class, dict(arch=backbone_class.variants.find_name(sizes) or sizes)
         return backbone_class, dict(arch=self._timm_name)

@@ -1,7 +1,6 @@
 """Settings of heads that depend on their feature maps: indices, widths and strides."""
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -90,8 +89,8 @@ def scale_strides(value: Any, ratio: float, path: str, notes: Notes) -> None:
             scale_strides(item, ratio, f'{path}[{index}]', notes)
     if not isinstance(value, dict):
         return
-    cls = find_class(value.get('type'))
-    defaults = get_arguments(cls) if inspect.isclass(cls) else None
+    cls: Any = find_class(value.get('type'))
+    defaults = get_arguments(cls) if isinstance(cls, type) else None
     for key, item in ((defaults or {}) | value).items():
         if key in STRIDES and isinstance(item, (list, tuple, int, float)):
             value[key] = _multiply(item, ratio)

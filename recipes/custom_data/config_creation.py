@@ -81,7 +81,7 @@ def read_dataset_description(args: DataOptions,
         data = describe_label_maps(
             args.masks,
             args.images,
-            args.suffixes and tuple(args.suffixes),
+            args.suffixes and (args.suffixes[0], args.suffixes[1]),
             args.classes,
             label_zero=args.label_zero,
             ignore_255=args.ignore_255,

@@ -202,7 +202,8 @@ def plot_image_sizes(splits: Sequence[Statistics]) -> Plot:
             continue
         sizes, counts = np.unique(split.sizes, axis=0, return_counts=True)
         order = np.argsort(-counts, kind='stable')[:MAX_SIZES]
-        axes.scatter(*sizes[order].T, s=14 + 120 * counts[order] / counts.max(), label=split.name,
+        widths, heights = sizes[order].T
+        axes.scatter(widths, heights, s=14 + 120 * counts[order] / counts.max(), label=split.name,
                      alpha=0.5, color=COLORS[index], linewidths=0,
                      rasterized=len(order) > 300)  # yapf: disable
     axes.set_xlim(left=0)

@@ -174,7 +174,7 @@ def find_files(args: VisualizeOptions) -> tuple[str | None, list[Input]]:
     has_weights = args.config.is_dir() or args.config.suffix in CHECKPOINTS
     checkpoint = None if has_weights else args.checkpoint
     check_model_paths(args.config, checkpoint)
-    names = [args.checkpoint, *args.images] if has_weights else args.images
+    names = [str(args.checkpoint), *args.images] if has_weights else args.images
     if not names:
         raise UserError(f'no image after {args.config} {args.checkpoint}: pass image files')
     inputs = find_inputs(names, args.out)
