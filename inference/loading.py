@@ -27,18 +27,19 @@ from colonnade.settings.classes import get_num_classes, iter_dataset_heads
 from colonnade.settings.config_values import remove_key
 from colonnade.settings.dataset_paths import find_datasets, read_names_of_classes
 from colonnade.settings.overrides import merge_options
-from colonnade.settings.plain_config import package_errors
 from colonnade.settings.reading import prepare_library, read_config, report_build_errors
 from colonnade.settings.registries import find_class
+from colonnade.weights.config_text import is_plain_config
 from colonnade.weights.downloads import fetch
 from colonnade.weights.loading import plan_loading
-from colonnade.weights.mmengine_loaders import is_plain_config, strip_code
+from colonnade.weights.mmengine_loaders import strip_code
 from colonnade.weights.sharded_files import is_sharded
 from colonnade.weights.state_dicts import WeightsError
 
 from .drawing import Color
 from .model import Model, get_model_kind
 from .packages.package import check_embedded_config, is_package_folder, open_package
+from .packages.package_errors import package_errors
 from .packages.safety_checks import check_checkpoint, check_safetensors
 
 CHECKPOINTS = ('.pth', '.pt')

@@ -175,7 +175,10 @@ def test_later_option_removes_earlier_one(monkeypatch: pytest.MonkeyPatch) -> No
     cfg = copy_config(DETECTOR)
     merge_options(cfg, options)
     assert cfg.randomness == dict(deterministic=True)
-    assert messages == ['--cfg-options randomness.seed has no effect: a later option removes it']
+    assert messages == [
+        '--cfg-options randomness.seed: it has no effect, because '
+        'a later option removes it'
+    ]
     assert options['randomness'] == dict(_delete_=True, deterministic=True)  # not modified
 
 

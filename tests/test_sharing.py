@@ -21,11 +21,12 @@ from colonnade.common.hashing import compute_sha256
 from colonnade.inference import load
 from colonnade.inference.packages.creation import CardText, make_package, read_metrics, save_weights
 from colonnade.inference.packages.package import build_config, open_package
-from colonnade.inference.packages.portable_config import build_portable_config
+from colonnade.inference.packages.package_errors import PackageError
+from colonnade.inference.packages.portable_config import build_portable_config, config_text
 from colonnade.settings.backbone_config import fill_backbone_settings
 from colonnade.settings.config_values import plain
-from colonnade.settings.plain_config import PackageError, config_text, parse_config
 from colonnade.settings.reading import read_config
+from colonnade.weights.config_text import parse_config
 
 FILES = {'README.md', 'config.py', 'model.json', 'model.safetensors'}
 LEAVES = sorted((ROOT / 'configs').glob('*/xcit_nano_12_p16_slim_shapes.py'))

@@ -18,13 +18,14 @@ from torch import nn
 from colonnade.common.atomic_files import new_folder
 from colonnade.common.errors import FileError, MissingFileError, file_errors
 from colonnade.common.hashing import compute_sha256
-from colonnade.settings.plain_config import PackageError, config_text
 from colonnade.weights.files import DATASET_META
 
 from ..model import Model
 from .package import (CONFIG, METADATA, README, WEIGHTS, Package, PackageMetadata, StoredFile,
                       build_config, open_package, write_metadata)
-from .portable_config import build_portable_config, describe_preprocessing, describe_training
+from .package_errors import PackageError
+from .portable_config import (build_portable_config, config_text, describe_preprocessing,
+                              describe_training)
 from .readme import build_readme
 
 LIBRARIES = ('torch', 'timm', 'mmengine', 'mmcv', 'mmdet', 'mmseg')

@@ -18,11 +18,11 @@ from colonnade.common.errors import file_errors
 from colonnade.common.hashing import compute_sha256
 from colonnade.models.building import drop_pretrained
 from colonnade.settings.config_values import plain
-from colonnade.settings.plain_config import (MissingPackageFileError, PackageError, package_errors,
-                                             parse_config)
 from colonnade.settings.reading import LIBRARIES, prepare_library
+from colonnade.weights.config_text import parse_config
 from colonnade.weights.sharded_files import is_sharded
 
+from .package_errors import MissingPackageFileError, PackageError, package_errors
 from .safety_checks import check_imports, check_names
 
 FORMAT, VERSION = 'colonnade-model', 1

@@ -16,7 +16,6 @@ from huggingface_hub.hf_api import RepoFile
 from colonnade.common.atomic_files import new_folder
 from colonnade.common.errors import FileError, MissingFileError, UserError, file_errors
 from colonnade.common.hashing import compute_sha256
-from colonnade.settings.plain_config import PackageError
 from colonnade.weights.downloads import require_hub
 
 from .. import load
@@ -24,6 +23,7 @@ from ..options import CheckPackageOptions, MakeOptions, PullOptions, PushOptions
 from .creation import CardText, make_package, read_metrics
 from .package import (CONFIG, METADATA, README, WEIGHTS, PackageMetadata, is_package_folder,
                       verify_files)
+from .package_errors import PackageError
 
 FILES = (README, METADATA, CONFIG, WEIGHTS)
 TOKEN_HINT = 'pass --token-file FILE, set HF_TOKEN, or run hf auth login'
