@@ -73,9 +73,9 @@ class ServeOptions(ModelOptions):
 @dataclass
 class MakeOptions:
     """Create a package."""
-    config: Path = argument(f'{CONFIG}; or a checkpoint of a run')
+    config: Path = argument(f'{CONFIG}; or a checkpoint or the work dir of a run')
     checkpoint: str | None = argument(
-        'file or URL of the full model; omit it if CONFIG is a checkpoint of a run', None)
+        'file or URL of the full model; omit it if CONFIG is a checkpoint or a work dir', None)
     out: Path | None = option('folder to create (default: packages/NAME_OF_CONFIG)', metavar='DIR')
     metrics: Path | None = option('metrics.json of colonnade test', metavar='FILE')
     data: str | None = option('name of the data that the metrics were computed on', metavar='NAME')

@@ -58,7 +58,7 @@ def resolve_inputs(args: PredictOptions) -> list[Input]:
         assert args.checkpoint is not None  # argparse requires it
         if args.checkpoint in list_configs() or args.checkpoint.endswith('.py'):
             raise UserError(f'{args.checkpoint} is a config: pass it as first argument')
-        if Path(args.checkpoint).suffix in CHECKPOINTS:
+        if Path(args.checkpoint).suffix in CHECKPOINTS:  # a work dir has several
             raise UserError(f'{args.config} contains its weights: remove {args.checkpoint}')
         args.inputs = [args.checkpoint, *args.inputs]
         args.checkpoint = None

@@ -16,10 +16,11 @@ from huggingface_hub.hf_api import RepoFile
 from colonnade.common.atomic_files import new_folder
 from colonnade.common.errors import FileError, MissingFileError, UserError, file_errors
 from colonnade.common.hashing import compute_sha256
+from colonnade.engine.work_dir import Run
 from colonnade.settings.plain_config import PackageError
 from colonnade.weights.downloads import require_hub
 
-from .. import load
+from ..loading import is_package_folder, load
 from ..options import CheckPackageOptions, MakeOptions, PullOptions, PushOptions
 from .creation import CardText, make_package, read_metrics
 from .package import CONFIG, METADATA, README, WEIGHTS, PackageMetadata, verify_files
@@ -33,15 +34,17 @@ def make(args: MakeOptions) -> None:
     args.out = args.out or Path('packages', args.config.stem)
     if args.out.exists():
         raise UserError(f'{args.out} already exists: choose another folder')
+    if args.config.is_dir() and is_package_folder(args.config):
+        raise UserError(f'{args.config} is not the work dir of a run: pass a config and a '
+                        'checkpoint, a checkpoint of a run, or a work dir')
+    checkpoint = args.checkpoint or str(args.config)
     if args.config.is_dir():
-        raise UserError(f'{args.config} is a folder: pass a config and a checkpoint, or a '
-                        'checkpoint of a run')
+        args.checkpoint = checkpoint = str(Run(args.config).find_model(args.checkpoint)[1])
     text = CardText(
         name=args.name or args.out.resolve().name,
         license=args.license,
         data=args.data,
         notes=read_option('--notes', args.notes) if args.notes else '')
-    checkpoint = args.checkpoint or str(args.config)
     metrics = read_metrics(args.metrics, checkpoint) if args.metrics else None
     model = load(args.config, args.checkpoint, device='cpu', trust=args.trust)
     for change in make_package(model, args.out, text, metrics=metrics, trust=args.trust):
