@@ -211,5 +211,6 @@ def test_pretrained(name: str, checkpoint: str) -> None:
 ])
 def test_wrong_pretrained(options: dict[str, str], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        cfg = load_config(TrainOptions(DETECTOR, **options))  # type: ignore[arg-type]
-        check_config(cfg, ('train_dataloader', ))
+        check_config(
+            load_config(TrainOptions(DETECTOR, **options)),  # type: ignore[arg-type]
+            ('train_dataloader', ))

@@ -232,7 +232,7 @@ def test_errors_of_the_command(checkpoints: dict[str, Path], tmp_path: Path,
         (('make', tmp_path / 'there', '--out', tmp_path / 'new'),
          '.*there is not the work dir of a run: pass a config and a checkpoint'),
         (('check', tmp_path / 'there'), 'no .*model.json: the folder is not a package'),
-        (('check', tmp_path / 'a.pth'), '.*a.pth is not a folder'),
+        (('check', tmp_path / 'a.pth'), '.*a.pth is not a folder of a package'),
     ):
         with pytest.raises(SystemExit, match=f'package: {message}'):
             run_tool('package', *arguments)

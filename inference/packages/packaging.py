@@ -55,8 +55,8 @@ def make(args: MakeOptions) -> None:
 
 def check(args: CheckPackageOptions) -> None:
     """Verify hashes, read the config and load the model."""
-    if not args.folder.is_dir():
-        raise UserError(f'{args.folder} is not a folder')
+    if not is_package_folder(args.folder):
+        raise UserError(f'{args.folder} is not a folder of a package')
     model = load(args.folder, device='cpu', trust=args.trust)
     print(f'{args.folder}: complete, and the model can be loaded\n{model}')
 
