@@ -121,9 +121,9 @@ def verify(graph: Graph, path: Path, tolerance: float) -> Comparison:
         f'times the rounding error of torch, and --tolerance is {tolerance:g}')
     if result.factor > REFUSED * tolerance:
         raise ExportError(
-            f'{deviation}: more than {REFUSED} tolerances are not rounding errors, so nothing was '
-            f'written. To write it anyway, pass --tolerance {math.ceil(result.factor)}, and '
-            'compare its predictions on your own images with those of colonnade predict')
+            f'{deviation}: more than {REFUSED} times the tolerance is not a rounding error, so '
+            f'nothing was written. To write it anyway, pass --tolerance {math.ceil(result.factor)}, '
+            'and compare its predictions on your own images with those of colonnade predict')
     return replace(
         result,
         warning=f'{deviation}. Compare predictions on your own images with those of '
@@ -176,8 +176,8 @@ def iter_deviations(graph: Graph, size: Size, outputs: Arrays,
                               f'{actual.shape}, and torch gives {expected.dtype} {expected.shape}')
         finite = np.isfinite(expected)
         if not (np.isfinite(actual) == finite).all():
-            raise ExportError(f'{graph.name} for {format_size(size)}: other values of {name} are '
-                              'infinite or NaN than in torch')
+            raise ExportError(f'{graph.name} for {format_size(size)}: {name} is NaN or infinite at '
+                              'other positions than in torch')
         actual, expected = (values[finite].astype(np.float64) for values in (actual, expected))
         if expected.size:
             yield float(np.abs(actual - expected).max()), float(np.abs(expected).max())

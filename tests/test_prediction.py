@@ -21,11 +21,11 @@ import colonnade
 from colonnade.common.errors import UserError
 from colonnade.common.prefetching import prefetch_map
 from colonnade.configs import find_config
+from colonnade.inference.arrays import get_array_steps
 from colonnade.inference.batches import WINDOW, run_in_batches
 from colonnade.inference.loading import find_dataset_metainfo
 from colonnade.inference.model import Model
 from colonnade.inference.results import Instances, Result
-from colonnade.inference.test_pipeline import get_array_steps
 from colonnade.runtime.images import ImageError
 from colonnade.settings.reading import read_config
 

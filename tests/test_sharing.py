@@ -162,9 +162,9 @@ def test_metrics_belong_to_the_checkpoint(tmp_path: Path) -> None:
         (dict(checkpoint='/gone/a.pth', checkpoint_sha256=compute_sha256(checkpoint)), ''),
         (dict(checkpoint=str(checkpoint)), ''),
         (dict(checkpoint=str(checkpoint),
-              checkpoint_sha256='0' * 64), 'metrics.json belongs to another file than .*a.pth'),
+              checkpoint_sha256='0' * 64), 'has the metrics of .* SHA-256 differs .*a.pth'),
         (dict(checkpoint=str(tmp_path / 'b.pth')),
-         'metrics.json belongs to .*b.pth, not to .*a.pt'),
+         'metrics.json has the metrics of .*b.pth, not of .*a.pt'),
         ([], 'is not a metrics.json of colonnade test'),
     ):
         path.write_text(json.dumps(content and dict(content, metrics=metrics)))
@@ -190,7 +190,7 @@ def test_evaluation_of_a_package(checkpoints: dict[str, Path], shapes: Path, tmp
     assert outputs[0]['metrics'] == outputs[1]['metrics'] and 'mIoU' in outputs[0]['metrics']
     checkpoint = str(checkpoints['sem_fpn'])
     assert read_metrics(tmp_path / 'a.json', checkpoint) == outputs[0]['metrics']
-    with pytest.raises(PackageError, match='belongs to another file'):
+    with pytest.raises(PackageError, match='SHA-256 differs'):
         read_metrics(tmp_path / 'b.json', checkpoint)
 
 

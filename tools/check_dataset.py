@@ -28,7 +28,7 @@ def main(options: CheckDataOptions, dataset_report: ModuleType, reconversion: Mo
     if count := dataset_report.count_stopping_findings(sources):
         subject = '1 finding stops' if count == 1 else f'{count} findings stop'
         sys.exit(f'check-dataset: {subject} training or evaluation')
-    print('check-dataset: nothing stops training or evaluation')
+    print('check-dataset: no finding stops training or evaluation')
 
 
 if __name__ == '__main__':
