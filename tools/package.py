@@ -37,7 +37,13 @@ def add_action(words: list[str]) -> None:
 @command(ACTIONS, 'colonnade.inference.packages.packaging', full_help=True)
 def run(options: Any, packaging: ModuleType) -> None:
     """Make, check, push or pull a package."""
-    getattr(packaging, next(name for name in ACTIONS if ACTIONS[name] is type(options)))(options)
+    actions = {
+        MakeOptions: packaging.make,
+        CheckPackageOptions: packaging.check,
+        PushOptions: packaging.push,
+        PullOptions: packaging.pull
+    }
+    actions[type(options)](options)
 
 
 def main() -> None:
