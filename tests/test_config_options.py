@@ -205,7 +205,7 @@ def test_pretrained(name: str, checkpoint: str) -> None:
 
 @pytest.mark.parametrize('options, message', [
     (dict(pretrained='xcit_small_12_p16_384'), 'publishes no weights .*; did you mean xcit_small'),
-    (dict(pretrained='xcit_tiny_12_p16_384.fb_dist_in1k'), 'is timm://xcit_tiny.* arch is XCiT'),
+    (dict(pretrained='xcit_tiny_12_p16_384.fb_dist_in1k'), 'is timm://xcit_tiny.*arch is XCiT'),
     (dict(pretrained='a', load_from='b.pth'), 'pretrained has no effect with --load-from b.pth'),
     (dict(pretrained='a', resume='b.pth'), '--pretrained has no effect with --resume b.pth'),
 ])
