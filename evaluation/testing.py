@@ -69,7 +69,7 @@ def evaluate(config: str | Path, checkpoint: str | Path | None = None, **options
         ValueError: If the config, the options, the data and the weights do not fit together.
     """
     path = Path(config) if Path(config).is_dir() else find_config(config)
-    settings = TestOptions(path, checkpoint and str(checkpoint), **options)
+    settings = TestOptions(path, None if checkpoint is None else str(checkpoint), **options)
     with prepared_runner(settings) as runner:
         metrics = runner.test()
     return write_metrics(metrics, runner, settings)
@@ -123,7 +123,7 @@ def prepared_runner(options: TestOptions) -> Iterator[Runner]:
                             f'{type(runner).__name__}')
         elif options.fuse is None:
             runner.logger.info(f'not fused: the runner is a {type(runner).__name__}')
-        check_same_weights(options.checkpoint)
+        check_same_weights(cfg.load_from)
         if get_world_size() > 1 or not options.allow_external_files:
             check_loaded_data(runner, allow_external_files=options.allow_external_files)
         yield runner
@@ -178,7 +178,7 @@ def write_metrics(computed: dict[str, Any], runner: Runner, options: TestOptions
             fused=is_fused(runner.model),
             amp=get_type_name(get_half_type(options.amp, get_device())),
             metrics=metrics)
-        if (path := Path(options.checkpoint).expanduser()).is_file():
+        if (path := Path(str(options.checkpoint)).expanduser()).is_file():
             content['checkpoint_sha256'] = compute_sha256(path)
         try:
             write_json(get_metrics_path(runner, options), content)
