@@ -39,7 +39,7 @@ from colonnade.weights.state_dicts import WeightsError
 
 from .drawing import Color
 from .model import Model, get_model_kind
-from .packages.package import METADATA, check_embedded_config, open_package
+from .packages.package import check_embedded_config, is_package_folder, open_package
 from .packages.safety_checks import check_checkpoint, check_safetensors
 
 CHECKPOINTS = ('.pth', '.pt')
@@ -170,7 +170,7 @@ def resolve_sources(config: str | Path | Config, weights: str | Path | None, *,
                                 f'{weights}')
             package = open_package(config, trust=trust)
             return package.config, package.weights
-        if Path(config).is_dir():
+        if Path(config).is_dir() and not is_sharded(config):
             path, weights = Run(config).find_model(weights)
             if trust:
                 return read_config(path), weights
@@ -220,13 +220,6 @@ def parse_run_config(text: str, source: str, *, trust: bool = False) -> Config:
     if not trust:
         check_embedded_config(cfg, source)
     return cfg
-
-
-def is_package_folder(path: str | Path) -> bool:
-    """Return True for a folder that may be a package: one that has metadata or no record of a run.
-    """
-    run = Run(path)
-    return Path(path).is_dir() and (Path(path, METADATA).exists() or not (run.best or run.last))
 
 
 def find_classes(cfg: Config, meta: dict[str, Any],

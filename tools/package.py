@@ -28,7 +28,7 @@ def add_action(words: list[str]) -> None:
     if len(words) > 1 and words[1] not in ACTIONS and not words[1].startswith('-'):
         path = Path(words[1])
         is_run = any((path / name).is_file() for name in ('best_checkpoint', 'last_checkpoint'))
-        if path.is_dir() and not is_run:
+        if path.is_dir() and path.suffix != '.pth' and not is_run:  # .pth: checkpoint in shards
             words.insert(1, 'check')
         elif is_run or path.suffix or '/' in words[1]:
             words.insert(1, 'make')

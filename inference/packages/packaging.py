@@ -19,11 +19,13 @@ from colonnade.common.hashing import compute_sha256
 from colonnade.engine.work_dir import Run
 from colonnade.settings.plain_config import PackageError
 from colonnade.weights.downloads import require_hub
+from colonnade.weights.sharded_files import is_sharded
 
-from ..loading import is_package_folder, load
+from .. import load
 from ..options import CheckPackageOptions, MakeOptions, PullOptions, PushOptions
 from .creation import CardText, make_package, read_metrics
-from .package import CONFIG, METADATA, README, WEIGHTS, PackageMetadata, verify_files
+from .package import (CONFIG, METADATA, README, WEIGHTS, PackageMetadata, is_package_folder,
+                      verify_files)
 
 FILES = (README, METADATA, CONFIG, WEIGHTS)
 TOKEN_HINT = 'pass --token-file FILE, set HF_TOKEN, or run hf auth login'
@@ -34,11 +36,11 @@ def make(args: MakeOptions) -> None:
     args.out = args.out or Path('packages', args.config.stem)
     if args.out.exists():
         raise UserError(f'{args.out} already exists: choose another folder')
-    if args.config.is_dir() and is_package_folder(args.config):
+    if is_package_folder(args.config):
         raise UserError(f'{args.config} is not the work dir of a run: pass a config and a '
                         'checkpoint, a checkpoint of a run, or a work dir')
     checkpoint = args.checkpoint or str(args.config)
-    if args.config.is_dir():
+    if args.config.is_dir() and not is_sharded(args.config):
         args.checkpoint = checkpoint = str(Run(args.config).find_model(args.checkpoint)[1])
     text = CardText(
         name=args.name or args.out.resolve().name,
