@@ -1,7 +1,7 @@
 """Share a trained model: pack weights, config and model card, push and pull them.
 
     colonnade package make CONFIG epoch_36.pth --out my_detector --metrics metrics.json
-    colonnade package make work_dirs/shapes --out my_detector    # best checkpoint of a run
+    colonnade package make work_dirs/shapes --out my_detector
     colonnade package check my_detector
     colonnade package push my_detector USER/my_detector
     colonnade package pull USER/my_detector --out my_detector
