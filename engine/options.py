@@ -113,10 +113,10 @@ class TrainOptions(LaunchOptions):
         if self.max_skipped_steps < 1:
             raise UserError(f'--max-skipped-steps must be at least 1, got {self.max_skipped_steps}')
         if self.pretrained is not None:
-            for name, value in (('load-from', self.load_from), ('resume', self.resume)):
-                if value not in (None, 'auto'):
-                    raise UserError(f'--pretrained has no effect with --{name} {value}: remove one '
-                                    'of them')
+            for option_name, source in (('load-from', self.load_from), ('resume', self.resume)):
+                if source not in (None, 'auto'):
+                    raise UserError(f'--pretrained has no effect with --{option_name} {source}: '
+                                    'remove one of them')
             is_timm = '://' not in self.pretrained and not os.path.exists(self.pretrained)
             self.cfg_options = {
                 **(self.cfg_options or {}), 'model.backbone.init_cfg.type': 'Pretrained',

@@ -69,7 +69,8 @@ def evaluate(config: str | Path, checkpoint: str | Path | None = None, **options
         ValueError: If the config, the options, the data and the weights do not fit together.
     """
     path = Path(config) if Path(config).is_dir() else find_config(config)
-    settings = TestOptions(path, None if checkpoint is None else str(checkpoint), **options)
+    settings = TestOptions(
+        config=path, checkpoint=None if checkpoint is None else str(checkpoint), **options)
     with prepared_runner(settings) as runner:
         metrics = runner.test()
     return write_metrics(metrics, runner, settings)
