@@ -216,7 +216,7 @@ def test_weights_that_do_not_fit(package: Path, tmp_path: Path) -> None:
     change_config(package, 'fc_out_channels=256', 'fc_out_channels=64')
     with pytest.raises(PackageError, match='model.safetensors does not fit the model'):
         load(package)
-    with pytest.raises(ValueError, match='shared is a folder that contains its weights'):
+    with pytest.raises(ValueError, match='shared is a package, which contains its weights'):
         load(package, tmp_path / 'a.pth')
 
 
