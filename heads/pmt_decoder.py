@@ -110,8 +110,9 @@ class PlainMaskDecoder(nn.Module):
         if num_heads is None:
             num_heads = max(dim // 64, 1)
         if num_heads < 1 or dim % (4 * num_heads):
-            raise UserError('embed_dim must be a multiple of 4 * num_heads, for rotary positions, '
-                            f'got {dim} and {num_heads} heads')
+            raise UserError(
+                'in_channels must be a multiple of 4 * num_heads, for rotary positions, '
+                f'got {dim} and {num_heads} heads')
         norm_cfg = norm_cfg or dict(type='BN')
         self.bn = nn.ModuleList(build_norm_layer(norm_cfg, dim)[1] for _ in range(num_features))
         self.lateral_projections = nn.ModuleList(

@@ -11,47 +11,41 @@ import torch
 from mmengine.registry import MODELS
 from torch import Tensor
 
+from .mask_annealing import AnnealedMasks
 from .mask_queries import MaskQueryHead, draw_open_patches
 from .pmt_decoder import Feature, PlainMaskDecoder
 from .pmt_weights import load_pretrained_decoder
 from .semantic_mask_queries import SemanticMaskQueryHead
 
 
-class QueryDecoding(MaskQueryHead):
+class QueryDecoding(AnnealedMasks, MaskQueryHead):
     """Queries decoded by a :class:`.PlainMaskDecoder`, base class of both heads.
 
     Args:
-        embed_dim: Width C of the feature maps.
+        in_channels: Width C of the feature maps.
         num_features: Number of feature maps.
         num_blocks: Number of blocks of the decoder.
         num_heads: Number of attention heads. Defaults to heads of 64 channels.
         norm_cfg: Batch norm of each feature map. Defaults to ``type='BN'``.
         **kwargs: Arguments of :class:`.MaskQueryHead`, or of :class:`.SemanticMaskQueryHead`. An
             ``init_cfg`` with ``type='Pretrained'`` loads the file of a published decoder, strictly.
-
-    Attributes:
-        attn_mask_probs: For each block, the probability that a query sees only patches of its own
-            mask while training ``(num_blocks)``; see EoMT (arXiv 2503.19108), section 3.3.
     """
 
-    attn_mask_probs: Tensor
-
     def __init__(self,
-                 embed_dim: int,
+                 in_channels: int,
                  *,
                  num_features: int = 4,
                  num_blocks: int = 6,
                  num_heads: int | None = None,
                  norm_cfg: dict[str, Any] | None = None,
                  **kwargs: Any) -> None:
-        super().__init__(embed_dim, **kwargs)
+        super().__init__(in_channels, **kwargs)
         self.decoder = PlainMaskDecoder(
-            embed_dim,
+            in_channels,
             num_features=num_features,
             num_blocks=num_blocks,
             num_heads=num_heads,
             norm_cfg=norm_cfg)
-        self.register_buffer('attn_mask_probs', torch.ones(num_blocks))
 
     def init_weights(self) -> None:
         """Load the published decoder of ``init_cfg``, or initialize as torch does.
@@ -79,7 +73,8 @@ class QueryDecoding(MaskQueryHead):
         Raises:
             ValueError: If the number of maps is wrong.
         """
-        return self.decode(x, self.attn_mask_probs.tolist() if self.training else None)
+        probabilities = self.compute_probabilities(len(self.decoder.blocks))
+        return self.decode(x, probabilities if self.training else None)
 
     def decode(self, features: Sequence[Feature],
                mask_probs: Sequence[float] | None) -> tuple[list[Tensor], list[Tensor]]:

@@ -19,10 +19,11 @@ def convert_pmt(state: State) -> State:
     state = {
         key: value
         for key, value in state.items() if key.startswith(('network.decoder.', 'network.bn.'))
+        and key != 'network.decoder.attn_mask_probs'  # how far the training was
     }
     return rename_keys(state, (
         (r'^network\.bn\.', 'decoder.bn.'),
-        (r'^network\.decoder\.(q|class_head|mask_head|upscale|attn_mask_probs)\b', r'\1'),
+        (r'^network\.decoder\.(q|class_head|mask_head|upscale)\b', r'\1'),
         (r'^network\.decoder\.', 'decoder.'),
         (r'\.attention\.([qkv])_proj\.', r'.attn.\1_proj.'),
         (r'\.attention\.o_proj\.', '.attn.proj.'),

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from colonnade.backbones import ColumnarBackbone, PlainViT
 from colonnade.heads import PMTHead, SemanticPMTHead
+from colonnade.heads.mask_annealing import AnnealedMasks
 from colonnade.weights.loading import load_weights
 from colonnade.weights.state_dicts import WeightsError
 
@@ -51,7 +52,8 @@ def test_decoder_equals_original(name: str, tmp_path: Path) -> None:
     (classes, ), (masks, ) = head(features)
     outputs = dict(class_logits=classes, mask_logits=masks)
     probabilities = [1.] * len(head.decoder.blocks)
-    for index, (classes, masks) in enumerate(zip(*head.decode(features, probabilities))):
+    for index, (classes,
+                masks) in enumerate(zip(*head.decode(features, probabilities), strict=True)):
         outputs |= {
             f'masked.class_logits_{index}': classes,
             f'masked.mask_logits_{index}': masks,
@@ -153,3 +155,13 @@ def test_wrong_arguments() -> None:
     head = PMTHead(32, num_features=3)
     with pytest.raises(ValueError, match='expected 3 feature maps .* got 2'):
         head([torch.randn(1, 32, 2, 2)] * 2)
+
+
+def test_annealing() -> None:
+    """The published steps of ADE20k: 6 phases for 4 blocks, from 6520 * (1 to 4) iterations."""
+    masks = AnnealedMasks()
+    assert masks.compute_probabilities(4) == [1.] * 4
+    for iteration, expected in ((6520, (1., 1., 1., 1.)), (9780, (0.5**0.9, 1., 1., 1.)),
+                                (13040, (0., 1., 1., 1.)), (32600, (0., 0., 0., 0.))):
+        masks.progress = iteration, 6 * 6520
+        assert masks.compute_probabilities(4) == pytest.approx(expected)
