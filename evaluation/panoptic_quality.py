@@ -86,7 +86,7 @@ class PanopticQuality(BaseMetric):
     Args:
         ann_file: JSON file of panoptic annotations in COCO's format.
         seg_prefix: Folder of their PNG images.
-        classwise: Also return PQ of each class.
+        classwise: Also return PQ of each class that occurs.
         **kwargs: Arguments of mmengine's ``BaseMetric``.
 
     Raises:
@@ -149,7 +149,10 @@ class PanopticQuality(BaseMetric):
         metrics = summarize(stats)
         for suffix, chosen in (('th', is_thing), ('st', ~is_thing)):
             metrics |= {f'{key}_{suffix}': v for key, v in summarize(stats[chosen]).items()}
-        rows = {name: summarize(row[None]) for name, row in zip(classes, stats, strict=True)}
+        rows = {
+            name: summarize(row[None])
+            for name, row in zip(classes, stats, strict=True) if row.any()
+        }
         for name, row in rows.items():
             print_log(f'PQ {row["PQ"]:.1f}, SQ {row["SQ"]:.1f}, RQ {row["RQ"]:.1f}: {name}',
                       'current')

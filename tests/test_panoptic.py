@@ -9,7 +9,7 @@ import cv2
 import numpy as np
 import pytest
 import torch
-from conftest import NO_WORKERS, ROOT
+from conftest import NO_WORKERS, ROOT, SHORT
 from mmengine.registry import DATASETS
 from pycocotools.coco import COCO
 
@@ -105,10 +105,16 @@ def test_instances_are_not_panoptic(shapes: Path) -> None:
         PanopticQuality(str(path), str(shapes))
 
 
-def test_training(shapes: Path, tmp_path: Path, run_tool: Callable,
-                  capsys: pytest.CaptureFixture) -> None:
-    run_tool('train', CONFIG, '--data-root', shapes / 'coco', '--work-dir', tmp_path / 'run',
-             '--cfg-options', 'train_cfg.max_iters=2', 'train_cfg.val_interval=2', *NO_WORKERS)
-    run_tool('test', CONFIG, tmp_path / 'run/iter_2.pth', '--data-root', shapes / 'coco',
-             '--work-dir', tmp_path / 'test')  # yapf: disable
-    assert 'coco_panoptic/PQ' in capsys.readouterr().out
+def test_training(shapes: Path, tmp_path: Path, run_tool: Callable) -> None:
+    data = ['--data-root', shapes / 'coco', '--work-dir', tmp_path / 'run']
+    run_tool('train', CONFIG, *data, *SHORT, 'train_cfg.val_interval=1', *NO_WORKERS)
+    run_tool('test', CONFIG, tmp_path / 'run/iter_2.pth', *data, '--out', tmp_path / 'metrics.json',
+             '--cfg-options', *NO_WORKERS)  # yapf: disable
+    metrics = json.loads((tmp_path / 'metrics.json').read_text())['metrics']
+    expected = {
+        f'coco_panoptic/{q}{part}'
+        for q in ('PQ', 'SQ', 'RQ')
+        for part in ('', '_th', '_st')
+    }
+    assert metrics.keys() >= expected
+    assert all(0 <= metrics[name] <= 100 for name in expected)
