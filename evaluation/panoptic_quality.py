@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import cv2
 import numpy as np
@@ -21,7 +21,7 @@ from colonnade.common.errors import FileError, UserError
 from colonnade.datasets.panoptic_annotations import read_segment_ids
 
 VOID = 0  # ID of pixels without a segment
-Stats = np.ndarray  # (K, 4): sum of IoU, and numbers of true positives, false ones, false negatives
+Stats: TypeAlias = np.ndarray  # (K, 4): sum of IoU, and numbers of true positives, false ones, false negatives
 
 
 def compare_segments(truth: np.ndarray, segments: Sequence[Mapping[str, Any]],

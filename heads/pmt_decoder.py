@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from mmcv.cnn import build_norm_layer
@@ -22,8 +22,8 @@ from colonnade.backbones.plain_vit.blocks import PlainBlock, SelfAttention, embe
 from colonnade.common.errors import UserError
 
 #: a feature map ``(B, C, h, w)``, or a pair of it and prefix tokens ``(B, P, C)``
-Feature = Tensor | tuple[Tensor, Tensor]
-Grid = tuple[int, int]
+Feature: TypeAlias = Tensor | tuple[Tensor, Tensor]
+Grid: TypeAlias = tuple[int, int]
 
 
 class MaskedSelfAttention(SelfAttention):
