@@ -4,10 +4,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import cv2
 import numpy as np
@@ -16,6 +16,8 @@ from .rle import get_area, make_json_rle
 from .validation.coco_files import CONVERTED_FROM, SINGULAR
 
 Row = dict[str, Any]
+#: (label file, image size (width, height)) -> labels (H, W), uint8
+LabelReader = Callable[[Path, tuple[int, int]], np.ndarray]
 
 
 @dataclass
@@ -80,6 +82,25 @@ class DataIndex:
         return digest.hexdigest()
 
 
+@dataclass(frozen=True)
+class LabelSet:
+    """Label maps of a dataset in some format."""
+    format: str
+    splits: Sequence[DataIndex]  # training and validation, or one split to be divided
+    # Suffixes of image and label map names; required for lists.
+    suffixes: tuple[str, str] | None = None
+    lists: Sequence[Path] | None = None  # text files that list the images of both splits
+    read: LabelReader | None = None  # reader of label files; None if they are label maps
+    classes: Sequence[str] | None = None  # names of the classes; None if the user names them
+    palette: Sequence[tuple[int, int, int]] | None = None  # colors of the classes
+    label_zero: Literal['ignore', 'class'] | None = None  # meaning of label 0
+    ignore_255: bool = False  # whether 255 stands for unlabeled pixels
+    meaning: Any = None  # JSON content that determines the labels, in addition to the files
+    tables: Sequence[Path] = ()  # files with this content
+    # What a conversion omits, and how often.
+    dropped: Mapping[str, int] = field(default_factory=dict)
+
+
 def name_sources(rows: dict[str, list], source: str) -> dict[str, list]:
     """Return rows of a COCO file with their location in this file."""
     return rows | {
@@ -111,6 +132,7 @@ class Instance:
     source: str  # file and location
     is_crowd: bool = False
     mask: dict[str, Any] | None = None  # RLE of the image's size, instead of polygons
+    group: str | int | None = None  # objects of an image with the same label and group are one
 
 
 @dataclass

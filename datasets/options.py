@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,9 +18,6 @@ class DataOptions:
 
     Attributes:
         out: File that the command writes; a conversion goes next to it.
-        lists: Text files that list the images of both splits, set by label map formats.
-        palette: Colors of the classes, set by label map formats.
-        given: Options before a format has changed them.
     """
     data: list[Path] = option(
         'dataset in any supported format, which is detected: a folder, its data.yaml, or one '
@@ -72,9 +69,6 @@ class DataOptions:
     converted_dir: Path | None = option(
         'folder for converted, repaired or split annotations (default: OUT_data)', metavar='DIR')
     out: Path | None = None
-    lists: Sequence[Path] | None = None
-    palette: Sequence[tuple[int, int, int]] | None = None
-    given: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass

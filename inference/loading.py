@@ -38,7 +38,7 @@ from colonnade.weights.state_dicts import WeightsError
 
 from .drawing import Color
 from .model import Model, get_model_kind
-from .packages.package import check_embedded_config, open_package
+from .packages.package import check_embedded_config, is_package_folder, open_package
 from .packages.safety_checks import check_checkpoint, check_safetensors
 
 CHECKPOINTS = ('.pth', '.pt')
@@ -89,7 +89,7 @@ def load(config: str | Path | Config,
         cfg, weights = resolve_sources(config, weights, trust=trust)
         if cfg_options:
             merge_options(cfg, cfg_options)
-        is_package = has_own_config and Path(config).is_dir()
+        is_package = has_own_config and is_package_folder(config)
         with DefaultScope.overwrite_default_scope(cfg.default_scope):
             with package_errors(str(config)) if is_package else nullcontext():
                 model = build_model(cfg, weights, torch_device, trust=trust or not has_own_config)
@@ -160,7 +160,7 @@ def resolve_sources(config: str | Path | Config, weights: str | Path | None, *,
         prepare_library(cfg, cfg.filename or 'the config')
     else:
         check_model_paths(config, weights)
-        if Path(config).is_dir():
+        if is_package_folder(config):
             if weights is not None:
                 raise UserError(f'{config} is a folder that contains its weights: remove {weights}')
             package = open_package(config, trust=trust)

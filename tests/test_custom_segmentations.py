@@ -17,6 +17,8 @@ from mmdet.datasets import CocoDataset
 from pycocotools import mask as coco_masks
 
 from colonnade.datasets.custom.instance_datasets import describe_instances
+from colonnade.datasets.data_index import DataIndex
+from colonnade.datasets.validation.coco_files import load_coco
 from colonnade.datasets.validation.segmentations import decode_counts, find_segmentation_error
 from colonnade.datasets.validation.validation_report import Report
 
@@ -81,8 +83,13 @@ def find_errors(content: dict, folder: Path) -> list[str]:
         file.write_text(json.dumps(content))
     report = Report()
     filter_cfg = dict(filter_empty_gt=True, min_size=16)
-    data = describe_instances(
-        files, [folder] * 2, None, masks=True, filter_cfg=filter_cfg, report=report)
+    contents = [load_coco(file, report) for file in files]
+    if report.errors:
+        return report.errors
+    indices = [
+        DataIndex(folder, each, file=file) for file, each in zip(files, contents, strict=True)
+    ]
+    data = describe_instances(indices, None, masks=True, filter_cfg=filter_cfg, report=report)
     assert data is not None or report.errors
     if not report.errors:
         assert_mmdet_and_pycocotools_read(files[1], data.classes)

@@ -405,7 +405,7 @@ def test_missing_files(tmp_path: Path) -> None:
     (tmp_path / 'b/train/a b_mask.png').unlink()
     (tmp_path / 'b/train/c3.jpg').unlink()
     _, report = find_data(tmp_path / 'out', tmp_path / 'b')
-    assert_messages(report.errors, 'a b.jpg has no label map a b_mask.png')
+    assert_messages(report.errors, f'a b.jpg has no label map {tmp_path}/b/train/a b_mask.png')
     write_voc(tmp_path / 'c', SPLITS)
     (tmp_path / 'c/SegmentationClass/v1.png').unlink()
     (tmp_path / 'c/ImageSets/Segmentation/train.txt').write_text('c3\n\nno\nümläut\nc3\n')

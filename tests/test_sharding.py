@@ -79,6 +79,8 @@ def test_resume_without_fsdp_from_sharded_checkpoint(shapes: Path, tmp_path: Pat
              *NO_WORKERS)
     assert 'Iter(train) [3/3]' in latest_log(run)
     assert (run / 'iter_3.pth').is_file()
+    image = shapes / 'ade/images/validation/000000.jpg'
+    run_tool('predict', folder, image, '--out', tmp_path / 'predicted')  # its config is used
 
     file, = folder.glob('*.safetensors')
     tensors = load_file(file)

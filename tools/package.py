@@ -26,7 +26,7 @@ def add_action(words: list[str]) -> None:
     """
     if len(words) > 1 and words[1] not in ACTIONS and not words[1].startswith('-'):
         path = Path(words[1])
-        if path.is_dir():
+        if path.is_dir() and path.suffix != '.pth':  # a checkpoint in shards
             words.insert(1, 'check')
         elif path.suffix or '/' in words[1]:
             words.insert(1, 'make')

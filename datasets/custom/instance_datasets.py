@@ -11,9 +11,9 @@ from colonnade.common.name_lists import format_names
 from colonnade.settings.findings import Finding
 
 from ..bit_depth import ImageDepths
+from ..data_index import DataIndex
 from ..path_checks import normalize_path
-from ..validation.coco_files import (Instances, Usage, check_instances, find_valid_entries,
-                                     load_coco, make_header_check)
+from ..validation.coco_files import Instances, Usage, check_instances, make_header_check
 from ..validation.validation_report import Report
 
 
@@ -34,8 +34,7 @@ class CustomDataset:
     outside: list[str] = field(default_factory=list)
 
 
-def describe_instances(ann_files: list[Path],
-                       images: list[Path],
+def describe_instances(indices: Sequence[DataIndex],
                        classes: list[str] | None,
                        *,
                        masks: bool,
@@ -45,37 +44,42 @@ def describe_instances(ann_files: list[Path],
     """Return the settings for two COCO files, or None if they cannot be used.
 
     Args:
-        ann_files: Annotations of the training and the validation set.
-        images: Their folders of images.
+        indices: Indices of training and validation, with the COCO files of their rows.
         classes: Categories to train. Defaults to all.
         masks: Whether to use segmentations, if there are any.
         filter_cfg: mmdet's filter of training images.
         polygons_only: Whether training omits annotations with an RLE.
     """
-    contents = [content for file in ann_files if (content := load_coco(file, report)) is not None]
-    if len(contents) < len(ann_files):
-        return None
+    ann_files = [index.file for index in indices if index.file]
+    images = [index.images for index in indices]
     if masks and not any(
-            isinstance(each, dict) and each.get('segmentation') for content in contents
-            for each in content['annotations']):
+            isinstance(row, dict) and row.get('segmentation') for index in indices
+            for row in index.objects):
         masks = False
         report.add_warning('no annotation has a segmentation: the config trains on boxes, like '
                            'Faster R-CNN')
-    usages = Usage(masks, polygons_only), Usage(masks, evaluated=True)
-    splits, have_errors = _check_splits(ann_files, contents, images, usages, report)
+    depths, splits, have_errors = ImageDepths(), [], []
+    for index, usage in zip(
+            indices, (Usage(masks, polygons_only), Usage(masks, evaluated=True)), strict=True):
+        num_errors = report.num_errors
+        check = make_header_check(index.images, depths)
+        assert index.file is not None
+        splits.append(
+            check_instances(index.file, index.rows, report, check_images=check, usage=usage))
+        have_errors.append(report.num_errors > num_errors)
+    report_depths(depths, report)
     train, val = splits
-    if all(map(_has_valid_categories, contents)):  # otherwise names are missing
-        _check_classes(ann_files[0], splits, classes or [], report)
+    _check_classes(ann_files[0], splits, classes or [], report)
     names = [[image['file_name'] for image in split.images.values()] for split in splits]
     warn_of_overlap(images, names, report)
     if classes:
         train, val = train.select_classes(classes), val.select_classes(classes)
-    for index, (file, split) in enumerate(zip(ann_files, (train, val), strict=True)):
+    for number, (file, split) in enumerate(zip(ann_files, (train, val), strict=True)):
         empty = [name for name, count in split.classes.items() if not count]
         if empty and len(empty) < len(split.classes):
             report.add_warning(f'{file}: no annotations of {format_names(empty)}')
-        elif len(empty) == len(split.classes) and not have_errors[index]:
-            have_errors[index] = True
+        elif len(empty) == len(split.classes) and not have_errors[number]:
+            have_errors[number] = True
             report.add_error(f'{file}: no image has a usable annotation')
     num_train = _count_training_images(train, filter_cfg, report)
     if not num_train and not have_errors[0]:
@@ -94,25 +98,6 @@ def describe_instances(ann_files: list[Path],
         ann_file=relative[1],
         masks=masks,
         outside=find_outside(root, images, names))
-
-
-def _check_splits(ann_files: Sequence[Path], contents: Sequence[dict[str,
-                                                                     list]], images: Sequence[Path],
-                  usages: Sequence[Usage], report: Report) -> tuple[list[Instances], list[bool]]:
-    """Return the content of COCO files, and whether each has errors."""
-    depths, splits, have_errors = ImageDepths(), [], []
-    for file, content, folder, usage in zip(ann_files, contents, images, usages, strict=True):
-        num_errors = report.num_errors
-        check = make_header_check(folder, depths) if os.path.isdir(folder) else None
-        if check is None:
-            text = f'--images: {folder} is not a folder'
-            report.add(Finding('missing-file', text, (str(folder), )))
-            text = f'{file}: no image was checked, because its folder does not exist'
-            report.add(Finding('skipped-check', text, (str(file), )))
-        splits.append(check_instances(file, content, report, check_images=check, usage=usage))
-        have_errors.append(report.num_errors > num_errors)
-    report_depths(depths, report)
-    return splits, have_errors
 
 
 def _check_classes(ann_file: Path, splits: Sequence[Instances], classes: Sequence[str],
@@ -134,11 +119,6 @@ def report_depths(depths: ImageDepths, report: Report) -> None:
         report.add_error(text)
     for text in depths.find_warnings():
         report.add_warning(text)
-
-
-def _has_valid_categories(content: dict[str, list]) -> bool:
-    valid, _ = find_valid_entries(content['categories'], 'categories', Path(), Report())
-    return len(valid) == len(content['categories'])
 
 
 def _count_training_images(train: Instances, filter_cfg: dict, report: Report) -> int:

@@ -9,101 +9,80 @@ from typing import Any
 from colonnade.common.name_lists import format_names
 
 from ..bit_depth import ImageDepths
+from ..data_index import DataIndex, LabelSet
 from ..validation.image_files import read_image_size, read_label_values
 from ..validation.label_map_files import IGNORED
 from ..validation.validation_report import Report
-from .file_pairs import (Listing, find_suffixes, list_files, list_named, pair_label_maps,
-                         report_empty_folders)
 from .instance_datasets import (CustomDataset, find_common_root, find_outside, make_absolute,
                                 report_depths, warn_of_overlap)
 
 Labels = dict[Path, frozenset[int]]  # label map -> values in it
 
 
-def describe_label_maps(masks: list[Path],
-                        images: list[Path],
-                        suffixes: tuple[str, str] | None,
-                        names: list[str] | None,
-                        *,
-                        label_zero: str | None,
-                        ignore_255: bool,
-                        report: Report,
-                        lists: Sequence[Path] | None = None) -> CustomDataset | None:
-    """Return the settings for two folders of label maps, or None if they cannot be used.
+def describe_label_maps(data: LabelSet, names: list[str] | None, *, label_zero: str | None,
+                        ignore_255: bool, report: Report) -> CustomDataset | None:
+    """Return the settings for label maps of training and validation, or None if they are unusable.
 
     Args:
-        masks: Folders of the training and the validation set.
-        images: Their folders of images.
-        suffixes: Suffixes of images and label maps; None infers them.
-        names, label_zero: See :func:`interpret_labels`.
+        data: Label maps that mmseg can read.
+        names, label_zero: See :func:`interpret_labels`; what the data format sets comes first.
         ignore_255: Whether label 255 stands for unlabeled pixels.
-        lists: Text files that list the images of each set. Defaults to all images.
     """
-    folders = list(zip(images, masks, strict=True))
-    if lists and suffixes:
-        listings = [
-            list_named(*pair, file, suffixes, report)
-            for pair, file in zip(folders, lists, strict=True)
-        ]
-    else:
-        listings = [list_files(*pair, report) for pair in folders]
-        report_empty_folders(listings, report)
-    if not all(each.image_names and (lists or each.mask_names) for each in listings):
+    splits, suffixes = data.splits, data.suffixes
+    if not splits or suffixes is None:  # reported by the reader
         return None
-    suffixes = suffixes or find_suffixes(listings, report)
-    if suffixes is None:
-        return None
-    warn_of_overlap(images, [listing.image_names for listing in listings], report)
-    if not lists and images == masks and suffixes[1].endswith(suffixes[0]):
+    images = [split.images for split in splits]
+    masks = [split.masks for split in splits if split.masks]
+    image_names = [list(split.label_maps) for split in splits]
+    warn_of_overlap(images, image_names, report)
+    if not data.lists and images == masks and suffixes[1].endswith(suffixes[0]):
         report.add_error(f'{images[0]}: mmseg would take label maps *{suffixes[1]} for images '
                          f'*{suffixes[0]}: put them into separate folders')
         return None
     depths = ImageDepths()
-    train, val = (_read_labels(listing, suffixes, depths, report) for listing in listings)
+    train, val = (_read_labels(split, depths, report) for split in splits)
     report_depths(depths, report)
     values = _merge_values(train) | _merge_values(val)
     if not values:
         if train or val:
             report.add_error(f'every pixel of every label map is {IGNORED}, which mmseg ignores')
         return None
+    names = list(data.classes) if data.classes is not None else names
+    label_zero = label_zero or data.label_zero
     classes, reduce_zero_label, reason = interpret_labels(values, names, label_zero)
-    _check_labels(train, val, classes, int(reduce_zero_label), ignore_255, report)
+    _check_labels(train, val, classes, int(reduce_zero_label), ignore_255 or data.ignore_255,
+                  report)
     if names is None or label_zero is None:
         _explain_labels(values, names, classes, reduce_zero_label, report)
-    root = find_common_root([*masks, *images, *(lists or ())])
-    datasets = [
-        _make_settings(*pair, suffixes, reduce_zero_label, file, root)
-        for pair, file in zip(folders, lists or (None, None), strict=True)
-    ]
-    files = [*(each.image_names for each in listings), *(each.mask_names for each in listings)]
+    root = find_common_root([*masks, *images, *(data.lists or ())])
+    settings: list[dict[str, Any]] = []
+    for index, folders in enumerate(zip(images, masks, strict=True)):
+        prefixes = [os.path.relpath(make_absolute(folder), root) for folder in folders]
+        settings.append(
+            dict(
+                type='BaseSegDataset',
+                data_prefix=dict(img_path=prefixes[0], seg_map_path=prefixes[1]),
+                img_suffix=suffixes[0],
+                seg_map_suffix=suffixes[1],
+                reduce_zero_label=reduce_zero_label))
+        if data.lists:
+            settings[-1]['ann_file'] = os.path.relpath(make_absolute(data.lists[index]), root)
+    files = image_names + [[os.path.relpath(file, folder) for file in split.label_maps.values()]
+                           for split, folder in zip(splits, masks, strict=True)]  # yapf: disable
     return CustomDataset(
         classes, (len(train), len(val)),
         root,
-        datasets,
+        settings,
+        palette=list(data.palette) if data.palette and len(data.palette) == len(classes) else None,
         reasons=[reason],
         outside=find_outside(root, [*images, *masks], files))
 
 
-def _make_settings(images: Path, masks: Path, suffixes: tuple[str, str], reduce_zero_label: bool,
-                   ann_file: Path | None, root: Path) -> dict[str, Any]:
-    """Return the settings of an mmseg dataset, with paths relative to ``root``."""
-    image_path, mask_path = (os.path.relpath(make_absolute(path), root) for path in (images, masks))
-    settings = dict(
-        type='BaseSegDataset',
-        data_prefix=dict(img_path=image_path, seg_map_path=mask_path),
-        img_suffix=suffixes[0],
-        seg_map_suffix=suffixes[1],
-        reduce_zero_label=reduce_zero_label)
-    if ann_file:
-        settings['ann_file'] = os.path.relpath(make_absolute(ann_file), root)
-    return settings
-
-
-def _read_labels(listing: Listing, suffixes: tuple[str, str], depths: ImageDepths,
-                 report: Report) -> Labels:
-    """Return the labels in all label maps of a folder, and check the headers of their images."""
+def _read_labels(split: DataIndex, depths: ImageDepths, report: Report) -> Labels:
+    """Return the labels in all label maps of a split, and check the headers of their images."""
     labels = {}
-    for image, mask in pair_label_maps(listing, suffixes, report):
+    for name, mask in split.label_maps.items():
+        image = split.images / name
         try:
             size = read_image_size(image, depths)
         except OSError as error:
@@ -130,8 +109,8 @@ def _explain_labels(values: set[int], names: Sequence[str] | None, classes: Sequ
     if names is None:
         report.add_warning(
             f'the {len(classes)} classes have no names, and are counted up to the highest label, '
-            f'{highest}: pass the names of all classes with --classes, also of labels that do not '
-            'occur')
+            f'{highest}: pass the names of all classes with --classes, also of labels that do '
+            'not occur')
     elif is_reduced and 0 in values:
         report.add_error(
             f'there are {len(names)} names, but labels from 0 to {highest}: if label 0 stands for '

@@ -18,8 +18,9 @@ from colonnade.common.errors import UserError
 from colonnade.common.name_lists import format_names
 from colonnade.runtime.bit_depth import has_16_bits
 
-from ..custom.label_maps import IGNORED
+from ..options import DataOptions
 from ..validation.image_files import open_image
+from ..validation.label_map_files import IGNORED
 from ..validation.validation_report import Report, abbreviate, find_repeated
 
 NUM_SAMPLES = 20  # masks whose colors are listed
@@ -162,15 +163,29 @@ def find_color_table(folder: Path) -> Path | None:
     return files[0] if files else None
 
 
-def choose_color_table(file: Path | None, roots: Iterable[Path], sources: Sequence[Path],
+def describe_colors(table: ColorTable) -> dict[str, Any]:
+    """Return the fields of a :class:`LabelSet` whose masks have the colors of a table."""
+    return dict(
+        read=ColorReader(table),
+        classes=table.classes,
+        palette=list(table.colors),
+        label_zero='class',
+        ignore_255=True,
+        meaning=[table.classes, table.colors, table.unlabeled],
+        tables=[table.file])
+
+
+def choose_color_table(args: DataOptions, roots: Iterable[Path], sources: Sequence[Path],
                        report: Report) -> ColorTable | None:
     """Return the table that converts masks to label maps, or None if they are label maps.
 
     Args:
-        file: Table that the user passed; None searches for one.
-        roots: Folders to search.
+        roots: Folders that are searched without ``--color-map``.
         sources: Paths of the masks; the first readable one determines their type.
     """
+    if not sources:
+        return None
+    file = args.color_map
     path = file or next(filter(None, map(find_color_table, roots)), None)
     sources = list(dropwhile(_is_unreadable, sources)) or sources
     with open_image(sources[0]) as image:
@@ -196,6 +211,9 @@ def choose_color_table(file: Path | None, roots: Iterable[Path], sources: Sequen
         report.add_warning(f'{path} is not used, because {sources[0]} holds labels, not colors of '
                            'this table: pass class names with --classes')
         return None
+    for option, value in (('classes', args.classes), ('label-zero', args.label_zero)):
+        if value is not None:
+            raise UserError(f'--{option} has no effect: the color table {path} determines it')
     report.add_warning(f'{path}: colors of {len(table.classes)} classes')
     if table.unlabeled:
         report.add_warning(f'{path}: pixels of {", ".join(map(str, table.unlabeled))} are '

@@ -16,6 +16,7 @@ from ..options import DataOptions
 from ..validation.conversion_sources import RECORD, SOURCES, record_path, record_sources
 from .splitting import split_dataset
 
+SIDES = ('train', 'val')  # names of converted splits
 #: keys of the record that identify a conversion, and how another value is called
 IDENTITY = dict(form='of another format', fingerprint='of other data', split='with another split')
 #: recorded options of a conversion that are paths, and all of them: key of the record -> field
@@ -24,6 +25,14 @@ OPTIONS = PATHS | dict(
     split='val_fraction', split_seed='split_seed', group='group_regex', classes='classes',
     zero='label_zero', suffixes='suffixes', ignore_255='ignore_255', boxes='boxes_only',
     on_bad_data='on_bad_data')  # yapf: disable
+
+
+def get_folder(args: DataOptions) -> Path:
+    """Return the folder of a conversion."""
+    if args.converted_dir is not None:
+        return args.converted_dir
+    assert args.out is not None  # set by all commands
+    return args.out.with_name(f'{args.out.stem}_data')
 
 
 def convert_once(
@@ -45,19 +54,16 @@ def convert_once(
     Returns:
         The folder, and whether it was written now.
     """
-    folder = args.converted_dir
-    if folder is None:
-        assert args.out is not None  # set by all commands
-        folder = args.out.with_name(f'{args.out.stem}_data')
+    folder = get_folder(args)
     if os.path.lexists(folder):
         _check_identity(folder, record)
         return folder, False
     with new_folder(folder) as scratch:
         content = write(scratch)
         write_text(scratch / SOURCES, record_sources(folder, tables, labels, listed))
-        options = dict(args.given)
+        options = {key: vars(args)[name] for key, name in OPTIONS.items()}
         for key in PATHS:
-            if isinstance(options[key], list):
+            if isinstance(options[key], (list, tuple)):
                 options[key] = [record_path(path, folder) for path in options[key]]
             elif options[key]:
                 options[key] = record_path(options[key], folder)

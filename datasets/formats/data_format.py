@@ -11,11 +11,12 @@ from typing import Literal
 
 from colonnade.runtime.images import SUFFIXES
 
-from ..data_index import AnnotatedImage
+from ..data_index import AnnotatedImage, DataIndex, LabelSet
 from ..options import DataOptions
 from ..validation.image_files import read_image_size
 from ..validation.validation_report import Report
 
+OpenedData = Sequence[DataIndex] | LabelSet | None  # instances, or label maps
 AnnotationType = Literal['instances', 'labels']
 SPLITS = {
     'train': ('train', 'training'),
@@ -35,9 +36,9 @@ class DataFormat:
     layout: str  # files by which it is detected, for messages
     # Returns True if a file or folder has this format; reads only few files.
     detect: Callable[[Path], bool]
-    # Converts ``data`` where needed, and sets the options for COCO files or label maps. Returns the
-    # folder of a conversion if it was written now.
-    open: Callable[[DataOptions, Report], Path | None]
+    # Reads ``data``, and converts it where needed. Returns training and validation, or None after
+    # an error.
+    open: Callable[[DataOptions, Report], OpenedData]
 
 
 @dataclass

@@ -13,10 +13,11 @@ from colonnade.common.name_lists import format_names
 
 from ..options import DataOptions
 from ..validation.validation_report import Report
-from .conversion import OPTIONS
-from .data_format import SPLITS, AnnotationType, DataFormat, read_start
+from .conversion import get_folder
+from .data_format import SPLITS, AnnotationType, DataFormat, OpenedData, read_start
 from .instance_formats import INSTANCE_FORMATS, open_coco_files
-from .label_map_formats import IMAGES, LABEL_MAP_FORMATS, MASKS, open_folders
+from .label_conversion import convert_label_maps
+from .label_map_formats import IMAGES, LABEL_MAP_FORMATS, MASKS, read_folders
 
 FORMATS: tuple[DataFormat, ...] = (*INSTANCE_FORMATS, *LABEL_MAP_FORMATS)
 DESCRIPTIONS = dict(instances='instances, for a detector', labels='label maps, for a segmenter')
@@ -93,35 +94,37 @@ def _describe_contents(path: Path) -> str:
 
 @contextmanager
 def open_dataset(args: DataOptions, annotation_type: AnnotationType | None,
-                 report: Report) -> Iterator[None]:
-    """Context manager that converts a dataset, and sets the options for COCO files or label maps.
+                 report: Report) -> Iterator[OpenedData]:
+    """Context manager that returns training and validation of a dataset, converted where needed.
 
     A conversion with errors is removed at the end, because it is useless once they are fixed.
 
     Args:
-        args: Options of a command; changed.
+        args: Options of a command.
         annotation_type: What the model learns from. None accepts both, and prefers instances.
         report: Collects errors and warnings.
+
+    Returns:
+        Instances, label maps, or None after an error.
 
     Raises:
         OSError: If a file cannot be read or written.
         ValueError: If the data have no known format, or no two splits.
     """
-    folder = None
-    args.given = {key: vars(args).get(name) for key, name in OPTIONS.items()}
+    folder = get_folder(args)
+    existed = os.path.lexists(folder)
     if args.data:
-        folder = _open_format(args, annotation_type, report)
+        yield _open_format(args, annotation_type, report)
     elif args.coco:
-        folder = open_coco_files(args, report)
-    elif args.masks:
-        folder = open_folders(args, report)
-    yield
-    if folder and report.num_errors:
-        shutil.rmtree(folder)
+        yield open_coco_files(args, report)
+    else:
+        yield convert_label_maps(read_folders(args, report), args, report)
+    if report.num_errors and not existed:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _open_format(args: DataOptions, annotation_type: AnnotationType | None,
-                 report: Report) -> Path | None:
+                 report: Report) -> OpenedData:
     first = args.data[0]
     if annotation_type is None:
         types = {each.type for each in detect_formats(first)}

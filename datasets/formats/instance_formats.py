@@ -16,67 +16,67 @@ from ..options import DataOptions
 from ..validation.validation_report import Report
 from .coco import is_coco, read_coco, read_coco_file
 from .coco_repairs import align_categories, fill_masks
-from .conversion import convert_once, describe_split, split_images
+from .conversion import SIDES, convert_once, describe_split, split_images
 from .data_format import ALL, DataFormat, ReadContext, find_root_above_images, report_skipped
 from .labelme import is_labelme, read_labelme
 from .voc import is_voc, read_voc
 from .yolo import is_yolo, read_yolo
 
 Reader = Callable[[Path, ReadContext], dict[str, DataIndex]]
-SIDES = ('train', 'val')
 COUNTED = ('images', 'annotations', 'categories')
 
 
-def open_instances(name: str, read: Reader, args: DataOptions, report: Report) -> Path | None:
-    """Set ``coco`` and ``images`` of the options to COCO files, which are written where needed.
+def open_instances(name: str, read: Reader, args: DataOptions,
+                   report: Report) -> list[DataIndex] | None:
+    """Return training and validation with their COCO files, which are written where needed.
 
     Args:
         name: Name of the format.
         read: Reader of the format.
 
     Returns:
-        The folder of a conversion if it was written now.
+        None after an error.
     """
     folders = [find_root_above_images(p.parent if p.is_file() else p) for p in args.data]
-    context = ReadContext(
-        Path(os.path.commonpath(folders)),
-        report,
-        paths=args.data,
-        skips_bad_data=args.on_bad_data == 'skip',
-        boxes_only=args.boxes_only)
+    context = _make_context(Path(os.path.commonpath(folders)), args, report)
     indices = [read(path, context) for path in args.data]
     if report.num_errors:
         return None
     if len(indices) == 1:
-        return _convert_instances(name, indices[0], args, context)
+        return _convert(name, indices[0], args, context)
     for path, splits in zip(args.data, indices, strict=True):
         if len(splits) != 1:
             raise UserError(f'{path} must have one split, since --data has two paths, got '
                             f'{", ".join(splits) or "none"}: pass only this path')
     sides = {side: next(iter(each.values())) for side, each in zip(SIDES, indices, strict=True)}
-    return _convert_instances(name, sides, args, context)
+    return _convert(name, sides, args, context)
 
 
-def open_coco_files(args: DataOptions, report: Report) -> Path | None:
+def open_coco_files(args: DataOptions, report: Report) -> list[DataIndex] | None:
     """Like :func:`open_instances`, for ``--coco``."""
     root = os.path.commonpath([os.path.abspath(file.parent) for file in args.coco])
-    context = ReadContext(Path(root), report, skips_bad_data=args.on_bad_data == 'skip')
+    context = _make_context(Path(root), args, report)
     sides = SIDES if len(args.coco) == 2 else (ALL, )
     indices = {
-        side: read_coco_file(file, images, context, masks=not args.boxes_only)
-        for side, file, images in zip(sides, args.coco, args.images[:len(args.coco)], strict=True)
-    }
-    if report.num_errors:
-        return None
-    return _convert_instances('COCO', {
         side: index
-        for side, index in indices.items() if index
-    }, args, context)
+        for side, file, images in zip(sides, args.coco, args.images[:len(args.coco)], strict=True)
+        if (index := read_coco_file(file, images, context, masks=not args.boxes_only))
+    }
+    return None if report.num_errors else _convert('COCO', indices, args, context)
 
 
-def _convert_instances(name: str, indices: dict[str, DataIndex], args: DataOptions,
-                       context: ReadContext) -> Path | None:
-    """Split and write the data where needed, and set the options."""
+def _make_context(root: Path, args: DataOptions, report: Report) -> ReadContext:
+    return ReadContext(
+        root,
+        report,
+        paths=args.data,
+        skips_bad_data=args.on_bad_data == 'skip',
+        boxes_only=args.boxes_only)
+
+
+def _convert(name: str, indices: dict[str, DataIndex], args: DataOptions,
+             context: ReadContext) -> list[DataIndex]:
+    """Return training and validation, split, aligned and written where needed."""
     report, original = context.report, list(indices.values())
     share_classes(original)
     if not args.boxes_only:
@@ -92,11 +92,8 @@ def _convert_instances(name: str, indices: dict[str, DataIndex], args: DataOptio
         repairs = '; '.join(f'{what} ({each})' for what, each in context.repairs.items())
         report.add_warning(f'repaired: {repairs}')
     report_skipped(list(context.skipped.values()), report)
-    args.images = [index.images for index in sides]
-    files = [index.file for index in sides if index.file]
-    if len(files) == len(sides):
-        args.coco = files
-        return None
+    if all(index.file for index in sides):
+        return sides
     for index in sides:  # messages name the original files
         index.detach(context.root)
     record = dict(
@@ -105,12 +102,11 @@ def _convert_instances(name: str, indices: dict[str, DataIndex], args: DataOptio
         form=name,
         fingerprint=[index.compute_fingerprint() for index in original],
         split=split)
-    texts = [json.dumps(index.rows) + '\n' for index in sides]
 
     def write(scratch: Path) -> dict[str, Any]:
         counts = {}
-        for side, index, text in zip(SIDES, sides, texts, strict=True):
-            write_text(scratch / f'{side}.json', text)
+        for side, index in zip(SIDES, sides, strict=True):
+            write_text(scratch / f'{side}.json', json.dumps(index.rows) + '\n')
             counts[side] = {key: len(index.rows[key]) for key in COUNTED}
         dropped, repaired = ({
             what: occurrences.count
@@ -121,8 +117,9 @@ def _convert_instances(name: str, indices: dict[str, DataIndex], args: DataOptio
 
     folder, is_new = convert_once(args, record, write, tables=context.tables, labels=context.labels)
     report.add_warning(f'{folder}: {"wrote" if is_new else "reused"} converted COCO files')
-    args.coco = [folder / f'{side}.json' for side in SIDES]
-    return folder if is_new else None
+    for side, index in zip(SIDES, sides, strict=True):
+        index.file = folder / f'{side}.json'
+    return sides
 
 
 def _split_indices(indices: dict[str, DataIndex],

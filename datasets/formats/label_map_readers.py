@@ -3,23 +3,26 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from colonnade.common.errors import UserError
+from colonnade.common.name_lists import format_names
 from colonnade.runtime.images import SUFFIXES
 
-from ..custom.file_pairs import list_named
-from ..custom.label_maps import IGNORED
-from ..data_index import DataIndex
+from ..data_index import DataIndex, LabelReader, LabelSet
+from ..options import DataOptions
 from ..validation.image_files import read_labels
+from ..validation.label_map_files import IGNORED
 from ..validation.validation_report import Report, abbreviate, find_repeated
-from .color_masks import ColorReader, ColorTable
+from .color_masks import choose_color_table, describe_colors
 from .data_format import find_split_folders
-from .label_sets import LabelSet, Pair, Reader, find_child, pair_files
+from .file_pairs import Listing, Pair, find_existing_pairs, pair_files
 
 IMAGE_END, TRAIN_IDS, IDS = '_leftImg8bit.png', '_gtFine_labelTrainIds.png', '_gtFine_labelIds.png'
 MAX_CITYSCAPES_ID = 33
@@ -29,6 +32,43 @@ ROBOFLOW_CLASSES, ROBOFLOW_MASK_END = '_classes.csv', '_mask.png'
 VOC_LISTS, VOC_MASKS, VOC_MASK_END = Path('ImageSets/Segmentation'), 'SegmentationClass', '.png'
 VOC_NAME = r'\d{4}_\d{6}'  # names of images of the benchmark
 IMAGES = ('images', 'image', 'img', 'imgs', 'jpegimages')  # names of folders
+
+
+def reject_options(args: DataOptions, source: str, *names: str) -> None:
+    """Raise a ValueError if an option is set whose value the format determines."""
+    for name in names:
+        if vars(args)[name] is not None:
+            raise UserError(f'--{name.replace("_", "-")} has no effect: {source} determines it')
+
+
+def find_child(folder: Path,
+               names: Iterable[str],
+               normalize: Callable[[str], str] = str.lower) -> Path | None:
+    """Return the subfolder whose normalized name is one of some names, or None."""
+    if not folder.is_dir():
+        return None
+    children = sorted(path for path in folder.iterdir()
+                      if normalize(path.name) in names and path.is_dir())
+    if len(children) > 1:
+        children = list(filter(has_images, children))
+    if len(children) > 1:
+        raise UserError(f'{folder} has several folders of images or label maps, '
+                        f'{" and ".join(map(str, children))}: pass --masks and --images')
+    return children[0] if children else None
+
+
+def has_images(folder: Path) -> bool:
+    """Return True if there is an image in or below a folder."""
+    return any(name.lower().endswith(SUFFIXES) and not name.startswith('.')
+               for _, _, names in os.walk(folder, followlinks=True) for name in names)
+
+
+def report_test_folders(args: DataOptions, report: Report) -> None:
+    """Report folders of the test split, which are not used."""
+    for root in args.data:
+        for parent in {root, find_child(root, IMAGES) or root}:
+            if folder := find_split_folders(parent).get('test'):
+                report.add_warning(f'{folder} is not used: it is the test split')
 
 
 def read_known_classes(name: str) -> tuple[tuple[str, ...], list[tuple[int, int, int]]]:
@@ -43,8 +83,10 @@ def find_cityscapes_folders(root: Path) -> list[Pair]:
     return [pair for pair in pairs if all(folder.is_dir() for folder in pair)]
 
 
-def read_cityscapes(folders: list[Pair], report: Report) -> LabelSet:
+def read_cityscapes(args: DataOptions, report: Report) -> LabelSet:
     """Return label maps with train IDs unchanged, or those with IDs to be converted."""
+    reject_options(args, 'Cityscapes', 'classes', 'label_zero', 'color_map', 'suffixes')
+    folders = [pair for root in args.data for pair in find_cityscapes_folders(root)]
     has_train_ids, has_ids = (
         all(next(masks.rglob(f'*{end}'), None) for _, masks in folders) for end in (TRAIN_IDS, IDS))
     if not has_train_ids and not has_ids:
@@ -83,8 +125,11 @@ def find_roboflow_folders(root: Path) -> list[Path]:
     ]
 
 
-def read_roboflow(folders: list[Path], report: Report) -> LabelSet:
+def read_roboflow(args: DataOptions, report: Report) -> LabelSet:
     """Return label maps, which are converted if their values or names require it."""
+    reject_options(args, "Roboflow's masks", 'classes', 'label_zero', 'color_map', 'suffixes')
+    report_test_folders(args, report)
+    folders = [folder for root in args.data for folder in find_roboflow_folders(root)]
     tables = [_read_roboflow_classes(folder / ROBOFLOW_CLASSES) for folder in folders]
     if tables[-1] != tables[0]:
         raise UserError(
@@ -130,18 +175,15 @@ def _read_roboflow_classes(file: Path) -> dict[int, str]:
 
 
 def _pair_roboflow_files(folder: Path, report: Report) -> dict[str, Path]:
+    """Return image name -> label map; both are in the same folder."""
     names = sorted(path.name for path in folder.iterdir() if path.name.lower().endswith(SUFFIXES))
-    end = ROBOFLOW_MASK_END
-    masks = {name.removesuffix(end): name for name in names if name.endswith(end)}
-    images = {Path(name).stem: name for name in names if not name.endswith(end)}
-    for stem in sorted(images.keys() - masks.keys()):
-        report.add_error(f'{folder / images[stem]} has no label map {stem}{end}')
-    for stem in sorted(masks.keys() - images.keys()):
-        report.add_warning(f'{folder / masks[stem]} is not used: it has no image')
-    return {images[stem]: folder / masks[stem] for stem in sorted(images.keys() & masks.keys())}
+    masks = [name for name in names if name.endswith(ROBOFLOW_MASK_END)]
+    images = [name for name in names if not name.endswith(ROBOFLOW_MASK_END)]
+    pairs = {name: Path(name).stem + ROBOFLOW_MASK_END for name in images}
+    return find_existing_pairs(Listing(folder, folder, images, masks), pairs, report)
 
 
-def make_renumbering_reader(values: list[int]) -> Reader:
+def make_renumbering_reader(values: list[int]) -> LabelReader:
     """Return a reader that renumbers the values of label maps from 0; 255 is kept."""
     table = np.full(256, IGNORED, np.uint8)
     table[values] = range(len(values))
@@ -150,7 +192,8 @@ def make_renumbering_reader(values: list[int]) -> Reader:
         labels = read_labels(source, size)
         unknown = set(np.unique(labels).tolist()) - {*values, IGNORED}
         if unknown:
-            raise UserError(f'labels {sorted(unknown)} are not in {ROBOFLOW_CLASSES}')
+            raise UserError(f'labels must be {format_names(list(map(str, values)))} or {IGNORED}, '
+                            f'got {format_names(list(map(str, sorted(unknown))))}')
         return table[labels]
 
     return read
@@ -167,45 +210,55 @@ def find_voc_lists(root: Path) -> list[Path]:
     return [train] if train.is_file() else lists if len(lists) == 1 else []
 
 
-def read_voc_label_maps(root: Path, lists: Sequence[Path], table: ColorTable | None,
-                        report: Report) -> LabelSet:
-    """Return label maps unchanged, or color-coded masks to be converted.
-
-    Args:
-        lists: Lists of training and validation images, or a single list.
-        table: Table of colors if masks are color-coded.
-    """
-    images, masks = find_child(root, IMAGES), root / VOC_MASKS
+def read_voc_label_maps(args: DataOptions, report: Report) -> LabelSet:
+    """Return label maps unchanged, or color-coded masks to be converted."""
+    if len(args.data) > 1:
+        raise UserError('--data: pass only one folder in Pascal VOC format, whose lists name both '
+                        'splits')
+    reject_options(args, 'Pascal VOC', 'suffixes')
+    root = args.data[0]
+    lists, images, masks = find_voc_lists(root), find_child(root, IMAGES), root / VOC_MASKS
     assert images is not None  # see find_voc_lists
-    image_end = _find_image_suffix(images, lists[0])
-    splits, is_benchmark = [], True
-    for names in lists:
-        listing = list_named(images, masks, names, (image_end, VOC_MASK_END), report)
-        existing = set(listing.mask_names)
-        label_maps = {}
-        for image in dict.fromkeys(listing.image_names):
-            mask = image.removesuffix(image_end) + VOC_MASK_END
-            is_benchmark &= bool(re.fullmatch(VOC_NAME, mask.removesuffix(VOC_MASK_END)))
-            if mask in existing:
-                label_maps[image] = masks / mask
-            else:
-                report.add_error(f'{names}: {images / image} has no label map {masks / mask}')
-        splits.append(DataIndex(images, label_maps=label_maps, masks=masks))
-    classes, palette = read_known_classes('voc') if is_benchmark else (None, None)
+    suffixes = (_find_image_suffix(images, lists[0]), VOC_MASK_END)
+    splits = [
+        DataIndex(
+            images, label_maps=_read_list(file, images, masks, suffixes, report), masks=masks)
+        for file in lists
+    ]
+    table = choose_color_table(args, [root], sorted(masks.rglob('*.png')), report)
+    settings: dict[str, Any] = dict(ignore_255=True)
     if table:
-        classes, palette = table.classes, list(table.colors)
-    return LabelSet(
-        format='Pascal VOC',
-        splits=splits,
-        suffixes=(image_end, VOC_MASK_END),
-        lists=lists,
-        read=ColorReader(table) if table else None,
-        classes=classes,
-        palette=palette,
-        label_zero='class' if classes else None,
-        ignore_255=True,
-        meaning=table and [table.classes, table.colors, table.unlabeled],
-        tables=[table.file] if table else [])
+        settings = describe_colors(table)
+    elif args.classes is None and all(
+            re.fullmatch(VOC_NAME, mask.stem) for split in splits
+            for mask in split.label_maps.values()):
+        classes, palette = read_known_classes('voc')
+        settings.update(classes=classes, palette=palette, label_zero='class')
+    return LabelSet('Pascal VOC', splits, suffixes, lists, **settings)
+
+
+def _read_list(file: Path, images: Path, masks: Path, suffixes: tuple[str, str],
+               report: Report) -> dict[str, Path]:
+    """Return image name -> label map of a list of names without suffix, as mmseg reads it."""
+    label_maps: dict[str, Path] = {}
+    text = file.read_text(encoding='utf-8')
+    if text.startswith('\ufeff'):
+        report.add_error(f'{file} starts with a byte order mark, which mmseg reads as a part of '
+                         'the first name: remove it')
+        return {}
+    for number, line in enumerate(text.removesuffix('\n').split('\n'), 1):
+        image, mask = (line.strip() + suffix for suffix in suffixes)
+        if not line.strip():
+            report.add_error(f'{file}:{number}: the line is empty, which mmseg cannot read')
+        elif not (images / image).is_file():
+            report.add_error(f'{file}:{number}: image {images / image} does not exist')
+        elif not (masks / mask).is_file():
+            report.add_error(f'{file}:{number}: {images / image} has no label map {masks / mask}')
+        elif image in label_maps:
+            report.add_warning(f'{file}:{number}: {line.strip()} is duplicated')
+        else:
+            label_maps[image] = masks / mask
+    return label_maps
 
 
 def _find_image_suffix(images: Path, names: Path) -> str:

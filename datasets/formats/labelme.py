@@ -9,14 +9,14 @@ import mmap
 import re
 from io import BytesIO
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from colonnade.common.errors import UserError
 
 from ..data_index import AnnotatedImage, DataIndex, Instance, index_images
-from ..rle import encode_mask, encode_segmentation, get_box, merge_rles
+from ..rle import encode_mask, encode_segmentation, get_area, get_box, merge_rles
 from ..validation.image_files import open_image
 from ..validation.segmentations import MAX_COORDINATE, is_number
 from ..validation.validation_report import abbreviate
@@ -48,21 +48,28 @@ def read_labelme(path: Path, context: ReadContext) -> dict[str, DataIndex]:
     folders = find_split_folders(path)
     if 'train' not in folders:
         folders = {ALL: path}
-    images = {}
-    for split, folder in folders.items():
-        files = list(
-            filter(looks_like_labelme, find_files(folder, ('.json', ), context.count_link)))
-        if split == 'test':
-            context.count_dropped(TEST_LEFT, count=len(files))
-            continue
-        context.labels.update(files)
-        images[split] = [image for file in files if (image := _read_annotated_image(file, context))]
+    if test := folders.pop('test', None):
+        context.count_dropped(TEST_LEFT, count=len(_find_labelme_files(test, context)))
+    images = {split: read_labelme_folder(folder, context) for split, folder in folders.items()}
     context.count_unused_images(images.values())
+    for image in (image for found in images.values() for image in found):
+        image.instances = _join_groups(image)
     return {split: index_images(found) for split, found in images.items() if found}
 
 
-def load_labelme(file: Path, context: ReadContext) -> dict[str, Any] | None:
-    """Return the content of a file, or None after rejecting it."""
+def read_labelme_folder(folder: Path, context: ReadContext) -> list[AnnotatedImage]:
+    """Return the images in and below a folder; each shape with an area is an instance."""
+    files = _find_labelme_files(folder, context)
+    context.labels.update(files)
+    return [image for file in files if (image := _read_annotated_image(file, context))]
+
+
+def _find_labelme_files(folder: Path, context: ReadContext) -> list[Path]:
+    return list(filter(looks_like_labelme, find_files(folder, ('.json', ), context.count_link)))
+
+
+def _read_annotated_image(file: Path, context: ReadContext) -> AnnotatedImage | None:
+    """Return the image of a file and its shapes, or None after rejecting it."""
     try:
         content = json.loads(read_text(file))
     except (OSError, ValueError, RecursionError) as error:
@@ -71,138 +78,117 @@ def load_labelme(file: Path, context: ReadContext) -> dict[str, Any] | None:
     if not isinstance(content, dict) or not isinstance(content.get('shapes'), list):
         context.reject(file, f'must have a list of shapes, got {abbreviate(content)}')
         return None
-    return content
-
-
-def find_labelme_image(file: Path, content: dict[str, Any], context: ReadContext) -> Path | None:
-    """Return the image of a file, or None after reporting that it does not exist."""
-    name = content.get('imagePath')
-    return context.find_image(file, name if isinstance(name, str) else None)
-
-
-def _read_annotated_image(file: Path, context: ReadContext) -> AnnotatedImage | None:
-    content = load_labelme(file, context)
-    if content is None:
-        return None
-    width, height = content.get('imageWidth'), content.get('imageHeight')
+    name, width, height = (content.get(key) for key in ('imagePath', 'imageWidth', 'imageHeight'))
+    image = context.find_image(file, name if isinstance(name, str) else None)
     declared = (width, height) if isinstance(width, int) and isinstance(height, int) else None
-    image = find_labelme_image(file, content, context)
     size = image and context.read_size(image, declared, file)
     if not image or not size:
         return None
     if _has_flags(content):
         context.count_dropped('flags of images are dropped', context.locate(file))
-    instances: dict[tuple[Any, ...], Instance] = {}
+    instances = []
     is_valid = True
     for number, shape in enumerate(content['shapes'], 1):
         location = context.locate(file, f'shape {number}')
         try:
-            outline = read_outline(shape, size, context, location)
+            if instance := _read_shape(shape, size, context, location):
+                instances.append(instance)
         except ValueError as error:
             context.reject(file, str(error), f'shape {number}')
             is_valid = False
-            continue
-        label, points = outline.label, outline.points
-        if outline.mask is not None:
-            instance = _make_mask_instance(label, encode_mask(outline.mask), location)
-        elif points:
-            polygons = [] if outline.is_box else [points]
-            instance = Instance(label, compute_box([points]), polygons, location)
-        else:
-            continue
-        # Shapes with the same label and group_id are parts of one object.
-        group = shape.get('group_id')
-        key = (label, group) if type(group) in (int, str) else (label, None, number)
-        if key in instances:
-            instance = _merge_instances(instances[key], instance, size)
-        instances[key] = instance
-    if not is_valid:
-        return None
-    return AnnotatedImage(image, size, context.locate(file), list(instances.values()))
+    return AnnotatedImage(image, size, context.locate(file), instances) if is_valid else None
 
 
-def _merge_instances(one: Instance, other: Instance, size: tuple[int, int]) -> Instance:
-    polygons = [part.polygons or [_get_corners(part.box)] for part in (one, other)]
+def _join_groups(image: AnnotatedImage) -> list[Instance]:
+    """Return the objects of an image, whose shapes have the same label and group."""
+    objects: dict[Any, Instance] = {}
+    for number, instance in enumerate(image.instances):
+        key = number if instance.group is None else (instance.label, instance.group)
+        objects[key] = _join(objects[key], instance, image.size) if key in objects else instance
+    return list(objects.values())
+
+
+def _join(one: Instance, other: Instance, size: tuple[int, int]) -> Instance:
     if not one.mask and not other.mask:
-        joined = polygons[0] + polygons[1]
-        return Instance(one.label, compute_box(joined), joined, one.source)
-    rles = [
-        part.mask or encode_segmentation(own, size[::-1])
-        for part, own in zip((one, other), polygons, strict=True)
-    ]
-    return _make_mask_instance(one.label, merge_rles(rles), one.source)
+        polygons = get_polygons(one) + get_polygons(other)
+        return Instance(one.label, compute_box(polygons), polygons, one.source)
+    rle = merge_rles([encode_instance(each, size) for each in (one, other)])
+    return Instance(one.label, _get_mask_box(rle), [], one.source, mask=rle)
 
 
-def _make_mask_instance(label: str, rle: dict[str, Any], location: str) -> Instance:
+def get_polygons(instance: Instance) -> list[list[float]]:
+    """Return the polygons of an instance without a mask, or the corners of its box."""
+    left, top, right, bottom = instance.box
+    return instance.polygons or [[left, top, right, top, right, bottom, left, bottom]]
+
+
+def encode_instance(instance: Instance, size: tuple[int, int]) -> dict[str, Any]:
+    """Return the RLE of an instance in an image of a size (width, height)."""
+    return instance.mask or encode_segmentation(get_polygons(instance), size[::-1])
+
+
+def _get_mask_box(rle: dict[str, Any]) -> tuple[float, float, float, float]:
     left, top, width, height = get_box(rle)
-    return Instance(label, (left, top, left + width, top + height), [], location, mask=rle)
+    return left, top, left + width, top + height
 
 
-class Outline(NamedTuple):
-    """A shape: a mask, a polygon, or neither if it has no area."""
-    label: str  # name of the class
-    points: list[float]  # polygon (x, y, x, y, ...) in pixels, or an empty list
-    is_box: bool = False  # whether the polygon is a box
-    mask: np.ndarray | None = None  # array ``(H, W)`` of 0 and 1, uint8, with the size of the image
-
-
-def read_outline(shape: Any, size: tuple[int, int] | None, context: ReadContext,
-                 location: str) -> Outline:
-    """Return the outline of a shape.
+def _read_shape(shape: Any, size: tuple[int, int], context: ReadContext,
+                location: str) -> Instance | None:
+    """Return the instance of a shape, or None if it has no area.
 
     Args:
-        size: Width and height of the image; with None, masks are not decoded.
+        size: Width and height of the image.
     """
     label = shape.get('label') if isinstance(shape, dict) else None
     if not isinstance(label, str) or not label.strip():
         raise UserError(f'must have a label, got {abbreviate(shape)}')
-    label, kind, points = label.strip(), shape.get('shape_type') or 'polygon', shape.get('points')
+    kind, points = shape.get('shape_type') or 'polygon', shape.get('points')
     _count_dropped_properties(shape, kind, context, location)
     if not isinstance(points, list) or not all(map(_is_point, points)):
         raise UserError(f'points must be [[x, y], [x, y] ...], within {-MAX_COORDINATE} ... '
                         f'{MAX_COORDINATE}, got {abbreviate(points)}')
+    group = shape.get('group_id')
+    instance = Instance(label.strip(), (0, 0, 0, 0), [], location,
+                        group=group if type(group) in (int, str) else None)  # yapf: disable
     if kind == 'mask':
-        mask = _decode_mask(shape, points, size)
-        if size and not mask.any():
+        instance.mask = encode_mask(_decode_mask(shape, points, size))
+        instance.box = _get_mask_box(instance.mask)
+        if not get_area(instance.mask):
             context.count_dropped('masks without pixels are omitted', location)
-            return Outline(label, [])
-        return Outline(label, [], mask=mask)
-    if kind == 'rectangle' and len(points) == 2:
-        (x, y), (u, v) = points
-        return Outline(label, _get_corners((min(x, u), min(y, v), max(x, u), max(y, v))), True)
+            return None
+        return instance
     if kind == 'circle':
         if len(points) != 2:
             raise UserError('a circle must have two points, its center and one on it, got '
                             f'{len(points)} points')
         (x, y), radius = points[0], math.dist(*points)
         angles = [2 * math.pi * number / NUM_POINTS for number in range(NUM_POINTS)]
-        return Outline(label, [
-            side for angle in angles
-            for side in (x + radius * math.cos(angle), y + radius * math.sin(angle))
-        ])
-    if kind in POLYGONS:
-        if len(points) < 3:
-            context.count_dropped(TOO_FEW_POINTS, location)
-            return Outline(label, [])
-        return Outline(label, [float(side) for point in points for side in point])
-    return Outline(label, [])
+        points = [(x + radius * math.cos(angle), y + radius * math.sin(angle)) for angle in angles]
+    elif kind not in POLYGONS:
+        return None
+    is_box = kind == 'rectangle' and len(points) == 2
+    if len(points) < 3 and not is_box:
+        context.count_dropped(TOO_FEW_POINTS, location)
+        return None
+    polygon = [float(side) for point in points for side in point]
+    instance.box = compute_box([polygon])
+    instance.polygons = [] if is_box else [polygon]
+    return instance
 
 
-def _decode_mask(shape: dict[str, Any], points: list[list[float]],
-                 size: tuple[int, int] | None) -> np.ndarray:
-    """Return the mask of a shape: a base64-encoded PNG for the box of its two points."""
+def _decode_mask(shape: dict[str, Any], points: list[list[float]], size: tuple[int,
+                                                                               int]) -> np.ndarray:
+    """Return the mask ``(H, W)`` of a shape: a base64-encoded PNG for the box of its two points."""
     text = shape.get('mask')
     if len(points) != 2 or not isinstance(text, str):
         raise UserError('a mask must have two points and a base64-encoded PNG, got '
                         f'{len(points)} points and {abbreviate(text)}')
     (left, top), (right, bottom) = ([math.floor(side) for side in point] for point in points)
     box_size = (right - left + 1, bottom - top + 1)
-    width, height = size or (max(0, right + 1), max(0, bottom + 1))
+    width, height = size
     if not (0 <= left <= right < width and 0 <= top <= bottom < height):
         raise UserError(f'its mask from {left}, {top} to {right}, {bottom} extends beyond the '
                         f'image of {width} x {height} pixels')
-    if size is None:
-        return np.zeros((0, 0), np.uint8)
     try:
         with open_image(BytesIO(base64.b64decode(text, validate=True))) as image:
             mask_size = image.size
@@ -240,8 +226,3 @@ def _has_flags(entry: dict[str, Any]) -> bool:
 def _is_point(point: Any) -> bool:
     return isinstance(point, list) and len(point) == 2 and all(
         is_number(side, MAX_COORDINATE) for side in point)
-
-
-def _get_corners(box: tuple[float, float, float, float]) -> list[float]:
-    left, top, right, bottom = box
-    return [left, top, right, top, right, bottom, left, bottom]

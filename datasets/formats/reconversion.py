@@ -17,16 +17,14 @@ from colonnade.settings.dataset_paths import (find_datasets, get_dataset_classes
 from colonnade.settings.findings import Finding
 from colonnade.settings.reading import LaunchOptions, load_config
 
+from ..data_index import DataIndex, LabelSet
 from ..options import CheckDataOptions, DataOptions
 from ..validation.conversion_sources import RECORD, find_conversion, find_path
 from ..validation.validation_report import Report
-from .conversion import OPTIONS, PATHS
+from .conversion import OPTIONS, PATHS, SIDES
 from .format_detection import open_dataset
-from .instance_formats import SIDES
 
 CREATE_AGAIN = 'create the config again with colonnade create-config'
-#: recorded values of earlier versions
-OLD_VALUES = dict(unlabelled='ignore', stop='error')
 
 
 def reconvert_all(options: CheckDataOptions) -> Report:
@@ -69,12 +67,12 @@ def _reconvert(folder: Path, datasets: Sequence[ConfigDict], report: Report) -> 
             value = [_find_source(each, folder) for each in value] if isinstance(
                 value[0], list) else _find_source(value, folder)
         if value is not None:
-            options[name] = OLD_VALUES.get(value, value) if isinstance(value, str) else value
+            options[name] = value
     scratch = folder.with_name(f'{folder.name}-again')
     shutil.rmtree(scratch, ignore_errors=True)  # from a process that was killed
     args = DataOptions(**options, converted_dir=scratch)
-    with open_dataset(args, record['kind'], report):
-        if not report.num_errors and (change := _find_misfit(datasets, args, folder)):
+    with open_dataset(args, record['kind'], report) as data:
+        if data and (change := _find_misfit(datasets, data, args, folder)):
             text = f'{change}: nothing was changed. {CREATE_AGAIN.capitalize()}, with another --out'
             report.add(Finding('stale-conversion', text, (str(folder), )))
     if report.num_errors:
@@ -83,26 +81,25 @@ def _reconvert(folder: Path, datasets: Sequence[ConfigDict], report: Report) -> 
         replace_folder(scratch, folder)
 
 
-def _find_misfit(datasets: Sequence[ConfigDict], args: DataOptions, folder: Path) -> str:
+def _find_misfit(datasets: Sequence[ConfigDict], data: Sequence[DataIndex] | LabelSet,
+                 args: DataOptions, folder: Path) -> str:
     """Return how a repeated conversion does not fit the config, or an empty string."""
+    splits = data.splits if isinstance(data, LabelSet) else data
     for dataset in datasets:
         file = Path(get_setting_paths(dataset.ann_file, dataset)[0])
         if file.stem not in SIDES:  # a file that the user has added
             continue
-        side = SIDES.index(file.stem)
-        old, new = get_dataset_classes(dataset), args.classes
-        if args.coco:
-            new = read_category_names(args.coco[side])
-            if new == read_category_names(file):  # the config may train on some of them
-                new = None
+        split, old = splits[SIDES.index(file.stem)], get_dataset_classes(dataset)
+        if isinstance(data, LabelSet):
+            new = data.classes if data.classes is not None else args.classes
+        else:  # the config may train on some of the classes
+            new = None if split.classes == read_category_names(file) else split.classes
         if old and new and list(old) != list(new):
             return f'the classes are now {", ".join(new)}, and those of the config {", ".join(old)}'
         prefix = dataset.get('data_prefix') or {}
         images = get_setting_paths(prefix.get('img', prefix.get('img_path')), dataset)
-        if images and args.images and os.path.realpath(images[0]) != os.path.realpath(
-                args.images[side]):
-            return (f'the images are now in {args.images[side]}, and those of the config in '
-                    f'{images[0]}')
+        if images and os.path.realpath(images[0]) != os.path.realpath(split.images):
+            return f'the images are now in {split.images}, and those of the config in {images[0]}'
     return ''
 
 

@@ -21,6 +21,7 @@ from colonnade.settings.config_values import plain
 from colonnade.settings.plain_config import (MissingPackageFileError, PackageError, package_errors,
                                              parse_config)
 from colonnade.settings.reading import LIBRARIES, prepare_library
+from colonnade.weights.sharded_files import is_sharded
 
 from .safety_checks import check_imports, check_names
 
@@ -118,6 +119,11 @@ class Package:
     config: Config
     weights: Path
     metadata: PackageMetadata
+
+
+def is_package_folder(path: str | Path) -> bool:
+    """Return True if a path is a folder, but not a checkpoint in shards."""
+    return Path(path).is_dir() and not is_sharded(path)
 
 
 def open_package(folder: str | Path, *, trust: bool = False) -> Package:

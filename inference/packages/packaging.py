@@ -22,7 +22,8 @@ from colonnade.weights.downloads import require_hub
 from .. import load
 from ..options import CheckPackageOptions, MakeOptions, PullOptions, PushOptions
 from .creation import CardText, make_package, read_metrics
-from .package import CONFIG, METADATA, README, WEIGHTS, PackageMetadata, verify_files
+from .package import (CONFIG, METADATA, README, WEIGHTS, PackageMetadata, is_package_folder,
+                      verify_files)
 
 FILES = (README, METADATA, CONFIG, WEIGHTS)
 TOKEN_HINT = 'pass --token-file FILE, set HF_TOKEN, or run hf auth login'
@@ -33,7 +34,7 @@ def make(args: MakeOptions) -> None:
     args.out = args.out or Path('packages', args.config.stem)
     if args.out.exists():
         raise UserError(f'{args.out} already exists: choose another folder')
-    if args.config.is_dir():
+    if is_package_folder(args.config):
         raise UserError(f'{args.config} is a folder: pass a config and a checkpoint, or a '
                         'checkpoint of a run')
     text = CardText(

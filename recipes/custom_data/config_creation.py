@@ -10,6 +10,7 @@ from colonnade.common.atomic_files import write_text
 from colonnade.common.errors import UserError
 from colonnade.datasets.custom.instance_datasets import CustomDataset, describe_instances
 from colonnade.datasets.custom.label_maps import describe_label_maps
+from colonnade.datasets.data_index import LabelSet
 from colonnade.datasets.formats.data_format import AnnotationType
 from colonnade.datasets.formats.format_detection import open_dataset
 from colonnade.datasets.options import DataOptions
@@ -52,8 +53,7 @@ def read_dataset_description(args: DataOptions,
     """Return the description of a dataset, or None if it has errors.
 
     Args:
-        args: Options after :func:`.data_options.complete_data_options`, modified in place if the
-            dataset is converted.
+        args: Options after :func:`.data_options.complete_data_options`.
         report: Report, to which findings are added.
         masks: Whether to use the segmentations of a COCO file.
         filter_cfg: Setting of mmdet that excludes images from training.
@@ -66,30 +66,23 @@ def read_dataset_description(args: DataOptions,
     """
     if kind == 'instances' and not masks:
         args.boxes_only = True  # skips the completion of masks
-    with open_dataset(args, kind, report):
-        if report.num_errors:
-            return None
-        if args.coco:
-            return describe_instances(
-                args.coco,
-                args.images,
+    with open_dataset(args, kind, report) as data:
+        if isinstance(data, LabelSet):
+            return describe_label_maps(
+                data,
                 args.classes,
-                masks=masks and not args.boxes_only,
-                filter_cfg=filter_cfg,
-                report=report,
-                polygons_only=polygons_only)
-        data = describe_label_maps(
-            args.masks,
-            args.images,
-            args.suffixes and (args.suffixes[0], args.suffixes[1]),
+                label_zero=args.label_zero,
+                ignore_255=args.ignore_255,
+                report=report)
+        if data is None:
+            return None
+        return describe_instances(
+            data,
             args.classes,
-            label_zero=args.label_zero,
-            ignore_255=args.ignore_255,
+            masks=masks and not args.boxes_only,
+            filter_cfg=filter_cfg,
             report=report,
-            lists=args.lists)
-        if data and args.palette and len(args.palette) == len(data.classes):
-            data.palette = args.palette
-        return data
+            polygons_only=polygons_only)
 
 
 def read_recipe_dataset(cfg: Config, args: NewConfigOptions,

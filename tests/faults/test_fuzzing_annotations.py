@@ -22,6 +22,7 @@ from mmengine.registry import METRICS, DefaultScope
 from pycocotools import mask as coco_masks
 
 from colonnade.datasets.custom.instance_datasets import describe_instances
+from colonnade.datasets.data_index import DataIndex
 from colonnade.datasets.validation.coco_files import (Usage, check_instances, load_coco,
                                                       make_header_check)
 from colonnade.datasets.validation.validation_report import Report
@@ -70,11 +71,14 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def describe(train: Path, val: Path, images: Path) -> tuple[Any, Report]:
     """Return the result of ``describe_instances`` for two files, and the report."""
     report = Report()
-    data = describe_instances([train, val], [images, images],
-                              None,
-                              masks=True,
-                              filter_cfg=FILTER,
-                              report=report)
+    contents = [load_coco(file, report) for file in (train, val)]
+    if report.num_errors:
+        return None, report
+    indices = [
+        DataIndex(images, content, file=file)
+        for file, content in zip((train, val), contents, strict=True)
+    ]
+    data = describe_instances(indices, None, masks=True, filter_cfg=FILTER, report=report)
     return data, report
 
 

@@ -194,9 +194,11 @@ def options(*data: Path, out: Path, **values: Any) -> DataOptions:
 
 
 def read(args: DataOptions) -> tuple[list[dict[str, Any]], Report]:
-    """Return the content of the COCO files that a dataset is converted to, and the report."""
+    """Return the content of the COCO files that a dataset is converted to, and the report.
+
+    Sets ``args.images`` to their folders of images.
+    """
     report = Report()
-    with open_dataset(args, 'instances', report):
-        if report.num_errors:
-            return [], report
-        return [json.loads(file.read_text()) for file in args.coco], report
+    with open_dataset(args, 'instances', report) as indices:
+        args.images = [index.images for index in indices or ()]
+        return [json.loads(index.file.read_text()) for index in indices or ()], report
