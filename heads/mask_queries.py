@@ -135,21 +135,24 @@ class MaskQueryHead(Mask2FormerHead):
         class_weight, mask_weight, dice_weight = weights
         self.assigner = TASK_UTILS.build(
             dict(
-                type='HungarianAssigner',
+                type='mmdet.HungarianAssigner',
                 match_costs=[
-                    dict(type='ClassificationCost', weight=class_weight),
-                    dict(type='CrossEntropyLossCost', weight=mask_weight, use_sigmoid=True),
-                    dict(type='DiceCost', weight=dice_weight, pred_act=True, eps=1.0),
+                    dict(type='mmdet.ClassificationCost', weight=class_weight),
+                    dict(type='mmdet.CrossEntropyLossCost', weight=mask_weight, use_sigmoid=True),
+                    dict(type='mmdet.DiceCost', weight=dice_weight, pred_act=True, eps=1.0),
                 ]))
         self.sampler = TASK_UTILS.build(
-            dict(type='MaskPseudoSampler'), default_args=dict(context=self))
+            dict(type='mmdet.MaskPseudoSampler'), default_args=dict(context=self))
         self.class_weight = [1.] * self.num_classes + [no_object_weight]
         self.loss_cls = MMDET_MODELS.build(
-            dict(type='CrossEntropyLoss', loss_weight=class_weight, class_weight=self.class_weight))
+            dict(
+                type='mmdet.CrossEntropyLoss',
+                loss_weight=class_weight,
+                class_weight=self.class_weight))
         self.loss_mask = MMDET_MODELS.build(
-            dict(type='CrossEntropyLoss', use_sigmoid=True, loss_weight=mask_weight))
+            dict(type='mmdet.CrossEntropyLoss', use_sigmoid=True, loss_weight=mask_weight))
         self.loss_dice = MMDET_MODELS.build(
-            dict(type='DiceLoss', naive_dice=True, eps=1.0, loss_weight=dice_weight))
+            dict(type='mmdet.DiceLoss', naive_dice=True, eps=1.0, loss_weight=dice_weight))
 
     def init_weights(self) -> None:
         """Initialize as torch does; the parent would look for its decoders."""

@@ -3,8 +3,9 @@
     colonnade make-shapes data/shapes
 
 Discs, striped squares and triangles of many sizes overlap on a textured background; masks are
-exact, including occlusion. ``OUT/coco`` has the structure of COCO 2017 instances, ``OUT/ade`` that
-of ADE20K scene parsing (labels: 0 unlabeled, unused; 1 background, 2 disc, 3 square, 4 triangle).
+exact, including occlusion. ``OUT/coco`` has the structure of COCO 2017 with instances and panoptic
+segments, ``OUT/ade`` that of ADE20K scene parsing (labels: 0 unlabeled, unused; 1 background,
+2 disc, 3 square, 4 triangle).
 The same seed gives the same dataset; an image does not depend on the number of images.
 """
 from __future__ import annotations
