@@ -98,12 +98,12 @@ class PlainViT(ColumnarBackbone):
         if self.norm_features and isinstance(self.norm, nn.Identity):
             raise UserError(f'{settings["model"]} has no final norm: norm_features must be False')
         self.return_prefix_tokens = return_prefix_tokens
-        self.has_plain_blocks = all(isinstance(block, PlainBlock) for block in self.blocks)
-        if self.rope is not None and not self.has_plain_blocks:
+        self._blocks_are_plain = all(isinstance(block, PlainBlock) for block in self.blocks)
+        if self.rope is not None and not self._blocks_are_plain:
             raise UserError(f'rotary positions are not supported for the blocks of {settings}')
         self._set_windows(window_size, global_blocks)
         self.num_query_blocks = num_query_blocks
-        check_query_blocks(self, num_query_blocks)
+        check_query_blocks(self, num_query_blocks, self._blocks_are_plain)
         self.register_load_state_dict_pre_hook(_require_norm)
         self.register_load_state_dict_post_hook(_fill_buffers)
 
@@ -259,7 +259,8 @@ class PlainViT(ColumnarBackbone):
         x, place = self._start(img)
         for index in range(self.depth - self.num_query_blocks):
             x = self._step(index, x, place)
-        return (QueryTokens(self, x, place), )
+        return (QueryTokens(x, place, self.num_query_blocks, self.num_prefix_tokens, self._step,
+                            self.norm), )
 
     def _embed(self, img: Tensor) -> tuple[Tensor, tuple]:
         x = self.patch_embed(img)  # (B, h, w, C)
@@ -280,7 +281,7 @@ class PlainViT(ColumnarBackbone):
         return self.norm_pre(x), (grid, rope)
 
     def _run_block(self, block: nn.Module, x: Tensor, place: tuple) -> Tensor:
-        if not self.has_plain_blocks:
+        if not self._blocks_are_plain:
             return block(x)
         grid, rope, *masks = place
         if rope is not None and rope.ndim == 4:  # one per block

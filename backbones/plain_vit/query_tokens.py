@@ -4,38 +4,48 @@ Shapes: ``B`` images, ``Q`` queries, ``P`` prefix tokens, ``N = h w`` patches, `
 """
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from colonnade.common.errors import UserError
 
+from ..columnar import ColumnarBackbone
 from ..kernels.memory_format import as_map
 from .window_attention import Grid, Heads
 
-if TYPE_CHECKING:
-    from .backbone import PlainViT
 
-
+@dataclass(eq=False)
 class QueryTokens:
     """Tokens before the last blocks, which run with the queries of a head.
 
     Attributes:
-        grid: Rows and columns of patches.
+        tokens: Prefix tokens and patches ``(B, P + N, C)``.
+        place: Rows and columns of patches, and their rotary positions.
         num_blocks: Number of blocks that have not run.
+        num_prefix_tokens: Number P of prefix tokens.
+        step: Function that runs a block, given its index, tokens and place.
+        norm: Final norm.
     """
+    tokens: Tensor
+    place: tuple
+    num_blocks: int
+    num_prefix_tokens: int
+    step: Callable[[int, Tensor, tuple], Tensor]
+    norm: nn.Module
 
-    def __init__(self, backbone: PlainViT, tokens: Tensor, place: tuple) -> None:
-        self._backbone, self._tokens, self._place = backbone, tokens, place
-        self.grid: Grid = place[0]
-        self.num_blocks = backbone.num_query_blocks
+    @property
+    def grid(self) -> Grid:
+        """Rows and columns of patches."""
+        return self.place[0]
 
     def prepend(self, queries: Tensor) -> Tensor:
         """Return queries ``(Q, C)`` and tokens of each image, ``(B, Q + P + N, C)``."""
-        queries = queries.to(self._tokens.dtype).expand(self._tokens.shape[0], -1, -1)
-        return torch.cat((queries, self._tokens), dim=1)
+        queries = queries.to(self.tokens.dtype).expand(self.tokens.shape[0], -1, -1)
+        return torch.cat((queries, self.tokens), dim=1)
 
     def run_block(self, index: int, x: Tensor, open_patches: Tensor | None = None) -> Tensor:
         """Run one of the last blocks on tokens ``(B, Q + P + N, C)``.
@@ -45,19 +55,24 @@ class QueryTokens:
             x: Tokens, queries first.
             open_patches: Patches that each query attends to, ``(B, Q, N)``, bool. Defaults to all.
         """
-        place = self._place if open_patches is None else (*self._place, open_patches)
-        first = self._backbone.depth - self.num_blocks
-        return self._backbone._step(first + index, x, place)
+        place = self.place if open_patches is None else (*self.place, open_patches)
+        return self.step(index - self.num_blocks, x, place)
 
     def split(self, x: Tensor, num_queries: int) -> tuple[Tensor, Tensor]:
         """Return the final norm of queries ``(B, Q, C)`` and of patches ``(B, C, h, w)``."""
-        x = self._backbone.norm(x)
-        num_others = num_queries + self._backbone.num_prefix_tokens
+        x = self.norm(x)
+        num_others = num_queries + self.num_prefix_tokens
         return x[:, :num_queries], as_map(x[:, num_others:], self.grid[0])
 
 
-def check_query_blocks(backbone: PlainViT, num_blocks: int) -> None:
-    """Raise a UserError if the last blocks of a backbone cannot run with queries."""
+def check_query_blocks(backbone: ColumnarBackbone, num_blocks: int, is_plain: bool) -> None:
+    """Raise a UserError if the last blocks of a backbone cannot run with queries.
+
+    Args:
+        backbone: Backbone of plain blocks, or of others.
+        num_blocks: Number of last blocks.
+        is_plain: True if all blocks are plain.
+    """
     if not num_blocks:
         return
     if type(num_blocks) is not int or not 0 < num_blocks <= backbone.depth:
@@ -67,7 +82,7 @@ def check_query_blocks(backbone: PlainViT, num_blocks: int) -> None:
     if len(backbone.blocks) < backbone.depth:
         raise UserError(f'num_query_blocks requires all {backbone.depth} blocks: remove '
                         'out_indices, or let the last one be -1')
-    if not backbone.has_plain_blocks:
+    if not is_plain:
         raise UserError('num_query_blocks is not supported for the blocks of '
                         f'{backbone.settings["model"]}')
 
