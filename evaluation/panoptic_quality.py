@@ -21,7 +21,8 @@ from colonnade.common.errors import FileError, UserError
 from colonnade.datasets.panoptic_annotations import read_segment_ids
 
 VOID = 0  # ID of pixels without a segment
-Stats: TypeAlias = np.ndarray  # (K, 4): sum of IoU, and numbers of true positives, false ones, false negatives
+#: sum of IoU, and numbers of true positives, false positives and false negatives ``(K, 4)``
+Stats: TypeAlias = np.ndarray
 
 
 def compare_segments(truth: np.ndarray, segments: Sequence[Mapping[str, Any]],
