@@ -79,7 +79,7 @@ class MaskQueryHead(Mask2FormerHead):
     mask logits of all predictions as two lists. Detectors are mmdet's ``Mask2Former``.
 
     Args:
-        embed_dim: Width C of queries and patches.
+        in_channels: Width C of queries and patches.
         patch_size: Side of the patches in pixels.
         num_queries: Number of queries.
         num_things_classes: Number of classes of objects.
@@ -97,7 +97,7 @@ class MaskQueryHead(Mask2FormerHead):
     """
 
     def __init__(self,
-                 embed_dim: int,
+                 in_channels: int,
                  *,
                  patch_size: int = 16,
                  num_queries: int = 200,
@@ -114,11 +114,11 @@ class MaskQueryHead(Mask2FormerHead):
         self.num_stuff_classes = num_stuff_classes
         self.num_classes = num_things_classes + num_stuff_classes
         self.patch_size = patch_size
-        self.q = nn.Embedding(num_queries, embed_dim)
-        self.class_head = nn.Linear(embed_dim, self.num_classes + 1)
-        self.mask_head = build_mask_head(embed_dim)
+        self.q = nn.Embedding(num_queries, in_channels)
+        self.class_head = nn.Linear(in_channels, self.num_classes + 1)
+        self.mask_head = build_mask_head(in_channels)
         num_doublings = max(1, int(math.log2(patch_size)) - 2)
-        self.upscale = nn.Sequential(*(ScaleBlock(embed_dim) for _ in range(num_doublings)))
+        self.upscale = nn.Sequential(*(ScaleBlock(in_channels) for _ in range(num_doublings)))
         self.mask_stride = patch_size / 2**num_doublings
         self.test_cfg = test_cfg
         self._build_losses(loss_weights, no_object_weight, dict(train_cfg or {}))

@@ -14,7 +14,7 @@ class SemanticMaskQueryHead(MaskQueryHead, Mask2FormerHead):
     """:class:`.MaskQueryHead` for mmseg: each class of an image is one object.
 
     Args:
-        embed_dim: Width C of queries and patches.
+        in_channels: Width C of queries and patches.
         num_classes: Number of classes K.
         ignore_index: Label of pixels without a class.
         align_corners: How logits are resized to the original image.
@@ -22,13 +22,13 @@ class SemanticMaskQueryHead(MaskQueryHead, Mask2FormerHead):
     """
 
     def __init__(self,
-                 embed_dim: int,
+                 in_channels: int,
                  *,
                  num_classes: int,
                  ignore_index: int = 255,
                  align_corners: bool = False,
                  **kwargs: Any) -> None:
-        super().__init__(embed_dim, num_things_classes=num_classes, num_stuff_classes=0, **kwargs)
+        super().__init__(in_channels, num_things_classes=num_classes, num_stuff_classes=0, **kwargs)
         self.out_channels = num_classes
         self.ignore_index = ignore_index
         self.align_corners = align_corners
