@@ -160,6 +160,16 @@ class ColumnarBackbone(Fusible, LoadableBackbone):
         Returns:
             ``len(out_indices)`` maps ``(B, C, ceil(H / p), ceil(W / p))``, shallow to deep.
         """
+        x, place = self._start(img)
+        maps = {}
+        for index in range(len(self.blocks)):
+            x = self._step(index, x, place)
+            if index in self.out_indices:
+                maps[index] = self._to_map(x, place)
+        return tuple(maps[index] for index in self.out_indices)
+
+    def _start(self, img: Tensor) -> tuple[Tensor, tuple]:
+        """Check images and embed them, see :meth:`_embed`."""
         if img.ndim != 4:
             raise UserError(f'images must be (B, 3, H, W), got the shape {tuple(img.shape)}')
         height, width = img.shape[-2:]
@@ -168,22 +178,22 @@ class ColumnarBackbone(Fusible, LoadableBackbone):
                             f'(one patch), got {height} x {width}')
         self.require_exact_autocast(img.device.type)
         x, place = self._embed(img)
-        x = x.contiguous()  # channels last, whatever the stem returns
-        maps = {}
-        for index, block in enumerate(self.blocks):
-            if self.with_cp and index % self.with_cp == 0 and is_grad_enabled():
-                x = checkpoint(
-                    self._run_block,
-                    block,
-                    x,
-                    place,
-                    use_reentrant=False,
-                    context_fn=lambda block=block: (nullcontext(), RunningStatsKept(block)))
-            else:
-                x = self._run_block(block, x, place)
-            if index in self.out_indices:
-                maps[index] = self._to_map(x, place)
-        return tuple(maps[index] for index in self.out_indices)
+        return x.contiguous(), place  # channels last, whatever the stem returns
+
+    def _step(self, index: int, x: Tensor, place: tuple) -> Tensor:
+        """Run a block; its activations are recomputed in the backward pass if ``with_cp`` is set.
+        """
+        block = self.blocks[index]
+        if not (self.with_cp and index % len(self.blocks) % self.with_cp == 0
+                and is_grad_enabled()):
+            return self._run_block(block, x, place)
+        return checkpoint(
+            self._run_block,
+            block,
+            x,
+            place,
+            use_reentrant=False,
+            context_fn=lambda: (nullcontext(), RunningStatsKept(block)))
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """Compile the blocks separately; arguments as for :func:`torch.compile`.

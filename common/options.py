@@ -13,8 +13,9 @@ from typing import Any, Literal
 from .errors import UserError
 
 CONFIG = 'config file of mmdet or mmseg, or name of a shipped config'
-CONFIG_OR_MODEL = f'{CONFIG}; or a checkpoint of a run, or the folder of a packaged model'
-CHECKPOINT = ('file or URL of the full model; omit it if CONFIG is a checkpoint of a run or a '
+CONFIG_OR_MODEL = (f'{CONFIG}; or a checkpoint or the work dir of a run, or the folder of a '
+                   'packaged model')
+CHECKPOINT = ('file or URL of the full model; omit it if CONFIG is a checkpoint, a work dir or a '
               'packaged model')
 TRUST = 'run pickled code in weight files; pass it only if you trust the author'
 DATA_ROOT = 'folder or URL of the dataset (default: as in the config)'

@@ -14,6 +14,7 @@ import numpy as np
 from colonnade.common.errors import FileError, UserError
 
 from .rle import encode_mask, make_json_rle
+from .shapes_panoptic import PanopticWriter
 
 CLASSES = ('disc', 'square', 'triangle')
 SPLITS = {  # name -> number in the seed, COCO's folder, ADE20k's folder
@@ -119,6 +120,7 @@ def _write_split(out: Path, split: str, num_images: int, size: int, seed: int) -
     ]
     for folder in (*folders, out / 'coco/annotations'):
         folder.mkdir(parents=True, exist_ok=True)
+    panoptic = PanopticWriter(out / 'coco/annotations', coco_folder, CLASSES)
     images: list[dict] = []
     annotations: list[dict] = []
     for index in range(num_images):
@@ -128,12 +130,14 @@ def _write_split(out: Path, split: str, num_images: int, size: int, seed: int) -
         shutil.copyfile(coco_images / f'{name}.jpg', ade_images / f'{name}.jpg')
         _write_image(label_maps / f'{name}.png', scene.draw_label_map())
         images.append(dict(id=index + 1, file_name=f'{name}.jpg', width=size, height=size))
+        panoptic.add(images[-1], scene.labels, scene.masks)
         for label, mask in zip(scene.labels, scene.masks, strict=True):
             annotations.append(_make_annotation(label, mask, index + 1, len(annotations) + 1))
     categories = [dict(id=i + 1, name=name) for i, name in enumerate(CLASSES)]
     content = dict(images=images, annotations=annotations, categories=categories)
     file = out / f'coco/annotations/instances_{coco_folder}.json'
     file.write_text(json.dumps(content), encoding='utf-8')
+    panoptic.write()
 
 
 def _write_image(path: Path, image: np.ndarray) -> None:

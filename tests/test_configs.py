@@ -51,21 +51,26 @@ HEAD_TYPES = {  # type of the detector, or of the head of the segmenter
     'vitdet': 'MaskRCNN', 'mask2former': 'Mask2Former', 'dino': 'DINO', 'rtmdet_ins': 'RTMDet',
     'sem_fpn': 'FPNHead', 'upernet': 'UPerHead', 'segformer': 'SegformerHead',
     'segmenter': 'SegmenterMaskTransformerHead', 'linear': 'LinearHead',
-    'mask2former_semantic': 'Mask2FormerHead',
+    'mask2former_semantic': 'Mask2FormerHead', 'pmt': 'Mask2Former',
+    'pmt_semantic': 'SemanticPMTHead',
 }  # yapf: disable
 SCHEDULES = {  # name -> epochs, iterations
-    '3x': (36, None), '12ep': (12, None), '100ep': (100, None), '300ep': (300, None),
-    '50ep': (None, 368750), '40k': (None, 40000), '80k': (None, 80000), '160k': (None, 160000),
+    '3x': (36, None), '12ep': (12, None), '24ep': (24, None), '100ep': (100, None),
+    '300ep': (300, None), '50ep': (None, 368750), '40k': (None, 40000), '80k': (None, 80000),
+    '160k': (None, 160000),
 }  # yapf: disable
 SUBSET = ('xcit_small_12_p16', 'cait_s24', 'resmlp_s24', 'vit_small_patch16_dinov3',
           'vit_base_patch16_dinov3', 'vit_small_patch14_dinov2', 'vit_base_patch14_dinov2',
           'deit3_small_patch16_224', 'deit3_base_patch16_224')
 VITDET = ('vit_base_patch16_224_mae', 'vit_small_patch16_dinov3', 'vit_base_patch16_dinov3')
-SLIDING = ('segmenter', 'linear')  # heads with sliding windows
+SLIDING = ('segmenter', 'linear', 'pmt_semantic')  # heads with sliding windows
+FROZEN = ('linear', 'pmt', 'pmt_semantic')  # heads on a frozen backbone
+PMT = ('xcit_small_12_p16', 'cait_s24', 'vit_small_patch16_dinov3', 'vit_base_patch16_dinov3',
+       'vit_large_patch16_dinov3')
 PARTS = (  # of file names; plain ViTs have timm names
     rf'(?:(?P<backbone>{"|".join(CLASSES)})_)?(?P<arch>\w+)',
     f'(?P<schedule>{"|".join(SCHEDULES)}|slim)',
-    '(?P<data>coco|ade20k|shapes)(?P<variant>_lld|_lsj|_ema|_slide)?')
+    '(?P<data>coco|ade20k|shapes)(?P<variant>_lld|_lsj|_ema|_slide|_panoptic)?')
 NAME = re.compile('_'.join(PARTS))
 
 
@@ -104,6 +109,12 @@ def test_configs_of_each_head_exist() -> None:
         assert (head, 'xcit_nano_12_p16_slim_shapes') in names
     assert {('vitdet', f'{path}_100ep_coco_lsj') for path in VITDET} <= names
     assert ('vitdet', 'xcit_nano_12_p16_slim_shapes') in names
+    for path in PMT:
+        assert {('pmt', f'{path}_24ep_coco'), ('pmt', f'{path}_24ep_coco_panoptic'),
+                ('pmt_semantic', f'{path}_40k_ade20k')} <= names  # yapf: disable
+    for head in ('pmt', 'pmt_semantic'):
+        assert (head, 'xcit_nano_12_p16_slim_shapes') in names
+    assert ('pmt', 'xcit_nano_12_p16_slim_shapes_panoptic') in names
 
 
 def check_name(path: Path, cfg: Config) -> None:
@@ -113,6 +124,8 @@ def check_name(path: Path, cfg: Config) -> None:
     assert model.backbone.type == CLASSES[backbone].__name__
     assert (model.get('decode_head') or model).type == HEAD_TYPES[head]
     classes = {'coco': 80, 'ade20k': 150}.get(name['data'])
+    if classes and name['variant'] == '_panoptic':
+        classes = 133  # 80 things, 53 of stuff
     classes = classes or len(cfg.train_dataloader.dataset.metainfo.classes)
     assert {get_num_classes(part) for _, part in iter_class_heads(model)} == {classes}
     if name['schedule'] == 'slim':  # width and depth of XCiT-N12
@@ -126,8 +139,7 @@ def check_name(path: Path, cfg: Config) -> None:
     rate = ARCHS.get(backbone, {}).get(name['arch'], model.backbone.drop_path_rate)
     if head == 'sem_fpn' and name['arch'].startswith('medium_24'):
         rate = 0.2  # as published
-    assert model.backbone.drop_path_rate == (0. if head == 'linear' else rate
-                                             )  # the backbone is frozen
+    assert model.backbone.drop_path_rate == (0. if head in FROZEN else rate)
 
 
 def check_variant(path: Path, cfg: Config) -> None:
@@ -153,15 +165,18 @@ def check_sizes(path: Path, cfg: Config) -> None:
     settings = {key: value for key, value in cfg.model.backbone.items() if key != 'drop_path_rate'}
     backbone = build_backbone(json.dumps(settings))
     assert isinstance(backbone, ColumnarBackbone)
+    if head in FROZEN and path in PUBLISHED:
+        assert cfg.model.backbone.frozen_stages == len(backbone.blocks)
     if neck is None:
-        assert cfg.model.decode_head.in_channels == backbone.embed_dim
+        head_cfg = cfg.model.get('decode_head') or cfg.model.panoptic_head
+        assert head_cfg.in_channels == backbone.embed_dim
     else:
         assert neck.in_channels == backbone.embed_dim
         assert neck.stride == backbone.patch_size
     if head == 'sem_fpn' and path in PUBLISHED:  # the FPN is as wide as the backbone
         assert set(cfg.model.decode_head.in_channels) == {backbone.embed_dim}
     known = {'custom_keys', 'layer_decay_rate', 'flat_decay_mult'}
-    assert known & (cfg.optim_wrapper.get('paramwise_cfg') or {}).keys() or head in SLIDING
+    assert known & (cfg.optim_wrapper.get('paramwise_cfg') or {}).keys() or head in FROZEN + SLIDING
 
 
 def check_model(cfg: Config) -> None:

@@ -41,10 +41,10 @@ FEW = {  # settings of models that take time: how many there are at most
     'num_layers': 2,
 }
 WITHOUT_MASKS = ('faster_rcnn', 'dino')
-FROZEN = ('linear', )  # heads whose recipe freezes the backbone
+FROZEN = ('linear', 'pmt', 'pmt_semantic')  # heads whose recipe freezes the backbone
 #: whose small versions are slow too: others with the same data and losses run always
 COVERED = ('mask_rcnn', 'cascade_mask_rcnn', 'faster_rcnn', 'vitdet', 'mask2former', 'rtmdet_ins',
-           'dino', 'sem_fpn', 'upernet', 'segmenter', 'mask2former_semantic')
+           'dino', 'sem_fpn', 'upernet', 'segmenter', 'mask2former_semantic', 'pmt', 'pmt_semantic')
 FAMILIES = {
     cls.__name__: dict(type=cls.__name__, arch=arch | dict(embed_dim=128, patch_size=16))
     for cls, arch in ARCHS.items() if cls in OURS

@@ -13,10 +13,10 @@ from conftest import NO_VAL, ROOT, SHORT, TWO_PROCESSES, config, run_python
 from mmengine.config import Config
 from torch.distributed.run import get_args_parser
 
-from colonnade.common.distributed import check_launcher, get_torch_variables, has_several_hosts
 from colonnade.configs import find_config
 from colonnade.engine.optim.batch_size import set_total_batch_size
 from colonnade.engine.runner.launch import gather_by_messages, set_timeout
+from colonnade.engine.runner.launchers import check_launcher, get_torch_variables, has_several_hosts
 from colonnade.engine.training import TrainOptions
 from colonnade.settings.reading import read_config
 from colonnade.tools.command_line import parse_options

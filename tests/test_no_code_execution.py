@@ -28,9 +28,10 @@ from mmengine.runner import load_checkpoint
 from colonnade.backbones import XCiT
 from colonnade.settings.reading import read_config
 from colonnade.tools import convert_checkpoint
+from colonnade.weights.config_text import is_plain_config
 from colonnade.weights.downloads import download
 from colonnade.weights.files import allow_pickle, read_checkpoint
-from colonnade.weights.mmengine_loaders import is_plain_config, strip_code
+from colonnade.weights.mmengine_loaders import strip_code
 from colonnade.weights.state_dicts import WeightsError
 
 HEAD = 'sem_fpn'

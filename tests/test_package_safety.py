@@ -18,10 +18,13 @@ from safetensors.torch import save_file
 from torch import nn
 
 from colonnade.backbones.plain_vit.architectures import look_up
+from colonnade.common.errors import UserError
 from colonnade.inference import load
 from colonnade.inference.packages.package import open_package
+from colonnade.inference.packages.package_errors import PackageError
+from colonnade.inference.packages.portable_config import config_text
 from colonnade.inference.packages.safety_checks import MetaTensorMode, check_model_size
-from colonnade.settings.plain_config import PackageError, config_text, parse_config
+from colonnade.weights.config_text import parse_config
 from colonnade.weights.files import allow_pickle, read_checkpoint
 from colonnade.weights.state_dicts import WeightsError
 
@@ -119,7 +122,7 @@ def test_invalid_metadata_files(text: str, message: str, package: Path, run_tool
 ])  # yapf: disable
 def test_configs_contain_only_values(line: str) -> None:
     text = f"default_scope = 'mmdet'\n\n{line}\n"
-    with pytest.raises(PackageError, match='^config.py, line 3: '):
+    with pytest.raises(UserError, match='^config.py, line 3: '):
         parse_config(text, 'config.py')
 
 
@@ -128,7 +131,7 @@ def test_configs_contain_only_values(line: str) -> None:
     'a = 1\n' * 2**18, 'a = ' + '9' * 10**5, 'a = {[]: 1}'
 ])
 def test_unreadable_configs(text: str) -> None:
-    with pytest.raises(PackageError, match='^config.py'):
+    with pytest.raises(UserError, match='^config.py'):
         parse_config(text, 'config.py')
 
 
@@ -213,7 +216,7 @@ def test_weights_that_do_not_fit(package: Path, tmp_path: Path) -> None:
     change_config(package, 'fc_out_channels=256', 'fc_out_channels=64')
     with pytest.raises(PackageError, match='model.safetensors does not fit the model'):
         load(package)
-    with pytest.raises(ValueError, match='shared is a folder that contains its weights'):
+    with pytest.raises(ValueError, match='shared is a package, which contains its weights'):
         load(package, tmp_path / 'a.pth')
 
 

@@ -144,7 +144,8 @@ def test_resume_refuses_other_batch_size(train: Callable, trained: Path) -> None
     for arguments, options, says in (
         (['--grad-accum', '2'], LONGER,
          '2 images per iteration and 2 iterations per step, .* no --grad'),
-        ([], four_images, '2 images per iteration and 1 iteration per step in the checkpoint to 4 images'),
+        ([], four_images,
+         '2 images per iteration and 1 iteration per step in the checkpoint to 4 images'),
     ):  # yapf: disable
         with pytest.raises(SystemExit, match=f'train: .*{says}.*--load-from'):
             train(config(HEAD), '--resume', *arguments, options=options)

@@ -3,14 +3,16 @@
     colonnade make-shapes data/shapes
 
 Discs, striped squares and triangles of many sizes overlap on a textured background; masks are
-exact, including occlusion. ``OUT/coco`` has the structure of COCO 2017 instances, ``OUT/ade`` that
-of ADE20K scene parsing (labels: 0 unlabeled, unused; 1 background, 2 disc, 3 square, 4 triangle).
+exact, including occlusion. ``OUT/coco`` has the structure of COCO 2017 with instances and panoptic
+segments, ``OUT/ade`` that of ADE20K scene parsing (labels: 0 unlabeled, unused; 1 background,
+2 disc, 3 square, 4 triangle).
 The same seed gives the same dataset; an image does not depend on the number of images.
 """
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 from colonnade.common.errors import file_errors
 from colonnade.common.options import argument, option
@@ -27,12 +29,11 @@ class ShapesOptions:
     seed: int = option('random seed (default: %(default)s)', 0)
 
 
-@command(ShapesOptions)
+@command(ShapesOptions, 'colonnade.datasets.shapes_dataset')
 @file_errors()
-def main(options: ShapesOptions) -> None:
+def main(options: ShapesOptions, shapes_dataset: ModuleType) -> None:
     """Write the dataset."""
-    from colonnade.datasets.shapes_dataset import make_shapes  # slow
-    make_shapes(**vars(options))
+    shapes_dataset.make_shapes(**vars(options))
     print(f'{options.num_train} + {options.num_val} images in {options.out}/coco and '
           f'{options.out}/ade')
 

@@ -24,6 +24,7 @@ from .architectures import ShownModels, TimmModels, are_normalized
 from .blocks import PlainBlock, SelfAttention, adapt_block, embed_grid
 from .checkpoint_formats import (EVA_BIASES, FORMATS, cut_frequencies, find_model, find_zero_biases,
                                  get_part, rename_layer_scale, resize_patches, resize_positions)
+from .query_tokens import QueryTokens, check_query_blocks
 
 PREFIX_TOKENS = ('cls_token', 'dist_token', 'reg_token')  # in their order
 
@@ -54,6 +55,8 @@ class PlainViT(ColumnarBackbone):
             2203.16527); prefix tokens attend to all tokens, and all to them. Defaults to none.
         global_blocks: With windows, the blocks that attend to all tokens; negative ones count from
             the last. Defaults to the last of each quarter, as in ViTDet.
+        num_query_blocks: Number of last blocks that a head runs with its queries (EoMT, arXiv
+            2503.19108). The output is then one :class:`.QueryTokens`, and no feature maps.
         tap_norm: Former name of ``norm_features``, which dumped configs may contain.
 
     Raises:
@@ -78,6 +81,7 @@ class PlainViT(ColumnarBackbone):
                  return_prefix_tokens: bool = False,
                  window_size: int | None = None,
                  global_blocks: Sequence[int] | None = None,
+                 num_query_blocks: int = 0,
                  tap_norm: bool | None = None,
                  init_cfg: dict | list[dict] | None = None,
                  **kwargs: Any) -> None:
@@ -98,6 +102,8 @@ class PlainViT(ColumnarBackbone):
         if self.rope is not None and not self._blocks_are_plain:
             raise UserError(f'rotary positions are not supported for the blocks of {settings}')
         self._set_windows(window_size, global_blocks)
+        self.num_query_blocks = num_query_blocks
+        check_query_blocks(self, num_query_blocks, self._blocks_are_plain)
         self.register_load_state_dict_pre_hook(_require_norm)
         self.register_load_state_dict_post_hook(_fill_buffers)
 
@@ -246,6 +252,16 @@ class PlainViT(ColumnarBackbone):
         """Number of prefix tokens with learned positions: all or none."""
         return self.pos_embed.shape[1] - math.prod(self.patch_embed.grid_size)
 
+    def forward(self, img: Tensor) -> tuple:
+        """Return feature maps, see :class:`.ColumnarBackbone`, or tokens for a head of queries."""
+        if not self.num_query_blocks:
+            return super().forward(img)
+        x, place = self._start(img)
+        for index in range(self.depth - self.num_query_blocks):
+            x = self._step(index, x, place)
+        return (QueryTokens(x, place, self.num_query_blocks, self.num_prefix_tokens, self._step,
+                            self.norm), )
+
     def _embed(self, img: Tensor) -> tuple[Tensor, tuple]:
         x = self.patch_embed(img)  # (B, h, w, C)
         grid = tuple(x.shape[1:3])
@@ -267,10 +283,10 @@ class PlainViT(ColumnarBackbone):
     def _run_block(self, block: nn.Module, x: Tensor, place: tuple) -> Tensor:
         if not self._blocks_are_plain:
             return block(x)
-        grid, rope = place
+        grid, rope, *masks = place
         if rope is not None and rope.ndim == 4:  # one per block
             rope = rope[block.index]
-        return block(x, grid, rope)
+        return block(x, grid, rope, *masks)
 
     def _to_map(self, x: Tensor, place: tuple) -> Tensor | tuple[Tensor, Tensor]:
         if self.norm_features:

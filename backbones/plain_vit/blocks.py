@@ -20,6 +20,7 @@ from ..kernels.fast_path import (LINEAR, MLP, NORM, Parts, add_branch, find_modi
 from ..kernels.folding import fold_norm, fold_scale
 from ..kernels.layers import add, call_linear, feed_forward, linear
 from ..kernels.private_torch import embed_coordinates
+from .query_tokens import attend_to_open_patches
 from .window_attention import Grid, Heads, attend_in_windows
 
 ATTENTION_TYPES = (Attention, AttentionRope, EvaAttention)
@@ -48,17 +49,25 @@ class SelfAttention(nn.Module):
         self.rotate_half: bool = getattr(layer, 'rotate_half', False)
         self.window_size: int | None = None  # in tokens; None attends to all
 
-    def forward(self, x: Tensor, grid: Grid, rope: Tensor | None = None) -> Tensor:
+    def forward(self,
+                x: Tensor,
+                grid: Grid,
+                rope: Tensor | None = None,
+                open_patches: Tensor | None = None) -> Tensor:
         """Attend ``(B, P + N, C)`` to ``(B, P + N, C)``.
 
         Args:
             x: Tokens, prefix tokens first.
             grid: Rows and columns of the other tokens.
             rope: timm's rotary positions of the grid, ``(N, 2 d)`` or ``(heads, N, 2 d)``.
+            open_patches: Tokens of the grid that the first Q tokens attend to, ``(B, Q, N)``, bool.
+                Defaults to all.
         """
         heads = self.heads(x, grid, rope)
         dropout = self.attn_drop_rate if self.training else 0.
-        if self.window_size is None:
+        if open_patches is not None:
+            out = attend_to_open_patches(heads, open_patches, dropout)
+        elif self.window_size is None:
             out = F.scaled_dot_product_attention(*heads, dropout_p=dropout)
         else:
             out = attend_in_windows(heads, grid, self.window_size, dropout)
@@ -163,9 +172,9 @@ class PlainBlock(nn.Module):
             self.register_parameter(name, parameters.get(name))
         self.index = index  # rotary positions may differ between blocks
 
-    def forward(self, x: Tensor, grid: Grid, rope: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, grid: Grid, *args: Tensor | None) -> Tensor:
         """Run the block; arguments as for :class:`SelfAttention`."""
-        attended = self.attn(self.norm1(x), grid, rope)
+        attended = self.attn(self.norm1(x), grid, *args)
         is_scale, scale = get_layer_scale(self.ls1, self.gamma_1)
         if not is_scale:
             x = x + self.drop_path1(self.ls1(attended))

@@ -14,7 +14,7 @@ from mmengine.registry import METRICS, RUNNERS
 from mmengine.runner import Runner
 from mmengine.visualization import Visualizer
 
-from colonnade.common.distributed import VARIABLES, check_launcher, has_several_hosts, init_gloo
+from colonnade.common.distributed import VARIABLES
 from colonnade.common.errors import UserError, file_errors
 from colonnade.common.locking import lock_folder
 from colonnade.settings.backbone_config import fill_backbone_settings
@@ -24,6 +24,7 @@ from colonnade.settings.reading import report_build_errors
 
 from ..components import StrictRunner
 from .hooks import remove_null_hooks
+from .launchers import check_launcher, has_several_hosts, init_gloo
 
 FOREVER = 365 * 24 * 3600  # seconds
 

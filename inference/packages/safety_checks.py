@@ -24,14 +24,14 @@ from torch.utils._pytree import tree_iter, tree_map_only
 
 from colonnade.backbones import BACKBONES
 from colonnade.backbones.plain_vit.architectures import list_known_models
-from colonnade.settings.plain_config import PackageError
 from colonnade.settings.reading import LIBRARIES
 from colonnade.settings.registries import REGISTRIES
-from colonnade.weights.mmengine_loaders import OUR_IMPORTS, is_module, is_module_name
+from colonnade.weights.config_text import OUR_IMPORTS, is_module, is_module_name
 from colonnade.weights.state_dicts import Shapes, find_mismatches, format_mismatches, get_state_dict
 
 from .allowed import (INITIALIZERS, MAX_NUMBER, MAX_NUMBERS, MAX_SIDE, MODEL_TYPES, OTHER_TYPES,
                       STEPS, VALUES, WORD_STARTS, WORDS)
+from .package_errors import PackageError
 
 TRUST_HINT = 'If you trust its author, load it with trust=True, or --trust'
 #: types that mmdet and mmcv look up in mmcv.ops, without a registry

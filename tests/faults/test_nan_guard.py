@@ -396,8 +396,7 @@ def test_check_invalid_loss_hook_is_removed(small: Callable, log: Callable) -> N
 def test_nan_image_of_segmenter(train: Callable, shapes: Path, tmp_path: Path) -> None:
     run = train(spoil=[3], iters=3, custom_hooks=[AVERAGED])
     text = latest_log(run)
-    assert re.search(r'iteration 2: step skipped because .* images: \S+/\d+.jpg, \S+.jpg',
-                     text)
+    assert re.search(r'iteration 2: step skipped because .* images: \S+/\d+.jpg, \S+.jpg', text)
     with open(run / 'metrics.csv', newline='') as file:
         rows = list(csv.DictReader(file))
     assert [row['skipped_steps'] for row in rows] == ['', '1', '1'] and all(

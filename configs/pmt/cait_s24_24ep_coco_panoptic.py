@@ -1,0 +1,3 @@
+_base_ = '../_base_/pmt_24ep_coco_panoptic.py'
+
+model = dict(backbone=dict(type='CaiT', arch='s24', frozen_stages=24))

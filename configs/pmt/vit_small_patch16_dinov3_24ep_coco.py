@@ -1,0 +1,4 @@
+_base_ = '../_base_/pmt_24ep_coco.py'
+
+model = dict(
+    backbone=dict(type='PlainViT', arch='vit_small_patch16_dinov3', return_prefix_tokens=True))

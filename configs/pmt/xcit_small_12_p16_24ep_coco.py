@@ -1,0 +1,1 @@
+_base_ = '../_base_/pmt_24ep_coco.py'
