@@ -184,7 +184,8 @@ class ColumnarBackbone(Fusible, LoadableBackbone):
         """Run a block; its activations are recomputed in the backward pass if ``with_cp`` is set.
         """
         block = self.blocks[index]
-        if not (self.with_cp and index % len(self.blocks) % self.with_cp == 0 and is_grad_enabled()):
+        if not (self.with_cp and index % len(self.blocks) % self.with_cp == 0
+                and is_grad_enabled()):
             return self._run_block(block, x, place)
         return checkpoint(
             self._run_block,

@@ -13,15 +13,16 @@ from typing import Any, Literal
 from .errors import UserError
 
 CONFIG = 'config file of mmdet or mmseg, or name of a shipped config'
-CONFIG_OR_MODEL = f'{CONFIG}; or a checkpoint of a run, or the folder of a packaged model'
-CHECKPOINT = ('file or URL of the full model; omit it if CONFIG is a checkpoint of a run or a '
+CONFIG_OR_MODEL = (f'{CONFIG}; or a checkpoint or the work dir of a run, or the folder of a '
+                   'packaged model')
+CHECKPOINT = ('file or URL of the full model; omit it if CONFIG is a checkpoint, a work dir or a '
               'packaged model')
 TRUST = 'run pickled code in weight files; pass it only if you trust the author'
 DATA_ROOT = 'folder or URL of the dataset (default: as in the config)'
 ALLOW_EXTERNAL_FILES = 'read files outside the folders of the dataset that its annotations refer to'
 FUSE = ('fold and merge layers; results are the same up to rounding error (default: where '
         'possible)')
-HANG_TIMEOUT = 600.  # seconds
+HANG_TIMEOUT = 1800.  # seconds
 
 Amp = bool | str
 
@@ -96,8 +97,8 @@ class LaunchOptions(ConfigOptions):
     launcher: Literal['none', 'pytorch', 'slurm', 'mpi'] = option(
         'launcher of the processes: pytorch for torchrun (default: %(default)s)', 'none')
     hang_timeout: float = option(
-        'end a job of several processes if an iteration takes longer than this after its data is '
-        'loaded; 0 to wait forever (default: %(default)g)',
+        'end a job of several processes if one waits longer than this for another; 0 to wait '
+        'forever (default: %(default)g)',
         HANG_TIMEOUT,
         metavar='SECONDS')
     allow_external_files: bool = option(ALLOW_EXTERNAL_FILES, False)

@@ -139,12 +139,11 @@ def our_predictor(args: argparse.Namespace, images: list[str], folder: Path) -> 
 
 
 def write_random_weights(config: Path, path: Path) -> Path:
-    """Write a checkpoint with weights from :func:`random_model`."""
+    """Write a checkpoint with the weights of :func:`build_random`."""
     import torch
 
-    from colonnade.evaluation.benchmark.model_profile import raise_class_logits
-    from colonnade.models.building import build_random_model
-    model = build_random_model(config)
+    from colonnade.evaluation.benchmark.model_profile import build_random, raise_class_logits
+    model = build_random(config)
     raise_class_logits(model)
     torch.save(dict(state_dict=model.state_dict(), meta={}), path)
     return path

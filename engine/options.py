@@ -52,6 +52,10 @@ class TrainOptions(LaunchOptions):
         nargs='?',
         const='auto',
         metavar='CHECKPOINT')
+    pretrained: str | None = option(
+        'start from these weights of the backbone: name of a timm model with its tag, such as '
+        'xcit_small_12_p16_384.fb_dist_in1k, or a file or URL',
+        metavar='NAME')
     load_from: str | None = option(
         'start from the weights of this full model: a file, a URL or a published detector or '
         'segmenter; with --resume, only if there is no checkpoint to resume from',
@@ -108,5 +112,15 @@ class TrainOptions(LaunchOptions):
                 raise UserError(f'{name} must be {" or ".join(choices)}, got {value!r}')
         if self.max_skipped_steps < 1:
             raise UserError(f'--max-skipped-steps must be at least 1, got {self.max_skipped_steps}')
+        if self.pretrained is not None:
+            for option_name, source in (('load-from', self.load_from), ('resume', self.resume)):
+                if source not in (None, 'auto'):
+                    raise UserError(f'--pretrained has no effect with --{option_name} {source}: '
+                                    'remove one of them')
+            is_timm = '://' not in self.pretrained and not os.path.exists(self.pretrained)
+            self.cfg_options = {
+                **(self.cfg_options or {}), 'model.backbone.init_cfg.type': 'Pretrained',
+                'model.backbone.init_cfg.checkpoint': 'timm://' * is_timm + self.pretrained
+            }
         if isinstance(self.tracker, str):  # from Python
             self.tracker = (self.tracker, )

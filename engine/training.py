@@ -81,7 +81,7 @@ def set_initial_weights(cfg: Config, resume: str | None, load_from: str | None,
             raise MissingFileError(f'--load-from: {load_from} does not exist')
         cfg.load_from = load_from
     if new_classes and (resume not in (None, 'auto') or cfg.resume or not cfg.load_from):
-        raise UserError('--new-classes needs --load-from FILE, a model to start from')
+        raise UserError('--new-classes needs --load-from FILE, the model to start from')
     set_resume(cfg, resume)
 
 
@@ -151,9 +151,9 @@ def set_amp(cfg: Config, amp: bool | str) -> None:
     dtype = get_half_type(amp, device)
     if dtype is None:
         if device == 'cpu' and get_type_name(wrapper.get('type')) == 'AmpOptimWrapper':
-            raise UserError('optim_wrapper.type AmpOptimWrapper needs a GPU, and there is none: '
-                            'pass --amp, which trains in bfloat16 on a CPU, or set it to '
-                            'OptimWrapper, without dtype and loss_scale')
+            raise UserError('optim_wrapper.type AmpOptimWrapper needs a GPU, but this '
+                            'machine has none: pass --amp, which trains in bfloat16 on a CPU, or '
+                            'set it to OptimWrapper, without dtype and loss_scale')
         return
     if device == 'mps':
         raise UserError('--amp: training in mixed precision is not supported on mps: remove --amp')
@@ -225,7 +225,7 @@ def prepare_runner(
     check_writable(run.metrics)
     with allow_pickle(options.trust), lock_work_dir(cfg, run.checkpoint_dir), ExitStack() as stack:
         stack.enter_context(resume_wandb_run(cfg, options.tracker))
-        runner = build_runner(cfg)
+        runner = build_runner(cfg, options.hang_timeout)
         stack.enter_context(watch_processes(runner, options.hang_timeout))
         select_resume_checkpoint(runner)
         settings.log_warnings()

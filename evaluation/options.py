@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from colonnade.common.options import FUSE, Amp, LaunchOptions, amp_option, argument, option
+from colonnade.common.options import CONFIG, FUSE, Amp, LaunchOptions, amp_option, argument, option
 
 
 @dataclass
@@ -14,7 +14,10 @@ class TestOptions(LaunchOptions):
     """Options of :func:`evaluate`, as in ``colonnade test --help``."""
     __test__ = False  # Otherwise, pytest would collect the class.
 
-    checkpoint: str = argument('file or URL of the full model')
+    config: Path = argument(f'{CONFIG}; or the work dir of a run')
+    checkpoint: str | None = argument(
+        'file or URL of the full model (default for a work dir: its best checkpoint, or else the '
+        'last)', None)
     out: Path | str | None = option(
         'JSON file for the metrics (default: WORK_DIR/TIMESTAMP/metrics.json)', metavar='FILE')
     tta: bool = option('test-time augmentation: merge six scales and their flips', False)

@@ -34,6 +34,7 @@ from colonnade.engine.runner.hooks import remove_ema_hooks
 from colonnade.engine.runner.launch import build_runner
 from colonnade.engine.runner.strict_runner import StrictRunner
 from colonnade.engine.watchdog import watch_processes
+from colonnade.engine.work_dir import Run
 from colonnade.engine.work_dir.metric_values import Metrics, fill_missing_metrics
 from colonnade.models.fusion import is_fused, maybe_fuse
 from colonnade.models.half_precision import compute_in, get_half_type, get_type_name
@@ -50,12 +51,13 @@ from .tta import augment_tests
 OWNERS = ('mmengine', 'mmseg', 'colonnade')  # packages whose hooks and visualizers read no logits
 
 
-def evaluate(config: str | Path, checkpoint: str | Path, **options: Any) -> Metrics:
+def evaluate(config: str | Path, checkpoint: str | Path | None = None, **options: Any) -> Metrics:
     """Evaluate a detector or segmenter, like ``colonnade test``.
 
     Args:
-        config: Config file, or the name of a shipped config.
-        checkpoint: File or URL of a full model.
+        config: Config file, name of a shipped config, or work dir of a run.
+        checkpoint: File or URL of a full model. For a work dir, it defaults to the best checkpoint,
+            or the last one if there is no best.
         **options: Attributes of :class:`TestOptions`. The metrics are also written to ``out``.
 
     Returns:
@@ -66,7 +68,9 @@ def evaluate(config: str | Path, checkpoint: str | Path, **options: Any) -> Metr
         TypeError: If an option does not exist.
         ValueError: If the config, the options, the data and the weights do not fit together.
     """
-    settings = TestOptions(config=find_config(config), checkpoint=str(checkpoint), **options)
+    path = Path(config) if Path(config).is_dir() else find_config(config)
+    settings = TestOptions(
+        config=path, checkpoint=None if checkpoint is None else str(checkpoint), **options)
     with prepared_runner(settings) as runner:
         metrics = runner.test()
     return write_metrics(metrics, runner, settings)
@@ -75,8 +79,13 @@ def evaluate(config: str | Path, checkpoint: str | Path, **options: Any) -> Metr
 @report_config_errors
 def testing_settings(options: TestOptions) -> Settings:
     """Return the settings of an evaluation, checked as far as possible without a model."""
+    if options.config.is_dir():
+        options.config, checkpoint = Run(options.config).find_model(options.checkpoint)
+        options.checkpoint = str(checkpoint)
+    if options.checkpoint is None:
+        raise UserError(f'no checkpoint after {options.config}: pass the file of a trained model')
     if '://' not in options.checkpoint and not is_checkpoint(options.checkpoint):
-        raise MissingFileError(f'no checkpoint {options.checkpoint}')
+        raise MissingFileError(f'checkpoint {options.checkpoint} does not exist')
 
     def start(cfg: Config) -> None:
         remove_ema_hooks(cfg)
@@ -102,7 +111,7 @@ def prepared_runner(options: TestOptions) -> Iterator[Runner]:
     if options.out:
         check_writable(Path(options.out))
     with allow_pickle(options.trust), ExitStack() as stack:
-        runner = build_runner(cfg)
+        runner = build_runner(cfg, options.hang_timeout)
         stack.enter_context(watch_processes(runner, options.hang_timeout))
         settings.log_warnings()
         check_same_start(runner)
@@ -111,11 +120,11 @@ def prepared_runner(options: TestOptions) -> Iterator[Runner]:
                 prepare, fuse=options.fuse, labels_alone=reads_labels_alone(cfg), dtype=dtype)
             runner.check_weights()
         elif options.fuse or dtype:
-            raise UserError('--fuse and --amp need the default runner, but the config uses '
+            raise UserError('--fuse and --amp need a runner of Colonnade, but the config uses '
                             f'{type(runner).__name__}')
         elif options.fuse is None:
             runner.logger.info(f'not fused: the runner is a {type(runner).__name__}')
-        check_same_weights(options.checkpoint)
+        check_same_weights(cfg.load_from)
         if get_world_size() > 1 or not options.allow_external_files:
             check_loaded_data(runner, allow_external_files=options.allow_external_files)
         yield runner
@@ -170,7 +179,7 @@ def write_metrics(computed: dict[str, Any], runner: Runner, options: TestOptions
             fused=is_fused(runner.model),
             amp=get_type_name(get_half_type(options.amp, get_device())),
             metrics=metrics)
-        if (path := Path(options.checkpoint).expanduser()).is_file():
+        if (path := Path(str(options.checkpoint)).expanduser()).is_file():
             content['checkpoint_sha256'] = compute_sha256(path)
         try:
             write_json(get_metrics_path(runner, options), content)

@@ -14,9 +14,8 @@ from mmdet.models.task_modules.prior_generators import MlvlPointGenerator
 from torch import Tensor, nn
 from torch.export import Dim
 
-from .detector_graphs import (MAP, build_image_graph, build_maps_graph, get_nms_threshold,
-                              require_type)
-from .graphs import ExportError, Graph, ImageSizeLimits, Size
+from .graphs import (MAP, ExportError, Graph, ImageSizeLimits, Size, build_image_graph,
+                     build_maps_graph, get_nms_threshold, require_type)
 
 
 class Points(nn.Module):

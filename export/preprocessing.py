@@ -8,7 +8,7 @@ from mmdet.models import DetDataPreprocessor
 from torch import nn
 
 from colonnade.inference import Model
-from colonnade.inference.test_pipeline import get_array_steps
+from colonnade.inference.arrays import get_array_steps
 from colonnade.settings.pipeline_steps import get_step_type, is_loading_annotations
 
 from .graphs import ExportError, ImageSizeLimits

@@ -128,8 +128,8 @@ class CalibrationReader:
             num_inputs += len(inputs)
             yield from inputs
         if not num_inputs:
-            raise ExportError(f'--calibration-images: none of {len(self._images)} images gives the '
-                              f'graph {self._name} an input: use images with objects')
+            raise ExportError(f'--calibration-images: the graph {self._name} does not run for any '
+                              f'of {len(self._images)} images: use images with objects')
 
     def _record_inputs(self, image: Path) -> list[dict[str, np.ndarray]]:
         """Return the inputs of the graph while the model predicts an image."""

@@ -17,8 +17,8 @@ from torch.nn import functional as F
 
 from .deformable import (compute_pixel_centers, compute_reference_points, flatten_maps,
                          split_levels, use_integer_sizes)
-from .detector_graphs import build_image_graph, build_maps_graph, require_type
-from .graphs import ExportError, Graph, ImageSizeLimits, Size
+from .graphs import (ExportError, Graph, ImageSizeLimits, Size, build_image_graph, build_maps_graph,
+                     require_type)
 
 
 class Pixels(nn.Module):

@@ -21,9 +21,8 @@ from mmdet.models.task_modules.prior_generators import AnchorGenerator
 from torch import Tensor, nn
 from torchvision.ops import roi_align
 
-from .detector_graphs import (DYNAMIC, MAP, build_image_graph, build_maps_graph, get_nms_threshold,
-                              require_type)
-from .graphs import ExportError, Graph, ImageSizeLimits, Size
+from .graphs import (DYNAMIC, MAP, ExportError, Graph, ImageSizeLimits, Size, build_image_graph,
+                     build_maps_graph, get_nms_threshold, require_type)
 
 
 class Proposals(nn.Module):

@@ -17,7 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from colonnade.runtime.sessions import OPENVINO, load_session
+from colonnade.runtime.metadata import ModelError
+from colonnade.runtime.sessions import OPENVINO, Session
 
 from .graphs import ExportError, Graph, Size
 
@@ -83,7 +84,7 @@ def compare(graph: Graph, path: Path) -> Comparison:
         expected = run_module(inputs)
         try:
             actual = run_file(inputs)
-        except Exception as error:  # onnxruntime raises errors of many types
+        except (ModelError, RuntimeError) as error:  # of the runtime, or of torch.export
             raise ExportError(
                 f'{graph.name} does not run for {format_size(size)}: {error}') from error
         for deviation, largest in iter_deviations(graph, size, actual, expected):
@@ -121,9 +122,9 @@ def verify(graph: Graph, path: Path, tolerance: float) -> Comparison:
         f'times the rounding error of torch, and --tolerance is {tolerance:g}')
     if result.factor > REFUSED * tolerance:
         raise ExportError(
-            f'{deviation}: more than {REFUSED} tolerances are not rounding errors, so nothing was '
-            f'written. To write it anyway, pass --tolerance {math.ceil(result.factor)}, and '
-            'compare its predictions on your own images with those of colonnade predict')
+            f'{deviation}: more than {REFUSED} times the tolerance is not a rounding error, so '
+            f'nothing was written. To write it anyway, pass --tolerance {math.ceil(result.factor)} '
+            'and compare its predictions on your own images with those of colonnade predict')
     return replace(
         result,
         warning=f'{deviation}. Compare predictions on your own images with those of '
@@ -176,8 +177,8 @@ def iter_deviations(graph: Graph, size: Size, outputs: Arrays,
                               f'{actual.shape}, and torch gives {expected.dtype} {expected.shape}')
         finite = np.isfinite(expected)
         if not (np.isfinite(actual) == finite).all():
-            raise ExportError(f'{graph.name} for {format_size(size)}: other values of {name} are '
-                              'infinite or NaN than in torch')
+            raise ExportError(f'{graph.name} for {format_size(size)}: {name} is NaN or infinite at '
+                              'other positions than in torch')
         actual, expected = (values[finite].astype(np.float64) for values in (actual, expected))
         if expected.size:
             yield float(np.abs(actual - expected).max()), float(np.abs(expected).max())
@@ -199,7 +200,7 @@ def build_file_runner(graph: Graph, path: Path) -> Run:
     """Return a function that runs a file with the runtime or torch, on the threads of torch."""
     if path.suffix == '.pt2':
         return build_module_runner(torch.export.load(path).module())
-    session = load_session(path, None, torch.get_num_threads())
+    session = Session(path, threads=torch.get_num_threads())
 
     def run_graph(inputs: tuple[Tensor, ...]) -> Arrays:
         arrays = (tensor.numpy() for tensor in inputs)

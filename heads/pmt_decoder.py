@@ -14,44 +14,13 @@ from mmcv.cnn import build_norm_layer
 from timm.layers import RotaryEmbeddingDinoV3
 from timm.models.eva import EvaBlock
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from colonnade.backbones.kernels.fast_path import add_branch
-from colonnade.backbones.kernels.layers import feed_forward
-from colonnade.backbones.plain_vit.blocks import PlainBlock, SelfAttention, embed_grid
+from colonnade.backbones.plain_vit.blocks import PlainBlock, embed_grid
 from colonnade.common.errors import UserError
 
 #: a feature map ``(B, C, h, w)``, or a pair of it and prefix tokens ``(B, P, C)``
 Feature: TypeAlias = Tensor | tuple[Tensor, Tensor]
 Grid: TypeAlias = tuple[int, int]
-
-
-class MaskedSelfAttention(SelfAttention):
-    """Self-attention in which queries may see only some of the patches."""
-
-    def forward(self,
-                x: Tensor,
-                grid: Grid,
-                rope: Tensor | None = None,
-                open_patches: Tensor | None = None) -> Tensor:
-        """Attend ``(B, Q + P + N, C)`` to ``(B, Q + P + N, C)``.
-
-        Args:
-            x: Tokens: queries, prefix tokens and patches.
-            grid: Rows and columns of patches.
-            rope: timm's rotary positions of the patches, ``(N, 2 d)``.
-            open_patches: Patches that each query attends to, Booleans ``(B, Q, N)``. Defaults to
-                all. Every token attends to queries and prefix tokens, and all others to all
-                patches, so only the rows of queries have a mask.
-        """
-        if open_patches is None:
-            return super().forward(x, grid, rope)
-        num_queries, num_patches = open_patches.shape[1:]
-        mask = F.pad(open_patches, (x.shape[1] - num_patches, 0), value=True)[:, None]
-        query, key, value = self.heads(x, grid, rope)
-        rows = (F.scaled_dot_product_attention(query[:, :, :num_queries], key, value, mask),
-                F.scaled_dot_product_attention(query[:, :, num_queries:], key, value))
-        return self.proj(torch.cat(rows, dim=2).transpose(1, 2).flatten(2))
 
 
 class QueryBlock(PlainBlock):
@@ -72,17 +41,6 @@ class QueryBlock(PlainBlock):
             init_values=1.,
             norm_layer=partial(nn.LayerNorm, eps=1e-5))
         super().__init__(block, 0)
-        self.attn = MaskedSelfAttention(block.attn)
-
-    def forward(self,
-                x: Tensor,
-                grid: Grid,
-                rope: Tensor | None = None,
-                open_patches: Tensor | None = None) -> Tensor:
-        """Run the block; arguments as for :class:`MaskedSelfAttention`."""
-        attended = self.attn(self.norm1(x), grid, rope, open_patches)
-        x = add_branch(x, attended, self.gamma_1, self.drop_path1)
-        return feed_forward(x, self.norm2, self.mlp, self.gamma_2, self.drop_path2)
 
 
 class PlainMaskDecoder(nn.Module):

@@ -33,7 +33,8 @@ class SemanticMaskQueryHead(MaskQueryHead, Mask2FormerHead):
         self.ignore_index = ignore_index
         self.align_corners = align_corners
 
-    def predict(self, x: Any, batch_img_metas: list[dict], test_cfg: Any) -> Tensor:
+    def predict(  # type: ignore[override]  # mmseg's heads return scores, mmdet's queries
+            self, x: Any, batch_img_metas: list[dict], test_cfg: Any) -> Tensor:
         """Compute scores ``(B, K, H, W)`` of the classes (Mask2Former, section 3.4)."""
         meta = batch_img_metas[0]
         size = meta['img_shape']

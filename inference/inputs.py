@@ -69,8 +69,8 @@ def check_outputs(inputs: list[Input]) -> None:
     for item in inputs:
         outputs = {item.name if item.is_video else item.stem + suffix for suffix in OUTPUT_SUFFIXES}
         if taken := sorted(outputs & folders.keys()):
-            raise UserError(f'{item.name} and {folders[taken[0]]} need the name {taken[0]} for a '
-                            'file and a folder: predict them into two folders')
+            raise UserError(f'outputs of {item.name} and {folders[taken[0]]} would be a file and a '
+                            f'folder called {taken[0]}: predict them with different --out')
 
 
 def match_pattern(pattern: str, ignored: Path) -> tuple[Path, list[Path]]:

@@ -16,6 +16,7 @@ from mmengine.registry import DATASETS, MODELS, DefaultScope
 
 from colonnade.common.errors import UserError
 from colonnade.configs import find_config
+from colonnade.engine.work_dir import Run
 from colonnade.models.building import replace_sync_norms
 from colonnade.models.fusion import maybe_fuse
 from colonnade.models.half_precision import Amp, compute_in, get_half_type
@@ -27,18 +28,19 @@ from colonnade.settings.classes import get_num_classes, iter_dataset_heads
 from colonnade.settings.config_values import remove_key
 from colonnade.settings.dataset_paths import find_datasets, read_names_of_classes
 from colonnade.settings.overrides import merge_options
-from colonnade.settings.plain_config import package_errors
 from colonnade.settings.reading import prepare_library, read_config, report_build_errors
 from colonnade.settings.registries import find_class
+from colonnade.weights.config_text import is_plain_config
 from colonnade.weights.downloads import fetch
 from colonnade.weights.loading import plan_loading
-from colonnade.weights.mmengine_loaders import is_plain_config, strip_code
+from colonnade.weights.mmengine_loaders import strip_code
 from colonnade.weights.sharded_files import is_sharded
 from colonnade.weights.state_dicts import WeightsError
 
 from .drawing import Color
 from .model import Model, get_model_kind
 from .packages.package import check_embedded_config, is_package_folder, open_package
+from .packages.package_errors import package_errors
 from .packages.safety_checks import check_checkpoint, check_safetensors
 
 CHECKPOINTS = ('.pth', '.pt')
@@ -61,9 +63,11 @@ def load(config: str | Path | Config,
 
     Args:
         config: Config file, name of a shipped config (see ``colonnade.list_configs()``),
-            ``Config``, checkpoint of a run, which contains its config, or folder of a package.
+            ``Config``, checkpoint of a run, which contains its config, work dir of a run, or folder
+            of a package.
         weights: File, URL or ``timm://NAME`` of the full model. Omit it if ``config`` is a
-            checkpoint or a package.
+            checkpoint or a package. For a work dir, it defaults to the best checkpoint, or the last
+            one if there is no best.
         device: ``'cpu'``, ``'cuda:0'``, … Defaults to a GPU if there is one.
         cfg_options: Settings that override the config, as in
             ``{'model.test_cfg.rcnn.score_thr': 0.3}``.
@@ -85,11 +89,12 @@ def load(config: str | Path | Config,
     torch_device = get_torch_device(device)
     dtype = get_half_type(amp, torch_device.type)
     with LOADING:
-        has_own_config = weights is None and not isinstance(config, Config)
+        has_own_config = not isinstance(config, Config) and (weights is None
+                                                             or Path(config).is_dir())
+        is_package = has_own_config and is_package_folder(config)
         cfg, weights = resolve_sources(config, weights, trust=trust)
         if cfg_options:
             merge_options(cfg, cfg_options)
-        is_package = has_own_config and is_package_folder(config)
         with DefaultScope.overwrite_default_scope(cfg.default_scope):
             with package_errors(str(config)) if is_package else nullcontext():
                 model = build_model(cfg, weights, torch_device, trust=trust or not has_own_config)
@@ -162,9 +167,15 @@ def resolve_sources(config: str | Path | Config, weights: str | Path | None, *,
         check_model_paths(config, weights)
         if is_package_folder(config):
             if weights is not None:
-                raise UserError(f'{config} is a folder that contains its weights: remove {weights}')
+                raise UserError(f'{config} is a package, which contains its weights: remove '
+                                f'{weights}')
             package = open_package(config, trust=trust)
             return package.config, package.weights
+        if Path(config).is_dir() and not is_sharded(config):
+            path, weights = Run(config).find_model(weights)
+            if trust:
+                return read_config(path), weights
+            return parse_run_config(path.read_text(encoding='utf-8'), str(path)), weights
         if Path(config).suffix in CHECKPOINTS and weights is None:
             return read_embedded_config(config, trust=trust), config
         cfg = read_config(find_config(config))
@@ -195,14 +206,20 @@ def check_model_paths(config: str | Path, weights: str | Path | None) -> None:
 def read_embedded_config(checkpoint: str | Path, *, trust: bool) -> Config:
     """Return the config in a checkpoint of a run."""
     meta = strip_code(fetch(checkpoint, trust=trust)).get('meta') or {}
-    text = meta.get('cfg')
-    if not text or not is_plain_config(text):
-        raise WeightsError(f'{checkpoint} contains no usable config: pass a config before it, as '
-                           'in load(CONFIG, CHECKPOINT)')
+    if not (text := meta.get('cfg')):
+        raise WeightsError(f'{checkpoint} contains no usable config: pass a config before it')
+    return parse_run_config(text, str(checkpoint), trust=trust)
+
+
+def parse_run_config(text: str, source: str, *, trust: bool = False) -> Config:
+    """Return the config that a run wrote, without running its code."""
+    if not is_plain_config(text):
+        raise WeightsError(f'the config of {source} contains code: pass a config and a checkpoint, '
+                           'as in load(CONFIG, CHECKPOINT)')
     cfg = Config.fromstring(text, '.py')
-    prepare_library(cfg, str(checkpoint))
+    prepare_library(cfg, source)
     if not trust:
-        check_embedded_config(cfg, str(checkpoint))
+        check_embedded_config(cfg, source)
     return cfg
 
 

@@ -24,11 +24,10 @@ from colonnade.models.complexity import count_parameters
 from colonnade.runtime.images import MAX_PIXELS, ImageError, Source, get_image_name, read_image
 from colonnade.settings.registries import is_from_user_code
 
-from .arrays import CHANNELS, Channels, convert_to_rgb, is_array
+from .arrays import CHANNELS, Channels, build_array_pipeline, convert_to_rgb, is_array
 from .batches import run_in_batches
 from .drawing import Color
 from .results import Instances, LabelMap, Result
-from .test_pipeline import build_array_pipeline
 from .tiling import View, compute_tiles, merge_results
 
 NUM_WORKERS = 2  # threads that decode images

@@ -15,7 +15,16 @@ OUTPUTS = ('visualizations', 'results', 'labels')
 
 
 @dataclass
-class PredictOptions(ModelOptions):
+class InferenceOptions(ModelOptions):
+    """How a model computes."""
+    batch_size: int | None = option(
+        'images per batch (default: 1 on a CPU, 8 on a GPU)', metavar='N')
+    amp: Amp = amp_option()
+    fuse: bool | None = option(FUSE)
+
+
+@dataclass
+class PredictOptions(InferenceOptions):
     """Options of ``colonnade predict``, as in ``colonnade predict --help``."""
     inputs: Sequence[str] = argument(
         'images, videos, folders of them, or quoted glob patterns', (), metavar='INPUT')
@@ -36,16 +45,12 @@ class PredictOptions(ModelOptions):
         'predict larger images in tiles of this size (default: off)', metavar='PIXELS')
     tile_overlap: float | None = option(
         'fraction of a tile that overlaps the next one (default: 0.25)', metavar='FRACTION')
-    batch_size: int | None = option(
-        'images per batch (default: 1 on a CPU, 8 on a GPU)', metavar='N')
-    amp: Amp = amp_option()
-    fuse: bool | None = option(FUSE)
     max_inputs: int | None = option('predict only the first N inputs (default: all)', metavar='N')
     write_frame_labels: bool = False
 
 
 @dataclass
-class ServeOptions(ModelOptions):
+class ServeOptions(InferenceOptions):
     """Options of the server, as in ``colonnade serve --help``."""
     checkpoint: str | None = argument(CHECKPOINT, None)
     host: str = option(
@@ -56,8 +61,6 @@ class ServeOptions(ModelOptions):
         'host name of the server behind a proxy, e.g. models.example.org; can be repeated', (),
         action='append',
         metavar='NAME')
-    batch_size: int | None = option(
-        'images per batch (default: 1 on a CPU, 8 on a GPU)', metavar='N')
     max_megabytes: float = option(
         'largest accepted file in MB (default: %(default)g)', 20., metavar='N')
     max_pixels: int | None = option(
@@ -66,16 +69,14 @@ class ServeOptions(ModelOptions):
         metavar='N')
     timeout: float = option(
         'time limit of a request (default: %(default)g)', 120., metavar='SECONDS')
-    amp: Amp = amp_option()
-    fuse: bool | None = option(FUSE)
 
 
 @dataclass
 class MakeOptions:
     """Create a package."""
-    config: Path = argument(f'{CONFIG}; or a checkpoint of a run')
+    config: Path = argument(f'{CONFIG}; or a checkpoint or the work dir of a run')
     checkpoint: str | None = argument(
-        'file or URL of the full model; omit it if CONFIG is a checkpoint of a run', None)
+        'file or URL of the full model; omit it if CONFIG is a checkpoint or a work dir', None)
     out: Path | None = option('folder to create (default: packages/NAME_OF_CONFIG)', metavar='DIR')
     metrics: Path | None = option('metrics.json of colonnade test', metavar='FILE')
     data: str | None = option('name of the data that the metrics were computed on', metavar='NAME')

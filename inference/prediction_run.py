@@ -22,6 +22,7 @@ from colonnade.models.half_precision import get_half_type, get_type_name
 from colonnade.runtime.images import ImageError, num_frames
 from colonnade.runtime.sanitize import one_line
 
+from .arrays import get_array_steps
 from .drawing import check_opacity
 from .inputs import Input, find_inputs, resolve_path
 from .loading import CHECKPOINTS, check_model_paths, get_torch_device, load, optimize_model
@@ -30,7 +31,6 @@ from .options import OUTPUTS, PredictOptions
 from .outputs import (CocoIds, OutputWriter, count_ids, find_ids, write_images_json,
                       write_results_json)
 from .resume_log import ResumeLog, check_output_folder, open_resume_log
-from .test_pipeline import get_array_steps
 from .tiling import compute_tiles
 from .video import open_video, predict_frames
 
@@ -58,7 +58,7 @@ def resolve_inputs(args: PredictOptions) -> list[Input]:
         assert args.checkpoint is not None  # argparse requires it
         if args.checkpoint in list_configs() or args.checkpoint.endswith('.py'):
             raise UserError(f'{args.checkpoint} is a config: pass it as first argument')
-        if Path(args.checkpoint).suffix in CHECKPOINTS:
+        if Path(args.checkpoint).suffix in CHECKPOINTS:  # a work dir has several
             raise UserError(f'{args.config} contains its weights: remove {args.checkpoint}')
         args.inputs = [args.checkpoint, *args.inputs]
         args.checkpoint = None

@@ -66,8 +66,8 @@ def compute_tiles(size: tuple[int, int], tile: int, overlap: float) -> list[View
     Each tile overlaps the next one by at least the fraction ``overlap`` of its size.
     """
     if tile < 1 or not 0 <= overlap < 1 or math.ceil(tile * overlap) >= tile:
-        raise UserError('tiles must have at least one pixel and an overlap from 0 to below 1, got '
-                        f'{tile} and {overlap}')
+        raise UserError('the tile size must be at least 1 and the overlap at least 0 and below 1, '
+                        f'got {tile} and {overlap}')
     rows, columns = (compute_spans(length, tile, overlap) for length in size)
     return [View(top, left, bottom, right) for top, bottom in rows for left, right in columns]
 

@@ -28,7 +28,7 @@ def build_backbone(state: State, source: str) -> ColumnarBackbone:
         with on_meta_device():
             return backbone(**backbone.get_arguments_for(own))
     except (LookupError, ValueError) as error:
-        raise WeightsError(f'{source} shows no backbone that could be built: {error}') from error
+        raise WeightsError(f'cannot build the backbone of {source}: {error}') from error
 
 
 def plan_conversion(checkpoint: dict[str, Any], source: str) -> Plan:
@@ -69,7 +69,8 @@ def _write_file(plan: Plan, meta: dict[str, Any], out: Path) -> None:
             else:
                 torch.save(dict(meta=meta, state_dict=plan.state), scratch)
         except (RuntimeError, SafetensorError) as error:  # their errors of a full disk
-            raise FileError(f'{out} cannot be written, is the disk full? {error}') from error
+            raise FileError(
+                f'cannot write {out}, perhaps because the disk is full: {error}') from error
 
 
 def convert(source: str,

@@ -37,8 +37,8 @@ def _run(part: nn.Module, inputs: Any) -> list[Tensor]:
     maps = [maps] if isinstance(maps, Tensor) else maps
     if not isinstance(maps, (list, tuple)) or not all(
             isinstance(each, Tensor) and each.ndim == 4 for each in maps):
-        raise UserError(f'{name} outputs other than feature maps to its heads: no columnar '
-                        'backbone can replace it')
+        raise UserError(f'{name} does not output feature maps only, so no columnar backbone can '
+                        'replace it')
     return list(maps)
 
 

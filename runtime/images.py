@@ -144,7 +144,8 @@ def convert_to_rgb(image: Image.Image) -> np.ndarray:
     if image.mode.startswith('I'):  # I;16, or I: 32 bits, of which PGM uses 16
         values = np.asarray(image)
         if values.min() < 0 or values.max() > 65535:
-            raise ImageError('its values do not have 8 or 16 bits')
+            raise ImageError(
+                f'expected values from 0 to 65535, got {values.min()} to {values.max()}')
         image = Image.fromarray((values >> 8).astype(np.uint8))
     elif image.mode == 'F':
         raise ImageError(NO_RANGE)

@@ -15,7 +15,7 @@ from .one_stage import read_box_queries, read_mask_queries, read_points
 from .preprocessing import PreparedImage, read_preprocess
 from .results import FeatureMaps, Instances, LabelMap
 from .segmentation import read_segmentation
-from .sessions import Session, load_sessions
+from .sessions import Session
 from .two_stage import read_two_stage
 
 
@@ -39,7 +39,8 @@ def load(folder: str | Path,
     folder = Path(folder)
     metadata = read_metadata(folder)
     graphs = read_graphs(metadata, folder)
-    return Model(metadata, graphs, load_sessions(graphs, providers, threads))
+    sessions = {name: Session(graph.path, providers, threads) for name, graph in graphs.items()}
+    return Model(metadata, graphs, sessions)
 
 
 class Model:
@@ -80,10 +81,7 @@ class Model:
         feeds = dict(zip(self.graphs[name].inputs, inputs, strict=True))
         if self.observe is not None:
             self.observe(name, feeds)
-        try:
-            return self._sessions[name].run(list(self.graphs[name].outputs), feeds)
-        except Exception as error:  # onnxruntime and OpenVINO define many error classes.
-            raise ModelError(f'{self.graphs[name].path} failed: {error}') from error
+        return self._sessions[name].run(list(self.graphs[name].outputs), feeds)
 
     def run_image(self, name: str, images: np.ndarray, *others: np.ndarray) -> list[np.ndarray]:
         """Return the outputs of a graph for images ``(B, 3, H, W)``, padded to a supported size."""

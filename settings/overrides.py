@@ -45,25 +45,23 @@ def apply_options(cfg: Config, options: dict[str, Any]) -> dict[str, str]:
             is_number = isinstance(old, (int, float)) and not isinstance(old, bool)
             is_dynamic = key.endswith('loss_scale')  # a number or 'dynamic'
             if is_number and isinstance(options[key], str) and not is_dynamic:
-                raise UserError(
-                    f'--cfg-options {key}: expected a number such as {old}, got {options[key]!r}')
+                raise UserError(f'expected a number such as {old}, got {options[key]!r}')
             _set_option(cfg, key, options[key])
         except ValueError as error:
-            problems[key] = str(error)
+            problems[key] = f'--cfg-options {key}: {error}'
     after = cfg.to_dict()
     for key in options.keys() - problems.keys():
-        try:
-            if not exists(after, key) and not key.endswith('_delete_'):
-                _warn(f'--cfg-options {key} has no effect: a later option removes it')
-            elif exists(after, key) and not exists(before, key):
-                _check_is_read(after, key)
-        except ValueError as error:
-            problems[key] = str(error)
+        if key.endswith('_delete_'):
+            continue
+        if not exists(after, key):
+            _warn(key, 'it has no effect, because a later option removes it')
+        elif not exists(before, key) and (problem := _find_unread(after, key)):
+            problems[key] = f'--cfg-options {key}: {problem}'
     return {key: problems[key] for key in options if key in problems}
 
 
-def _warn(message: str) -> None:
-    print_log(message, level=logging.WARNING)
+def _warn(key: str, message: str) -> None:
+    print_log(f'--cfg-options {key}: {message}', level=logging.WARNING)
 
 
 def _set_option(cfg: Config, key: str, value: Any) -> None:
@@ -79,41 +77,39 @@ def _set_option(cfg: Config, key: str, value: Any) -> None:
     try:
         cfg.merge_from_dict({key: deepcopy(value)})  # mmengine removes _delete_ from the value
     except (KeyError, TypeError, IndexError, AssertionError, AttributeError) as error:
-        raise UserError(f'--cfg-options {key}={value}: {error}') from error
+        raise UserError(f'it cannot be set to {value!r}: {error}') from error
 
 
 def _check_key(cfg: dict[str, Any], key: str) -> None:
     """Raise a ValueError for a key that cannot be set, or belongs to a copied variable."""
-    top, *rest = key.split('.')
-    if top not in TOP:
-        _check_variable(cfg, key)
-    value, name = cfg.get(top), top
+    name, *rest = key.split('.')
+    if name not in TOP:
+        _check_variable(cfg, key, name)
+    value = cfg.get(name)
     for part in rest:
         if isinstance(value, (list, tuple)) and not exists(value, part):
-            raise UserError(f'--cfg-options {key}: {name} is a list of {len(value)} items, '
-                            f'expected 0 to {len(value) - 1}, got {part}')
+            raise UserError(f'{name} is a list of {len(value)} items, expected 0 to '
+                            f'{len(value) - 1}, got {part}')
         if value is None and part.isdecimal():
-            raise UserError(f'--cfg-options {key}: {name} is not a list, so it has no item {part}')
+            raise UserError(f'{name} is not a list, so it has no item {part}')
         if value is not None and not isinstance(value, (dict, list, tuple)):
-            raise UserError(f'--cfg-options {key}: {name} is {value!r} and has no settings')
+            raise UserError(f'{name} is {value!r} and has no settings')
         value = get_value(value, part) if exists(value, part) else None
         name = f'{name}.{part}'
 
 
-def _check_variable(cfg: dict[str, Any], key: str) -> None:
+def _check_variable(cfg: dict[str, Any], key: str, name: str) -> None:
     """Raise a ValueError for a variable of a config file that nothing reads any more."""
-    top = key.split('.')[0]
-    if top not in cfg:
-        raise UserError(f'--cfg-options {key}: nothing reads {top}{_suggest_keys(cfg, key)}')
-    copies = [path for path, value in _iter_settings(cfg) if value == cfg[top]]
-    if copies:
-        raise UserError(f'--cfg-options {key}: {top} is a variable of the config file, and was '
-                        f'copied when the file was read: set {", ".join(copies[:6])} instead')
-    _warn(f'--cfg-options {key}: {top} is a variable of the config file that may have no effect')
+    if name not in cfg:
+        raise UserError(f'nothing reads {name}{_suggest_keys(cfg, key)}')
+    if copies := [path for path, value in _iter_settings(cfg) if value == cfg[name]]:
+        raise UserError(f'{name} is a variable of the config file, and was copied when the file '
+                        f'was read: set {", ".join(copies[:6])} instead')
+    _warn(key, f'{name} is a variable of the config file that may have no effect')
 
 
-def _check_is_read(cfg: dict[str, Any], key: str) -> None:
-    """Raise a ValueError for a new key that nothing reads.
+def _find_unread(cfg: dict[str, Any], key: str) -> str:
+    """Return why nothing reads a new key, or an empty string.
 
     Where the valid keys are unknown, likely typos of existing keys are errors, and other new keys
     get a warning.
@@ -122,22 +118,22 @@ def _check_is_read(cfg: dict[str, Any], key: str) -> None:
     for index, part in enumerate(parts):
         path = parts[:index]
         if part == '_delete_' or path and path[-1] in FREE:
-            return
+            break
         if isinstance(parent, dict):
             name, known = '.'.join(path), get_known_settings(parent, path)
-            others = [other for other in parent if other != part]
+            others = parent.keys() - {part}
             if known is None and 'type' not in parent:
                 if any(is_typo(part, other) for other in others):
-                    known = set(others)
+                    known = others
                 elif others and part == parts[-1]:
-                    _warn(f'--cfg-options {key}: {name} has no {part} in the config, so it may '
-                          'have no effect')
+                    _warn(key, f'{name} has no {part} in the config, so it may have no effect')
             if known is not None and part not in known:
-                near = get_close_matches(part, list(map(str, known)), n=1)
-                meant = '; ' + ask_for_names(['.'.join([*path, near[0]])]) if near else \
-                    _suggest_keys(cfg, key)
-                raise UserError(f'--cfg-options {key}: {name} has no setting {part}{meant}')
+                near = get_close_matches(part, sorted(map(str, known)), n=1)
+                return f'{name} has no setting {part}' + (
+                    f'; {ask_for_names([".".join([*path, *near])])}' if near else _suggest_keys(
+                        cfg, key))
         parent = get_value(parent, part)
+    return ''
 
 
 def _suggest_keys(cfg: dict[str, Any], key: str) -> str:

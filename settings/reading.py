@@ -14,7 +14,7 @@ from time import time_ns
 from typing import Protocol, TypeVar
 
 from mmengine.config import Config
-from mmengine.registry import EVALUATOR, METRICS, DefaultScope
+from mmengine.registry import METRICS, DefaultScope
 
 from colonnade.common.errors import MissingFileError, UserCodeError, UserError, has_run_module
 from colonnade.common.options import LaunchOptions
@@ -22,7 +22,7 @@ from colonnade.common.options import LaunchOptions
 from .config_types import check_types
 from .dataset_paths import iter_evaluators, redirect_data_root
 from .overrides import merge_options
-from .registries import format_unknown_type, is_from_user_code, is_known
+from .registries import format_unknown_type, is_from_user_code
 
 LIBRARIES = ('mmdet', 'mmseg')
 SUFFIXES = ('.py', '.json', '.yaml', '.yml')
@@ -144,18 +144,6 @@ def import_without_warnings(name: str) -> None:
     for line in output.getvalue().splitlines():
         if not line.startswith('Could not import OneDL'):
             print(line)
-
-
-def check_metrics(cfg: Config, key: str) -> None:
-    """Raise a ValueError for unknown metrics, which mmengine would report after loading data."""
-    parts = [(METRICS, metric) for metric in iter_evaluators(cfg, (key, ))]
-    if isinstance(cfg.get(key), dict) and 'metrics' in cfg[key]:
-        parts.append((EVALUATOR, cfg[key]))
-    for parent, part in parts:
-        kind = part.get('type')
-        with parent.switch_scope_and_registry(part.get('_scope_')) as registry:
-            if isinstance(kind, str) and not is_known(kind, registry):
-                raise UserError(f'{key} cannot be built: {format_unknown_type(kind)}')
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from colonnade.common.options import LaunchOptions
 from .checks.all_checks import Check, check_config, log_warnings
 from .dataset_paths import check_dataset
 from .findings import Finding
-from .reading import check_metrics, load_config
+from .reading import load_config
 
 
 @dataclass(frozen=True)
@@ -42,9 +42,6 @@ class Settings:
             ValueError: If the config, the options and the data do not match.
         """
         config = load_config(options)
-        for key in ('val', 'test'):
-            if f'{key}_dataloader' in dataloaders:
-                check_metrics(config, f'{key}_evaluator')
         check_dataset(config, dataloaders)
         if change is not None:
             change(config)

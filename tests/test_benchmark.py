@@ -54,7 +54,7 @@ def test_benchmark_table(run_tool: Callable, tmp_path: Path,
     (['--sizes', '64x0'], 'multiples of 16 for timm, got 64x0'),
     (['--sizes', 'big'], 'multiples of 16 for timm, got big'),
     (['--backbones', 'SimplifiedViT:small_12_p16', '--fuse'], 'benchmark: .* cannot be fused'),
-    (['--train', '--fuse'], '--train supports only backbones that are not fused'),
+    (['--train', '--fuse'], '--train does not support detectors or --fuse'),
     (['--baselines', 'resnet50', 'timm'
       ], 'detectors can only be compared with detectors: remove timm'),
 ])

@@ -22,7 +22,7 @@ from colonnade.settings.dataset_paths import (check_dataset, find_datasets, get_
                                               iter_evaluators, read_category_names,
                                               redirect_data_root)
 from colonnade.settings.findings import get_errors
-from colonnade.settings.reading import check_metrics, read_config
+from colonnade.settings.reading import read_config
 
 RECIPES = [
     path for path in sorted((ROOT / 'configs').glob('[!_]*/*.py'))
@@ -290,25 +290,22 @@ def test_files_that_are_not_configs(text: str, message: str, tmp_path: Path, run
     assert message in fail_training(run_tool, capsys, tmp_path / 'own.py')
 
 
-@pytest.mark.parametrize('kind', ['IoUMetric', 'mmseg.IoUMetric', 'mmdet.CocoMetric', IoUMetric])
-def test_known_metrics(kind: str | type) -> None:
+@pytest.mark.parametrize('key, value, unknown', [
+    *(('test_evaluator.type', kind, None)
+      for kind in ('IoUMetric', 'mmseg.IoUMetric', 'mmdet.CocoMetric', IoUMetric)),
+    ('test_evaluator', dict(type='MultiDatasetsEvaluator', metrics=[dict(type='IoUMetric')],
+                            dataset_prefixes=['drawn']), None),
+    ('test_evaluator.type', 'Unknown', 'test_evaluator.type'),
+    ('test_evaluator', dict(type='MultiEvaluator'), 'test_evaluator.type'),
+    ('test_evaluator', dict(type='mmdet.MultiDatasetsEvaluator', metrics=[dict(type='Unknown')],
+                            dataset_prefixes=['drawn']), 'test_evaluator.metrics.0.type'),
+])  # yapf: disable
+def test_unknown_metrics(key: str, value: Any, unknown: str | None) -> None:
     cfg = copy_config(config('sem_fpn'))
-    cfg.merge_from_dict({'val_evaluator.type': kind, 'test_evaluator.type': 'Unknown'})
-    check_metrics(cfg, 'val_evaluator')
-    with pytest.raises(ValueError, match='test_evaluator cannot be built: the type Unknown is not'):
-        check_metrics(cfg, 'test_evaluator')
-
-
-def test_custom_evaluators() -> None:
-    cfg = copy_config(config('mask_rcnn'))
-    cfg.val_evaluator = dict(
-        type='MultiDatasetsEvaluator', metrics=[cfg.val_evaluator], dataset_prefixes=['drawn'])
-    check_metrics(cfg, 'val_evaluator')
-    for key, value, name in (('type', 'MultiEvaluator', 'MultiEvaluator'),
-                             ('metrics', dict(type='Unknown'), 'Unknown')):
-        cfg.test_evaluator = {**cfg.val_evaluator, key: value}
-        with pytest.raises(ValueError, match=f'test_evaluator cannot be built: the type {name} is'):
-            check_metrics(cfg, 'test_evaluator')
+    section, _, last = key.rpartition('.')
+    (cfg[section] if section else cfg)[last] = value
+    findings = [each for each in find_problems(cfg, ALL) if each.rule == 'unknown-type']
+    assert [each.places for each in findings] == ([(unknown, )] if unknown else [])
 
 
 # paths of datasets

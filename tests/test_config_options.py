@@ -9,9 +9,12 @@ from conftest import ROOT
 from helpers.cached_configs import copy_config
 from mmengine.config import Config
 
+from colonnade.engine.options import TrainOptions
 from colonnade.settings import overrides
+from colonnade.settings.checks.all_checks import check_config
 from colonnade.settings.known_settings import is_typo
 from colonnade.settings.overrides import get_value, merge_options
+from colonnade.settings.reading import load_config
 from colonnade.tools import train
 
 DETECTOR = ROOT / 'configs/mask_rcnn/xcit_small_12_p16_3x_coco.py'
@@ -175,7 +178,10 @@ def test_later_option_removes_earlier_one(monkeypatch: pytest.MonkeyPatch) -> No
     cfg = copy_config(DETECTOR)
     merge_options(cfg, options)
     assert cfg.randomness == dict(deterministic=True)
-    assert messages == ['--cfg-options randomness.seed has no effect: a later option removes it']
+    assert messages == [
+        '--cfg-options randomness.seed: it has no effect, because '
+        'a later option removes it'
+    ]
     assert options['randomness'] == dict(_delete_=True, deterministic=True)  # not modified
 
 
@@ -186,3 +192,28 @@ def test_conflicting_settings() -> None:
                 'test_dataloader.drop_last': 0.5,
                 'test_dataloader.drop_last.x': 'y'
             })
+
+
+@pytest.mark.parametrize('name, checkpoint', [
+    ('xcit_small_12_p16_384.fb_dist_in1k', 'timm://xcit_small_12_p16_384.fb_dist_in1k'),
+    ('https://a.b/c.pth', 'https://a.b/c.pth'),
+    (__file__, __file__),
+])
+def test_pretrained(name: str, checkpoint: str) -> None:
+    options = TrainOptions(DETECTOR, pretrained=name, cfg_options={'train_cfg.max_epochs': 1})
+    cfg = load_config(options)
+    assert cfg.model.backbone.init_cfg == dict(type='Pretrained', checkpoint=checkpoint)
+    assert cfg.train_cfg.max_epochs == 1
+
+
+@pytest.mark.parametrize('options, message', [
+    (dict(pretrained='xcit_small_12_p16_384'), 'publishes no weights .*; did you mean xcit_small'),
+    (dict(pretrained='xcit_tiny_12_p16_384.fb_dist_in1k'), 'is timm://xcit_tiny.*arch is XCiT'),
+    (dict(pretrained='a', load_from='b.pth'), 'pretrained has no effect with --load-from b.pth'),
+    (dict(pretrained='a', resume='b.pth'), '--pretrained has no effect with --resume b.pth'),
+])
+def test_wrong_pretrained(options: dict[str, str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        check_config(
+            load_config(TrainOptions(DETECTOR, **options)),  # type: ignore[arg-type]
+            ('train_dataloader', ))

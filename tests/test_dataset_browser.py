@@ -94,6 +94,13 @@ def test_statistics_match_pycocotools(real_data: dict[str, Path], tmp_path: Path
     assert 'http' not in text.replace('http://www.w3.org', '')
 
 
+def test_remote_data_is_an_error(shapes: Path) -> None:
+    cfg = read_cfg('mask_rcnn', shapes / 'coco')
+    cfg.train_dataloader.dataset.data_root = 's3://bucket'
+    with pytest.raises(ValueError, match='s3://bucket/annotations/.* cannot be browsed'):
+        read_set(cfg, 'train')
+
+
 def test_statistics_match_label_maps(real_data: dict[str, Path], tmp_path: Path) -> None:
     """Label 0 is unlabeled; every other pixel is counted once."""
     result = browse_dataset(

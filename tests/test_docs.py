@@ -191,17 +191,12 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     def run(command: list[str]) -> None:
         tool, arguments = tool_of(command)
         if tool:
-            arguments = [re.sub(r'\$\(cat (.+)\)', contents, word) for word in arguments]
             options = TINY.get(tool, [])
             if '--resume' in arguments:
                 options = [option.replace('max_iters=2', 'max_iters=3') for option in options]
             run_tool(tool, *arguments, *options)
 
     return run
-
-
-def contents(found: re.Match) -> str:
-    return Path(found[1]).read_text()
 
 
 @pytest.mark.slow
@@ -229,7 +224,7 @@ def test_the_five_commands(start: Callable, tmp_path: Path) -> None:
     torch.save(XCiT('nano_12_p16').state_dict(), 'backbone.pth')
     block = find_blocks(README, 'sh')[0]
     code = block.code.replace('small_12_p16_3x', 'nano_12_p16_slim')
-    block.code = re.sub(r'timm://\S+', 'backbone.pth', code)
+    block.code = re.sub(r'(--pretrained) \S+', r'\1 backbone.pth', code)
     for command in parse_commands(block):
         start(command)
     assert len(list(tmp_path.glob('predictions/visualizations/*.*'))) == 2

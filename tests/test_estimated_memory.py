@@ -50,28 +50,27 @@ OPTIONS = {
 
 def estimate_run(config: Path, data: Path, smaller: bool) -> tuple[float, float]:
     """Return estimated bytes without those of imports, and seconds per iteration."""
-    from colonnade.engine.resource_estimation import step_estimate
-    from colonnade.engine.resource_estimation.training_estimate import (EstimateOptions,
-                                                                        estimate_training)
+    from colonnade.engine.resource_estimation.estimate import EstimateOptions, estimate_training
+    from colonnade.engine.resource_estimation.trial_steps import Trial
     from colonnade.engine.training import TrainOptions
     if smaller:
-        step_estimate.measure_sizes = at_smaller_sizes
+        Trial.measure_sizes = at_smaller_sizes
     found = estimate_training(
-        TrainOptions(config, cfg_options=OPTIONS, data_root=data), EstimateOptions()).step
-    return found.memory.total - found.imports, found.seconds
+        TrainOptions(config, cfg_options=OPTIONS, data_root=data), EstimateOptions())
+    return sum(found.memory.values()) - found.imports, found.seconds
 
 
-def at_smaller_sizes(trial: Any, size: tuple[int, int], _: float,
-                     num_timed: int) -> tuple[Any, ...]:
+def at_smaller_sizes(trial: Any, size: tuple[int, int], _: float, num_timed: int) -> list[Any]:
     """Measure a quarter and half of the size, as for images that are too large."""
-    return tuple(
-        trial.measure((size[0] // part, size[1] // part), num_timed=num_timed) for part in (4, 2))
+    return [
+        trial.measure((size[0] // part, size[1] // part), num_timed=num_timed) for part in (4, 2)
+    ]
 
 
 def measure_run(config: Path, data: Path, work_dir: Path) -> tuple[float, float]:
     """Return the same numbers of a real training, without the time of waiting for data."""
     from colonnade import train
-    from colonnade.engine.resource_estimation.step_estimate import get_peak_memory, measure_imports
+    from colonnade.engine.resource_estimation.trial_steps import get_peak_memory, measure_imports
     from colonnade.settings.reading import read_config
     imports = measure_imports(read_config(config).default_scope)
     with redirect_stdout(StringIO()):

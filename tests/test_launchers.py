@@ -13,10 +13,10 @@ from conftest import NO_VAL, ROOT, SHORT, TWO_PROCESSES, config, run_python
 from mmengine.config import Config
 from torch.distributed.run import get_args_parser
 
-from colonnade.common.distributed import check_launcher, get_torch_variables, has_several_hosts
 from colonnade.configs import find_config
 from colonnade.engine.optim.batch_size import set_total_batch_size
 from colonnade.engine.runner.launch import gather_by_messages, set_timeout
+from colonnade.engine.runner.launchers import check_launcher, get_torch_variables, has_several_hosts
 from colonnade.engine.training import TrainOptions
 from colonnade.settings.reading import read_config
 from colonnade.tools.command_line import parse_options
@@ -142,14 +142,14 @@ def test_missing_launcher_variable(launcher: str, variable: str, starter: str,
 
 
 @pytest.mark.parametrize('own, expected', [
-    ({}, 1800),
-    (dict(env_cfg=None), 1800),
-    (dict(env_cfg=dict(dist_cfg=dict(backend='nccl'))), 1800),
+    ({}, 30),
+    (dict(env_cfg=None), 30),
+    (dict(env_cfg=dict(dist_cfg=dict(backend='nccl'))), 30),
     (dict(env_cfg=dict(dist_cfg=dict(timeout=20))), 20),
 ])
 def test_timeout_of_config(own: dict, expected: int) -> None:
     cfg = Config(own)
-    set_timeout(cfg)
+    set_timeout(cfg, 30)
     assert cfg.env_cfg.dist_cfg.timeout == expected
 
 

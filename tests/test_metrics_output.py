@@ -42,6 +42,18 @@ def evaluate(weights: Path, shapes: Path, tmp_path: Path,
     return run
 
 
+def test_work_dir_instead_of_config_and_checkpoint(weights: Path, shapes: Path, tmp_path: Path,
+                                                   run_tool: Callable) -> None:
+    cfg = read_config(config('sem_fpn'))
+    (tmp_path / 'run.py').write_text(cfg.dump())
+    (tmp_path / 'last_checkpoint').write_text(str(weights / 'sem_fpn.pth'))
+    run_tool('test', tmp_path, '--data-root', shapes / 'ade', '--out', tmp_path / 'm.json',
+             '--cfg-options', f'work_dir={tmp_path}', 'test_dataloader.dataset.indices=1',
+             *NO_WORKERS)
+    report = json.loads((tmp_path / 'm.json').read_text())
+    assert report['checkpoint'] == str(weights / 'sem_fpn.pth') and 'mIoU' in report['metrics']
+
+
 NOTHING = 'model.test_cfg.rcnn.score_thr=1.0'  # no detection
 
 

@@ -28,9 +28,10 @@ from mmengine.runner import load_checkpoint
 from colonnade.backbones import XCiT
 from colonnade.settings.reading import read_config
 from colonnade.tools import convert_checkpoint
+from colonnade.weights.config_text import is_plain_config
 from colonnade.weights.downloads import download
 from colonnade.weights.files import allow_pickle, read_checkpoint
-from colonnade.weights.mmengine_loaders import is_plain_config, strip_code
+from colonnade.weights.mmengine_loaders import strip_code
 from colonnade.weights.state_dicts import WeightsError
 
 HEAD = 'sem_fpn'
@@ -248,7 +249,7 @@ def test_full_disk(suffix: str, tmp_path: Path, capfd: pytest.CaptureFixture[str
     process.join()
     printed = capfd.readouterr().err
     assert process.exitcode == 1, printed
-    assert f'convert-checkpoint: {tmp_path}/out.{suffix} cannot be written' in printed
+    assert f'convert-checkpoint: cannot write {tmp_path}/out.{suffix}' in printed
     assert 'Traceback' not in printed
     assert [path.name for path in tmp_path.iterdir()] == ['in.pth']
 

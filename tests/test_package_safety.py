@@ -17,10 +17,14 @@ from helpers.packages import change_metadata, replace_file, write_package
 from safetensors.torch import save_file
 from torch import nn
 
+from colonnade.backbones.plain_vit.architectures import look_up
+from colonnade.common.errors import UserError
 from colonnade.inference import load
 from colonnade.inference.packages.package import open_package
-from colonnade.inference.packages.safety_checks import MetaTensorMode
-from colonnade.settings.plain_config import PackageError, config_text, parse_config
+from colonnade.inference.packages.package_errors import PackageError
+from colonnade.inference.packages.portable_config import config_text
+from colonnade.inference.packages.safety_checks import MetaTensorMode, check_model_size
+from colonnade.weights.config_text import parse_config
 from colonnade.weights.files import allow_pickle, read_checkpoint
 from colonnade.weights.state_dicts import WeightsError
 
@@ -118,7 +122,7 @@ def test_invalid_metadata_files(text: str, message: str, package: Path, run_tool
 ])  # yapf: disable
 def test_configs_contain_only_values(line: str) -> None:
     text = f"default_scope = 'mmdet'\n\n{line}\n"
-    with pytest.raises(PackageError, match='^config.py, line 3: '):
+    with pytest.raises(UserError, match='^config.py, line 3: '):
         parse_config(text, 'config.py')
 
 
@@ -127,7 +131,7 @@ def test_configs_contain_only_values(line: str) -> None:
     'a = 1\n' * 2**18, 'a = ' + '9' * 10**5, 'a = {[]: 1}'
 ])
 def test_unreadable_configs(text: str) -> None:
-    with pytest.raises(PackageError, match='^config.py'):
+    with pytest.raises(UserError, match='^config.py'):
         parse_config(text, 'config.py')
 
 
@@ -212,7 +216,7 @@ def test_weights_that_do_not_fit(package: Path, tmp_path: Path) -> None:
     change_config(package, 'fc_out_channels=256', 'fc_out_channels=64')
     with pytest.raises(PackageError, match='model.safetensors does not fit the model'):
         load(package)
-    with pytest.raises(ValueError, match='shared is a folder that contains its weights'):
+    with pytest.raises(ValueError, match='shared is a package, which contains its weights'):
         load(package, tmp_path / 'a.pth')
 
 
@@ -303,3 +307,11 @@ def test_invalid_metadata_of_weights(metadata: str, message: str, tmp_path: Path
     save_file(dict(a=torch.zeros(1)), tmp_path / 'a.safetensors', dict(dataset_meta=metadata))
     with pytest.raises(WeightsError, match=message):
         read_checkpoint(tmp_path / 'a.safetensors')
+
+
+def test_models_that_are_looked_up_take_no_memory() -> None:
+    """PlainViT looks up the sizes of timm's ViT-B, also for a custom architecture."""
+    look_up.cache_clear()
+    arch = dict(embed_dim=64, depth=2, num_heads=1)
+    shapes = check_model_size(dict(type='PlainViT', arch=arch), 30, 2**20, 'a file')
+    assert shapes['blocks.0.attn.proj.weight'] == (64, 64)

@@ -363,7 +363,7 @@ def test_video_on_a_full_disk(tmp_path: Path) -> None:
     (DETECTOR, ['--opacity', -1], 'opacity must be from 0 to 1, got -1'),
     (DETECTOR, ['--batch-size', 0], '--batch-size must be at least 1, got 0'),
     (DETECTOR, ['--tile-overlap', 0.5], '--tile-overlap has no effect without --tile-size'),
-    (DETECTOR, ['--tile-size', 0], 'tiles must have at least one pixel'),
+    (DETECTOR, ['--tile-size', 0], 'the tile size must be at least 1'),
     (DETECTOR, ['--frame-step', 2], '--frame-step applies only to videos'),
     (DETECTOR, ['nowhere'], 'nowhere: no such file or folder'),
     (DETECTOR, ['--device', 'gpu'], 'device gpu cannot be used'),

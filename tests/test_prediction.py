@@ -21,11 +21,11 @@ import colonnade
 from colonnade.common.errors import UserError
 from colonnade.common.prefetching import prefetch_map
 from colonnade.configs import find_config
+from colonnade.inference.arrays import get_array_steps
 from colonnade.inference.batches import WINDOW, run_in_batches
 from colonnade.inference.loading import find_dataset_metainfo
 from colonnade.inference.model import Model
 from colonnade.inference.results import Instances, Result
-from colonnade.inference.test_pipeline import get_array_steps
 from colonnade.runtime.images import ImageError
 from colonnade.settings.reading import read_config
 
@@ -220,11 +220,23 @@ def test_sources_of_load(models: dict[str, Model], weights: dict[str, Path],
     checkpoint['meta'] = dict(
         cfg=Config.fromfile(path).dump(), dataset_meta=dict(classes=('a', 'b', 'c')))
     torch.save(checkpoint, tmp_path / 'run.pth')
+    run = tmp_path / 'run'
+    run.mkdir()
+    torch.save(checkpoint, run / 'best_coco_bbox_mAP_iter_5.pth')
+    (run / 'best_checkpoint').write_text('moved/run/best_coco_bbox_mAP_iter_5.pth')
+    (run / 'last_checkpoint').write_text('moved/run/iter_9.pth')
+    (run / path.name).write_text(checkpoint['meta']['cfg'])
     for arguments in ((str(path), str(weights['masks'])), (Config.fromfile(path), weights['masks']),
-                      (tmp_path / 'run.pth', )):
+                      (tmp_path / 'run.pth', ), (run, ), (run, tmp_path / 'run.pth')):
         model = colonnade.load(*arguments, device='cpu')
         np.testing.assert_array_equal(model.predict(image).boxes, expected.boxes)
     assert model.classes == ('a', 'b', 'c') and len(set(model.palette)) == 3
+    (run / path.name).write_text('import os\n' + checkpoint['meta']['cfg'])
+    with pytest.raises(colonnade.WeightsError, match='the config of .* contains code'):
+        colonnade.load(run)
+    (run / 'best_coco_bbox_mAP_iter_5.pth').unlink()
+    with pytest.raises(FileNotFoundError, match='run is not the work dir .* best or last check'):
+        colonnade.load(run)
 
 
 def test_settings_override_the_config(weights: dict[str, Path]) -> None:

@@ -91,7 +91,7 @@ def test_natural_order() -> None:
 
 def test_output_with_the_name_of_a_folder(tmp_path: Path) -> None:
     touch(tmp_path, 'x.png', 'x.jpg/1.png')
-    with pytest.raises(ValueError, match=r'x\.png and x\.jpg/1\.png need the name x\.jpg'):
+    with pytest.raises(ValueError, match=r'of x\.png and x\.jpg/1\.png would be .* called x\.jpg'):
         find_names(tmp_path)
 
 

@@ -15,17 +15,15 @@ from conftest import config as slim
 from torch import nn
 
 from colonnade.configs import find_config
-from colonnade.engine.resource_estimation.image_sizes import (compute_batch_sizes, count_data,
-                                                              count_images)
-from colonnade.engine.resource_estimation.step_estimate import (GIB, ModelMemory, StepEstimate,
-                                                                extrapolate, scale_size)
+from colonnade.engine.resource_estimation.estimate import (GIB, EstimateOptions, ModelMemory,
+                                                           TrainingEstimate, get_free_disk,
+                                                           load_estimated_config)
 from colonnade.engine.resource_estimation.table import suggest_changes
-from colonnade.engine.resource_estimation.training_estimate import (EstimateOptions, Schedule,
-                                                                    compute_model_sizes,
-                                                                    get_free_disk,
-                                                                    load_estimated_config)
+from colonnade.engine.resource_estimation.training_images import (compute_batch_sizes,
+                                                                  compute_model_sizes, count_data,
+                                                                  count_images)
 from colonnade.engine.resource_estimation.trial_steps import (LiveMemory, Measurement, Setting,
-                                                              Trial, compute_padded_size)
+                                                              Trial, extrapolate, scale_size)
 from colonnade.engine.training import TrainOptions
 from colonnade.settings.reading import read_config
 
@@ -55,9 +53,9 @@ def test_image_sizes_of_pipeline(leaf: str, largest: tuple[int, int], tmp_path: 
     cfg.train_dataloader.dataset.data_root = str(tmp_path)  # nothing is there
     counts = count_data(cfg)
     assert counts.images is None and counts.objects is None and not counts.sizes
-    sizes = compute_model_sizes(cfg, counts, None)
-    assert sorted(sizes.largest) == sorted(largest)
-    assert sizes.mean_pixels <= prod(largest)
+    size, mean_pixels = compute_model_sizes(cfg, counts.sizes, None)
+    assert sorted(size) == sorted(largest)
+    assert mean_pixels <= prod(largest)
 
 
 def test_image_sizes_of_dataset(shapes: Path) -> None:
@@ -67,7 +65,7 @@ def test_image_sizes_of_dataset(shapes: Path) -> None:
         counts = count_data(cfg)
         assert counts.images == 12 and counts.sizes == ((64, 64), ) * 12
         assert (counts.objects is None) == (head == 'sem_fpn')
-        assert compute_batch_sizes(cfg, counts.sizes).largest == (64, 64)
+        assert compute_batch_sizes(cfg, counts.sizes) == ((64, 64), 64 * 64)
         wrapped = dict(type='RepeatDataset', times=3, dataset=cfg.train_dataloader.dataset)
         cfg.train_dataloader.dataset = wrapped
         assert count_images(cfg.train_dataloader.dataset) == 36
@@ -77,21 +75,34 @@ def test_image_sizes_of_dataset(shapes: Path) -> None:
 
 def test_padded_size() -> None:
     cfg = read_config(find_config('mask_rcnn/xcit_nano_12_p16_3x_coco'))
-    assert compute_padded_size(cfg, (33, 64)) == (64, 64)
+    assert compute_model_sizes(cfg, (), (33, 64)) == ((64, 64), 64 * 64)
     cfg = read_config(find_config('sem_fpn/xcit_tiny_12_p16_80k_ade20k'))
-    assert compute_padded_size(cfg, (100, 512)) == (512, 512)
+    assert compute_model_sizes(cfg, (), (100, 512)) == ((512, 512), 512 * 512)
+
+
+def estimated(options: TrainOptions | None = None,
+              *,
+              num_images: int | None = None,
+              **changes: Any) -> TrainingEstimate:
+    """Return the estimate of 8 images whose activations take 8 GiB."""
+    options = options or TrainOptions(slim('sem_fpn'))
+    cfg = load_estimated_config(options, EstimateOptions(num_processes=2))
+    setting = Setting(cfg, 'cuda', 'cpu', None, images=8, objects=1, processes=2, fsdp=False)
+    parts = ModelMemory(weights=GIB, gradients=GIB, states=2 * GIB, averaged=0, gathered=GIB / 2)
+    steps = [Measurement((512, 512), 1., 12 * GIB)]
+    return TrainingEstimate(
+        replace(setting, **changes), num_images, (512, 512), 512**2, steps, parts, 5000, GIB)
 
 
 def test_schedule_estimate() -> None:
-    options = TrainOptions(find_config('mask_rcnn/xcit_nano_12_p16_3x_coco'), grad_accum=0)
-    cfg = load_estimated_config(options, EstimateOptions(num_processes=4))
+    options = TrainOptions(find_config('mask_rcnn/xcit_nano_12_p16_3x_coco'), grad_accum=4)
+    found = estimated(options, num_images=1000, images=2)
     # the fourth checkpoint is written before the first is deleted
-    assert Schedule.from_config(cfg, 1000, 4) == Schedule(16, 36 * 125, 36 * 63 - 18, 36, 4)
-    assert Schedule.from_config(cfg, None, 4) == Schedule(16, None, None, 36, 4)
-    cfg = load_estimated_config(
-        replace(options, config=slim('sem_fpn'), grad_accum=None), EstimateOptions())
-    assert Schedule.from_config(cfg, 800, 1) == Schedule(8, 500, 500, 5., 2)
-    assert Schedule.from_config(cfg, None, 1).checkpoints == 2
+    assert (found.length, found.accumulated, found.num_checkpoints) == ((36 * 250, 36), 4, 4)
+    assert estimated(options, images=2).length == (None, 36)
+    found = estimated(num_images=800, images=4)
+    assert (found.length, found.accumulated, found.num_checkpoints) == ((500, 5.), 1, 2)
+    assert estimated().num_checkpoints == 2
 
 
 def test_free_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,23 +112,18 @@ def test_free_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert get_free_disk('s3://bucket/run') is None
 
 
-def estimated(**changes: Any) -> StepEstimate:
-    """Return the estimate of 8 images whose activations take 8 GiB."""
-    cfg = load_estimated_config(TrainOptions(slim('sem_fpn')), EstimateOptions(num_processes=2))
-    setting = Setting(cfg, 'cuda', 'cpu', None, images=8, objects=1, processes=2, fsdp=False)
-    parts = ModelMemory(weights=GIB, gradients=GIB, states=2 * GIB, averaged=0, gathered=GIB / 2)
-    steps = (Measurement((512, 512), 1., 12 * GIB), )
-    return StepEstimate(replace(setting, **changes), (512, 512), 512**2, steps, 8, parts, 5000)
-
-
 def test_memory_of_process() -> None:
-    assert estimated(processes=1).memory.shared == 0
+    assert estimated(processes=1).memory['between processes'] == 0
     memory = estimated().memory  # DDP's buckets
-    assert (memory.activations, memory.shared, memory.weights) == (8 * GIB, GIB, GIB)
+    assert memory == {
+        'weights': GIB, 'gradients': GIB, 'optimizer states': 2 * GIB, 'EMA weights': 0,
+        'between processes': GIB, 'activations': 8 * GIB, 'CUDA': 0.6 * GIB
+    }  # yapf: disable
     memory = estimated(fsdp=True).memory
-    assert (memory.weights, memory.gradients, memory.states) == (GIB / 2, GIB / 2, GIB)
-    assert memory.shared == GIB / 2
-    assert estimated(device='cpu', images=4).memory.total > 1.35 * 9 * GIB + 5000
+    assert (memory['weights'], memory['gradients'], memory['optimizer states']) == (GIB / 2,
+                                                                                    GIB / 2, GIB)
+    assert memory['between processes'] == GIB / 2
+    assert estimated(device='cpu').memory['libraries and freed blocks'] > 0.35 * 13 * GIB + 5000
 
 
 def test_extrapolate() -> None:
@@ -151,9 +157,8 @@ def test_suggestions_keep_images_per_step() -> None:
         '--amp', '--cfg-options model.backbone.with_cp=True', batch, '--fsdp --num-processes N',
         '--image-size HEIGHT WIDTH, and a train pipeline of smaller images', 'a smaller backbone'
     ]
-    cfg = load_estimated_config(TrainOptions(slim('sem_fpn')), EstimateOptions())
-    cfg.model.backbone.with_cp = True
-    left = suggest_changes(estimated(cfg=cfg, fsdp=True, half=torch.float16, images=1))
+    options = TrainOptions(slim('sem_fpn'), cfg_options={'model.backbone.with_cp': True})
+    left = suggest_changes(estimated(options, fsdp=True, half=torch.float16, images=1))
     assert [text.split()[0] for text in left] == ['--image-size', 'a']
 
 

@@ -107,7 +107,7 @@ def test_is_ema_hook() -> None:
     assert [hook['type'] for hook in iter_hook_configs(cfg)] == ['LoggerHook', 'NumClassCheckHook']
     assert list(iter_hook_configs(Config(dict(custom_hooks=None, default_hooks=None)))) == []
     for wrong in ('EMAHook', dict(momentum=1)):
-        with pytest.raises(ValueError, match='a hook of a config must be a dict with a type'):
+        with pytest.raises(ValueError, match='hooks in a config must be dicts with a type'):
             list(iter_hook_configs(Config(dict(custom_hooks=[wrong]))))
 
 
@@ -144,7 +144,8 @@ def test_resume_refuses_other_batch_size(train: Callable, trained: Path) -> None
     for arguments, options, says in (
         (['--grad-accum', '2'], LONGER,
          '2 images per iteration and 2 iterations per step, .* no --grad'),
-        ([], four_images, '2 images per iteration and 1 iteration per step, this run has 4 images'),
+        ([], four_images,
+         '2 images per iteration and 1 iteration per step in the checkpoint to 4 images'),
     ):  # yapf: disable
         with pytest.raises(SystemExit, match=f'train: .*{says}.*--load-from'):
             train(config(HEAD), '--resume', *arguments, options=options)

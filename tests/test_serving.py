@@ -13,6 +13,7 @@ from logging import FileHandler
 from pathlib import Path
 from threading import Event
 from time import sleep
+from types import ModuleType
 from typing import Any
 
 import httpx
@@ -25,10 +26,10 @@ from helpers.random_models import random_checkpoint
 from PIL import Image
 
 from colonnade.common.errors import UserError
+from colonnade.inference.options import ServeOptions
 from colonnade.inference.results import LabelMap
-from colonnade.inference.serving import ServeOptions, serve
 from colonnade.inference.serving.json_api import get_weights_name
-from colonnade.inference.serving.server import Server, check_host, listen, load_models
+from colonnade.inference.serving.server import Server, check_host, listen, load_models, serve
 from colonnade.inference.serving.service import (ModelError, RequestTimeoutError, ServerBusyError,
                                                  Service, Worker, compute_max_pixels)
 from colonnade.models.fusion import is_fused
@@ -189,14 +190,14 @@ def test_allowed_hosts(name: str) -> None:
 ])
 def test_invalid_options(options: dict[str, Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
-        serve(ServeOptions(**options), dict)
+        serve(ServeOptions(**options), ModuleType('figures'))
 
 
 def test_port_in_use() -> None:
     with closing(listen('127.0.0.1', 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(OSError, match=f'port {port} of 127.0.0.1 is in use: .* --port'):
-            serve(ServeOptions(config='none', port=port), dict)
+            serve(ServeOptions(config='none', port=port), ModuleType('figures'))
 
 
 def test_fastapi_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,11 +21,12 @@ from colonnade.common.hashing import compute_sha256
 from colonnade.inference import load
 from colonnade.inference.packages.creation import CardText, make_package, read_metrics, save_weights
 from colonnade.inference.packages.package import build_config, open_package
-from colonnade.inference.packages.portable_config import build_portable_config
+from colonnade.inference.packages.package_errors import PackageError
+from colonnade.inference.packages.portable_config import build_portable_config, config_text
 from colonnade.settings.backbone_config import fill_backbone_settings
 from colonnade.settings.config_values import plain
-from colonnade.settings.plain_config import PackageError, config_text, parse_config
 from colonnade.settings.reading import read_config
+from colonnade.weights.config_text import parse_config
 
 FILES = {'README.md', 'config.py', 'model.json', 'model.safetensors'}
 LEAVES = sorted((ROOT / 'configs').glob('*/xcit_nano_12_p16_slim_shapes.py'))
@@ -162,9 +163,9 @@ def test_metrics_belong_to_the_checkpoint(tmp_path: Path) -> None:
         (dict(checkpoint='/gone/a.pth', checkpoint_sha256=compute_sha256(checkpoint)), ''),
         (dict(checkpoint=str(checkpoint)), ''),
         (dict(checkpoint=str(checkpoint),
-              checkpoint_sha256='0' * 64), 'metrics.json belongs to another file than .*a.pth'),
+              checkpoint_sha256='0' * 64), 'has the metrics of .* SHA-256 differs .*a.pth'),
         (dict(checkpoint=str(tmp_path / 'b.pth')),
-         'metrics.json belongs to .*b.pth, not to .*a.pt'),
+         'metrics.json has the metrics of .*b.pth, not of .*a.pt'),
         ([], 'is not a metrics.json of colonnade test'),
     ):
         path.write_text(json.dumps(content and dict(content, metrics=metrics)))
@@ -190,7 +191,7 @@ def test_evaluation_of_a_package(checkpoints: dict[str, Path], shapes: Path, tmp
     assert outputs[0]['metrics'] == outputs[1]['metrics'] and 'mIoU' in outputs[0]['metrics']
     checkpoint = str(checkpoints['sem_fpn'])
     assert read_metrics(tmp_path / 'a.json', checkpoint) == outputs[0]['metrics']
-    with pytest.raises(PackageError, match='belongs to another file'):
+    with pytest.raises(PackageError, match='SHA-256 differs'):
         read_metrics(tmp_path / 'b.json', checkpoint)
 
 
@@ -230,21 +231,25 @@ def test_errors_of_the_command(checkpoints: dict[str, Path], tmp_path: Path,
          '--token-file .*no.txt cannot be read: No such file'),
         (('make', config('sem_fpn'), '--out', tmp_path / 'new'), 'no weights after '),
         (('make', tmp_path / 'there', '--out', tmp_path / 'new'),
-         '.*there is a folder: pass a config and a checkpoint'),
+         '.*there is not the work dir of a run: pass a config and a checkpoint'),
         (('check', tmp_path / 'there'), 'no .*model.json: the folder is not a package'),
-        (('check', tmp_path / 'a.pth'), '.*a.pth is not a folder'),
+        (('check', tmp_path / 'a.pth'), '.*a.pth is not a folder of a package'),
     ):
         with pytest.raises(SystemExit, match=f'package: {message}'):
             run_tool('package', *arguments)
     assert {path.name for path in tmp_path.iterdir()} == {'there', 'a.pth'}
 
 
-def test_checkpoint_with_its_config(tmp_path: Path, run_tool: Callable) -> None:
+@pytest.mark.parametrize('source', ['iter_330.pth', '.'])
+def test_checkpoint_or_work_dir_with_config(source: str, tmp_path: Path,
+                                            run_tool: Callable) -> None:
     cfg = read_config(config('sem_fpn'))
     path = write_checkpoint('sem_fpn', tmp_path / 'iter_330.pth', cfg=cfg.pretty_text, iter=330)
     metrics = tmp_path / 'metrics.json'
     metrics.write_text(json.dumps(dict(checkpoint=str(path), metrics=dict(mIoU=75.2))))
-    run_tool('package', path, '--out', tmp_path / 'shared', '--metrics', metrics)
+    (tmp_path / 'last_checkpoint').write_text(str(path))
+    (tmp_path / 'run.py').write_text(cfg.pretty_text)
+    run_tool('package', tmp_path / source, '--out', tmp_path / 'shared', '--metrics', metrics)
     run_tool('package', tmp_path / 'shared')  # implies "check"
     metadata = open_package(tmp_path / 'shared').metadata
     assert metadata.classes == CLASSES['sem_fpn'] and metadata.metrics == dict(mIoU=75.2)

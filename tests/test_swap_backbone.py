@@ -89,7 +89,7 @@ REFUSED = {
     'mmseg::bisenetv1/bisenetv1_r18-d32-in1k-pre_4xb4-160k_cityscapes-1024x1024.py': 'BiSeNetV1',
     'mmseg::mobilenet_v3/mobilenet-v3-d8_lraspp_4xb4-320k_cityscapes-512x1024.py':
     r'strides \[2, 4, 8\], and a pyramid on patches of 16 has 4 to 64',
-    'mmseg::dpt/dpt_vit-b16_8xb2-160k_ade20k-512x512.py': 'outputs other than feature maps',
+    'mmseg::dpt/dpt_vit-b16_8xb2-160k_ade20k-512x512.py': 'does not output feature maps only',
 }
 
 

@@ -152,12 +152,12 @@ def test_table_is_complete_after_each_row(tmp_path: Path) -> None:
     assert table.keep_until(0) == 3 and not (tmp_path / 'm.csv').exists()
 
     (tmp_path / 'folder').mkdir()
-    with pytest.raises(ValueError, match='folder is not a metrics table of a run'):
+    with pytest.raises(ValueError, match='folder is not the metrics table of a run'):
         MetricsTable(tmp_path / 'folder')
     for text in ('name,price\n1,2\n', 'iter\none\n'):
         (tmp_path / 'm.csv').write_text(text)
         with pytest.raises(
-                ValueError, match='m.csv is not a metrics table of a run: move it elsewhere'):
+                ValueError, match='m.csv is not the metrics table of a run: move it elsewhere'):
             MetricsTable(tmp_path / 'm.csv')
 
 
@@ -226,7 +226,7 @@ def test_best_metric_unknown_for_third_party_loop(capsys: pytest.CaptureFixture[
     save_best_checkpoint(cfg)
     assert 'no best checkpoint will be saved' in capsys.readouterr().out
     with pytest.raises(
-            ValueError, match='main metric of val_evaluator is not known: pass --cfg-options'):
+            ValueError, match='main metric of val_evaluator is unknown: pass --cfg-options'):
         configure_run(cfg, 1, None, ())
     found = {'teacher/coco/bbox_mAP': 0.5}
     assert fill_missing_metrics(found, [CocoMetric(metric='bbox')]) == found
@@ -400,9 +400,9 @@ def test_resume_reruns_missing_evaluation(evaluated: Callable, tmp_path: Path) -
 def test_training_survives_unwritable_table(evaluated: Callable) -> None:
     work_dir = evaluated([0.5, 0.75, 0.25], own="custom_hooks = [dict(type='WithoutTable')]")
     assert [row['iter'] for row in rows(work_dir)] == list('1133')
-    lines = [line for line in latest_log(work_dir).splitlines() if 'cannot be written' in line]
+    lines = [line for line in latest_log(work_dir).splitlines() if 'cannot write' in line]
     assert len(lines) == 1
-    assert 'metrics.csv cannot be written, and lacks rows from iteration 2 on until' in lines[0]
+    assert 'metrics.csv: rows from iteration 2 on are missing until' in lines[0]
 
 
 @pytest.mark.slow
@@ -488,7 +488,7 @@ def test_best_checkpoint_holds_ema_weights(evaluated: Callable) -> None:
     (['--patience', '0'], '--patience must be at least 1, got 0'),
     (['--patience', '1', '--min-delta', '-1'], '--min-delta must not be negative, got -1.0'),
     (['--patience', '1', '--cfg-options', 'default_hooks.checkpoint.save_best=auto',
-      'val_evaluator.type=Written'], 'the main metric of val_evaluator is not known'),
+      'val_evaluator.type=Written'], 'the main metric of val_evaluator is unknown'),
     pytest.param(['--tracker', 'tensorboard', 'wandb'], 'needs a package that is not installed: '
                  'pip install wandb', marks=pytest.mark.skipif(
                      bool(find_spec('wandb')), reason='it is there')),
@@ -507,7 +507,7 @@ def test_patience_without_effect_warns(monkeypatch: pytest.MonkeyPatch) -> None:
                         lambda text, **_: said.append(text))
     cfg = read_config(config('sem_fpn'))
     configure_run(cfg, 1, None, ())
-    assert '--patience 1 has no effect, because training has 1 evaluations' in said[0]
+    assert '--patience 1 has no effect, because training has only 1 evaluation:' in said[0]
     cfg.train_cfg.val_interval = 250
     configure_run(cfg, 1, None, ())
     assert len(said) == 1
@@ -620,7 +620,7 @@ def test_third_party_checkpoint_hook_keeps_its_attributes() -> None:
     warned: list[str] = []
     runner: Any = SimpleNamespace(hooks=hooks, logger=SimpleNamespace(warning=warned.append))
     assert replace_checkpoint_hook(runner) is None and hooks[0].names == ['a']
-    assert 'Named saves checkpoints in its own way, because it has attributes named names' in \
+    assert 'Named replaces the attributes names of' in \
         warned[0]
     runner.hooks = [Plain()]
     ours = replace_checkpoint_hook(runner)

@@ -20,16 +20,17 @@ variables simulate processors without AMX, and with AVX2 only:
 """
 from __future__ import annotations
 
+from types import ModuleType
+
 from colonnade.evaluation.options import BenchmarkOptions
 from colonnade.tools.command_line import command
 
 
-@command(BenchmarkOptions)
-def main(options: BenchmarkOptions) -> None:
+@command(BenchmarkOptions, 'colonnade.evaluation.benchmark.benchmark_table')
+def main(options: BenchmarkOptions, benchmark_table: ModuleType) -> None:
     """Measure all models, and print a table."""
-    from colonnade.evaluation.benchmark.benchmark_table import check_options, run_benchmark  # slow
-    check_options(options)
-    for line in run_benchmark(options):
+    benchmark_table.check_options(options)
+    for line in benchmark_table.run_benchmark(options):
         print(line, flush=True)
 
 

@@ -5,18 +5,17 @@
 """
 from __future__ import annotations
 
+from types import ModuleType
+
 from colonnade.tools.command_line import command
 from colonnade.visualization.options import BrowseOptions
 
 
-@command(BrowseOptions)
-def main(options: BrowseOptions) -> None:
+@command(BrowseOptions, 'colonnade.visualization.dataset_browser')
+def main(options: BrowseOptions, dataset_browser: ModuleType) -> None:
     """Write the page, and print its summary."""
-    from colonnade.settings.reading import import_without_warnings
-    import_without_warnings('colonnade.visualization.dataset_browser')  # slow
-    from colonnade.visualization.dataset_browser import browse_dataset
     print('reading annotations ...', flush=True)
-    result = browse_dataset(**vars(options))
+    result = dataset_browser.browse_dataset(**vars(options))
     print(f'{result}\nwritten: {result.page}')
 
 

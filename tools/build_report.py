@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 from colonnade.common.errors import file_errors
 from colonnade.common.options import argument
@@ -20,12 +21,11 @@ class ReportOptions:
     run: Path = argument('work dir of a run', metavar='WORK_DIR')
 
 
-@command(ReportOptions)
+@command(ReportOptions, 'colonnade.visualization.run_report.report_page')
 @file_errors()
-def main(options: ReportOptions) -> None:
+def main(options: ReportOptions, report_page: ModuleType) -> None:
     """Write the page, and print its URL."""
-    from colonnade.visualization.run_report.report_page import write_report  # slow
-    page = write_report(options.run)
+    page = report_page.write_report(options.run)
     print(f'written: {page.resolve().as_uri()}')
 
 

@@ -10,10 +10,10 @@ import sys
 import traceback
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 from colonnade.common.errors import UserError
 from colonnade.common.options import DATA_ROOT, ConfigOptions, option
-from colonnade.configs import find_config
 from colonnade.tools.command_line import command
 
 
@@ -27,24 +27,25 @@ class CheckConfigOptions(ConfigOptions):
         'also run a training step on two synthetic images, with one block of the backbone', False)
 
 
-@command(CheckConfigOptions)
-def main(options: CheckConfigOptions) -> None:
+@command(CheckConfigOptions, 'colonnade.recipes.config_report')
+def main(options: CheckConfigOptions, config_report: ModuleType) -> None:
     """Print a line for each error, warning and note."""
-    config = find_config(options.config)
-    from colonnade.datasets.validation.dataset_report import format_count
-    from colonnade.recipes.config_report import examine, write_report  # slow
-    findings = examine(
-        config, data_root=options.data_root, cfg_options=options.cfg_options, step=options.step)
+    findings = config_report.examine(
+        options.config,
+        data_root=options.data_root,
+        cfg_options=options.cfg_options,
+        step=options.step)
     if options.json:
-        write_report(options.json, config, findings)
+        config_report.write_report(options.json, options.config, findings)
     for finding in findings:
         if finding.cause is not None and not isinstance(finding.cause, UserError):
             traceback.print_exception(finding.cause)
         print(f'{finding.severity}: {finding}')
-    errors = sum(finding.severity == 'error' for finding in findings)
-    warnings = sum(finding.severity == 'warning' for finding in findings)
-    print(f'{config}: {format_count(errors, "error")}, {format_count(warnings, "warning")}')
-    if errors:
+    severities = [finding.severity for finding in findings]
+    counts = [f'{(number := severities.count(name))} {name}{"s" * (number != 1)}'
+              for name in ('error', 'warning')]  # yapf: disable
+    print(f'{options.config}: {", ".join(counts)}')
+    if 'error' in severities:
         sys.exit(1)
 
 

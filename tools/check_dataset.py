@@ -10,30 +10,25 @@ The exit status is 1 if training or evaluation would fail.
 from __future__ import annotations
 
 import sys
+from types import ModuleType
 
-from colonnade.configs import find_config
 from colonnade.datasets.options import CheckDataOptions
 from colonnade.tools.command_line import command, print_report
 
 
-@command(CheckDataOptions)
-def main(options: CheckDataOptions) -> None:
+@command(CheckDataOptions, 'colonnade.datasets.validation.dataset_report',
+         'colonnade.datasets.formats.reconversion')
+def main(options: CheckDataOptions, dataset_report: ModuleType, reconversion: ModuleType) -> None:
     """Check the data, and print the findings."""
-    options.config = find_config(options.config)
-    from colonnade.settings.reading import import_without_warnings
-    import_without_warnings('colonnade.datasets.validation')  # slow
-    from colonnade.datasets.validation import dataset_report
     if options.reconvert:
-        from colonnade.datasets.formats.reconversion import reconvert_all
-        report = reconvert_all(options)
-        print_report(report, 'check-dataset', 'nothing was converted')
+        print_report(reconversion.reconvert_all(options), 'check-dataset', 'nothing was converted')
     sources = dataset_report.check_datasets(options)
     for source in sources:
         print('\n'.join(dataset_report.format_report(source)))
     if count := dataset_report.count_stopping_findings(sources):
         subject = '1 finding stops' if count == 1 else f'{count} findings stop'
         sys.exit(f'check-dataset: {subject} training or evaluation')
-    print('check-dataset: nothing stops training or evaluation')
+    print('check-dataset: no finding stops training or evaluation')
 
 
 if __name__ == '__main__':

@@ -12,11 +12,12 @@ from dataclasses import MISSING, fields
 from functools import wraps
 from io import TextIOWrapper
 from pathlib import Path
-from types import NoneType, UnionType
+from types import ModuleType, NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from colonnade.common.errors import MissingFileError, UserCodeError, UserError
 from colonnade.common.options import UsageError, option_name
+from colonnade.configs import find_config
 
 WEIGHTS = ('.pth', '.pt', '.safetensors')
 STOPPED = 130  # exit status after Ctrl-C
@@ -48,7 +49,7 @@ def report_user_errors(tool: str) -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        from colonnade.runtime import ImageError, ModelError  # not subclasses of UserError
+        from colonnade.runtime import ImageError, ModelError  # slow; not subclasses of UserError
         from colonnade.runtime.sanitize import printable
         if not isinstance(error, (UserError, ImageError, ModelError)):
             raise
@@ -57,23 +58,24 @@ def report_user_errors(tool: str) -> Iterator[None]:
         sys.exit(f'{tool}: {printable(error)}')
 
 
-def check_model_arguments(config: Path, checkpoint: str | None = None) -> None:
-    """Check that a config and a checkpoint exist, before the slow import of torch.
+def find_files(options: Any) -> None:
+    """Find the config of a command's options, and check that weights exist, before slow imports.
 
-    Args:
-        config: Path or name of a config, a checkpoint or a packaged model.
-        checkpoint: Path or URL. An input in its place is not checked.
+    A folder is a config if the command also takes a checkpoint: a package or a work dir.
 
     Raises:
-        FileNotFoundError: If one does not exist.
+        FileNotFoundError: If a file does not exist.
         ValueError: If the name of the config is ambiguous.
     """
-    from colonnade.configs import find_config
-    if not config.exists():
-        find_config(config)
-    if checkpoint and '://' not in checkpoint and Path(checkpoint).suffix in WEIGHTS and \
-            not os.path.exists(os.path.expanduser(checkpoint)):
-        raise MissingFileError(f'no weights file {checkpoint}')
+    values = vars(options)
+    config = values.get('config')
+    if isinstance(config, Path) and not ('checkpoint' in values and config.is_dir()):
+        options.config = find_config(config)
+    for weights in (values.get('checkpoint'), values.get('load_from')):
+        # The checkpoint after a folder may be the first input.
+        if weights and '://' not in weights and Path(weights).suffix in WEIGHTS and \
+                not os.path.exists(os.path.expanduser(weights)):
+            raise MissingFileError(f'no weights file {weights}')
 
 
 @contextmanager
@@ -117,6 +119,12 @@ def print_report(report: Any, tool: str, consequence: str) -> None:
         sys.exit(f'{tool}: {report.num_errors} {errors}, {consequence}')
 
 
+def print_untrusted(text: str) -> None:
+    """Print text with names from files, without control characters, as one line."""
+    from colonnade.runtime.sanitize import one_line  # slow
+    print(one_line(text))
+
+
 class KeyValues(argparse.Action):
     """Action that parses ``KEY=VALUE ...`` as mmengine does."""
 
@@ -126,7 +134,7 @@ class KeyValues(argparse.Action):
                  values: Any,
                  option_string: str | None = None) -> None:
         """Parse values, and add them to earlier ones."""
-        from mmengine.config import DictAction
+        from mmengine.config import DictAction  # slow
         if quoted := next((value for value in values if SEVERAL.search(value)), ''):
             parser.error(f'{option_string} takes separate KEY=VALUE arguments: remove the quotes '
                          f'around {quoted}')
@@ -233,24 +241,33 @@ def parse_options(parser: argparse.ArgumentParser,
         parser.error(str(error))
 
 
+def import_work(name: str) -> ModuleType:
+    """Import the module that does the work of a command, without messages of its libraries."""
+    from colonnade.settings.reading import import_without_warnings  # slow
+    import_without_warnings(name)
+    return sys.modules[name]
+
+
 def command(options: type | Mapping[str, type],
-            *,
+            *work: str,
             full_help: bool = False,
             epilog: str | None = None,
-            intermixed: bool = False) -> Callable[[Callable[[Any], None]], Callable[[], None]]:
+            intermixed: bool = False) -> Callable[[Callable[..., None]], Callable[[], None]]:
     """Turn a function into a command, which reports user errors in one line.
 
     The name of the command is that of the file, with hyphens. Its description is the docstring
-    of the module.
+    of the module. The function gets the options and the modules of ``work``. These are imported
+    only when the options are valid and their files exist, because torch takes seconds to import.
 
     Args:
         options: Dataclass of the options, or one for each action.
+        *work: Names of the modules that do the work.
         full_help: Whether the help contains the full docstring, not only its first paragraph.
         epilog: Text at the end of the help.
         intermixed: Whether positional arguments may follow options.
     """
 
-    def decorate(run: Callable[[Any], None]) -> Callable[[], None]:
+    def decorate(run: Callable[..., None]) -> Callable[[], None]:
         function = inspect.unwrap(run)
         tool = Path(function.__code__.co_filename).stem.replace('_', '-')
         docstring = function.__globals__['__doc__']
@@ -263,7 +280,9 @@ def command(options: type | Mapping[str, type],
                 epilog=epilog,
                 formatter_class=argparse.RawDescriptionHelpFormatter)
             with handle_ctrl_c(tool), report_user_errors(tool):
-                run(parse_options(parser, options, intermixed=intermixed))
+                parsed = parse_options(parser, options, intermixed=intermixed)
+                find_files(parsed)
+                run(parsed, *map(import_work, work))
 
         return main
 

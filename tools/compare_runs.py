@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 from colonnade.common.errors import file_errors
 from colonnade.common.options import argument, option
@@ -21,12 +22,11 @@ class CompareOptions:
         'HTML file to write (default: %(default)s)', Path('compare.html'), metavar='FILE')
 
 
-@command(CompareOptions)
+@command(CompareOptions, 'colonnade.visualization.run_report.comparison')
 @file_errors()
-def main(options: CompareOptions) -> None:
+def main(options: CompareOptions, comparison: ModuleType) -> None:
     """Write the page, and print a summary."""
-    from colonnade.visualization.run_report.comparison import compare_runs  # slow
-    tables, warnings = compare_runs(options.runs, options.out)
+    tables, warnings = comparison.compare_runs(options.runs, options.out)
     print('\n\n'.join([*warnings, *(table.format_text() for table in tables)]))
     print(f'\nwritten: {options.out.resolve().as_uri()}')
 

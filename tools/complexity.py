@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 from colonnade.common.options import CONFIG, UsageError, argument, option
-from colonnade.configs import find_config
 from colonnade.tools.command_line import command
 
 
@@ -35,20 +35,20 @@ class ComplexityOptions:
             raise UsageError('--time requires CONFIG')
 
 
-@command(ComplexityOptions)
-def main(options: ComplexityOptions) -> None:
+@command(ComplexityOptions, 'colonnade.models.complexity',
+         'colonnade.evaluation.benchmark.model_profile')
+def main(options: ComplexityOptions, complexity: ModuleType, model_profile: ModuleType) -> None:
     """Print the counts, and measure time with ``--time``."""
-    config = find_config(options.config) if options.config else None
-    from colonnade.models.complexity import format_model, format_published  # slow
-    for line in format_published() if config is None else format_model(config, options.size):
+    config, size = options.config, options.size
+    lines = complexity.format_model(config, size) if config else complexity.format_published()
+    for line in lines:
         print(line, flush=True)
-    if config is None or not options.time:
+    if not options.time:
         return
-    from colonnade.evaluation.benchmark.model_profile import format_parts, measure_cost
     print('\nunfused, in a separate process; with random weights, heads detect random objects')
-    print(f'{"time and peak memory":24} {measure_cost(config, options.size)}', flush=True)
+    print(f'{"time and peak memory":24} {model_profile.measure_cost(config, size)}', flush=True)
     print('\nper module, alternating; RoI heads get the maximum number of objects', flush=True)
-    for line in format_parts(config, options.size):
+    for line in model_profile.format_parts(config, size):
         print(line)
 
 

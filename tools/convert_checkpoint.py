@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 from colonnade.common.errors import file_errors
 from colonnade.common.options import TRUST, argument, option
@@ -23,12 +24,11 @@ class ConvertOptions:
     trust: bool = option(TRUST, False)
 
 
-@command(ConvertOptions)
+@command(ConvertOptions, 'colonnade.models.checkpoint_conversion')
 @file_errors()
-def main(options: ConvertOptions) -> None:
+def main(options: ConvertOptions, checkpoint_conversion: ModuleType) -> None:
     """Convert and write the weights."""
-    from colonnade.models.checkpoint_conversion import convert  # slow
-    convert(
+    checkpoint_conversion.convert(
         options.source,
         options.out,
         in_full=options.report,

@@ -8,20 +8,21 @@
 """
 from __future__ import annotations
 
+from types import ModuleType
+
 from colonnade.common.errors import file_errors
 from colonnade.configs import find_config
 from colonnade.recipes.options import NewConfigOptions
-from colonnade.tools.command_line import command, print_report
+from colonnade.tools.command_line import command, print_report, print_untrusted
 
 
-@command(NewConfigOptions)
+@command(NewConfigOptions, 'colonnade.recipes.custom_data.data_options',
+         'colonnade.recipes.custom_data.config_creation')
 @file_errors()
-def main(options: NewConfigOptions) -> None:
+def main(options: NewConfigOptions, data_options: ModuleType, config_creation: ModuleType) -> None:
     """Check the data, list its errors, and write the config if there are none."""
     options.base_config = find_config(options.base_config)
-    from colonnade.recipes.custom_data.data_options import check_options
-    out = check_options(options)
-    from colonnade.recipes.custom_data import config_creation  # slow
+    out = data_options.check_options(options)
     cfg, report = config_creation.read_recipe(options), config_creation.Report()
     print('reading annotations and image headers ...', flush=True)
     data = config_creation.read_recipe_dataset(cfg, options, report)
@@ -29,9 +30,8 @@ def main(options: NewConfigOptions) -> None:
     assert data is not None  # an error would have exited
     config_creation.write_config(cfg, options, data)
     print('{} training and {} validation images'.format(*data.num_images))
-    from colonnade.runtime.sanitize import one_line
-    classes = f'{len(data.classes)} classes: {", ".join(data.classes)}'
-    print('\n'.join(map(one_line, (classes, *data.reasons))))
+    for line in (f'{len(data.classes)} classes: {", ".join(data.classes)}', *data.reasons):
+        print_untrusted(line)
     train = config_creation.format_train_command(out, options.gpus)
     print(f'written: {out}\ntrain with: {train}' + ' --allow-external-files' * bool(data.outside))
 

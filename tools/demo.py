@@ -115,9 +115,8 @@ def train_and_test(config: Path, data_root: Path, work_dir: Path, options: Seque
 def write_report(title: str, configs: dict[str, Path], tables: dict[str, list[tuple[str, str]]],
                  data: Path, out: Path) -> Path:
     """Write a page with metrics, images and commands for each head, and return its path."""
-    from colonnade.visualization.html_pages import build_sample_section  # slow
-    from colonnade.visualization.html_pages import Section, write_page
-    sections: list[Section] = []
+    from colonnade.visualization import html_pages  # slow
+    sections = []
     for head, config in configs.items():
         name, data_format = HEADS[head]
         checkpoint = Path((out / head / 'last_checkpoint').read_text(encoding='utf-8'))
@@ -132,11 +131,11 @@ def write_report(title: str, configs: dict[str, Path], tables: dict[str, list[tu
         ]
         options = {'test_dataloader.dataset.data_root': str(data / data_format)}
         sections.append(
-            build_sample_section(
+            html_pages.build_sample_section(
                 name, config, checkpoint, rows=tables[head], commands=commands,
                 cfg_options=options))
     page = out / 'report.html'
-    write_page(page, title, ABOUT, sections)
+    html_pages.write_page(page, title, ABOUT, sections)
     return page
 
 

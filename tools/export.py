@@ -9,12 +9,13 @@ from __future__ import annotations
 import sys
 from dataclasses import MISSING, dataclass
 from pathlib import Path
+from types import ModuleType
 
 from colonnade.common.errors import UserError
 from colonnade.common.options import (CHECKPOINT, CONFIG_OR_MODEL, TRUST, ConfigOptions, argument,
                                       option)
 from colonnade.export.options import ExportOptions
-from colonnade.tools.command_line import check_model_arguments, command
+from colonnade.tools.command_line import command
 
 
 @dataclass
@@ -26,29 +27,24 @@ class ExportCommand(ExportOptions, ConfigOptions):
     trust: bool = option(TRUST, False)
 
 
-@command(ExportCommand, full_help=True)
-def main(options: ExportCommand) -> None:
+@command(ExportCommand, 'colonnade.export.exporter', 'colonnade.inference.loading', full_help=True)
+def main(options: ExportCommand, exporter: ModuleType, loading: ModuleType) -> None:
     """Export and verify, and print the deviation of the results."""
-    check_model_arguments(options.config, options.checkpoint)
     if options.out.exists():
         raise UserError(f'{options.out} already exists: choose another --out')
-    from colonnade.settings.reading import import_without_warnings
-    import_without_warnings('colonnade.export.exporter')  # slow
-    from colonnade.export.exporter import RUNTIME, export
-    from colonnade.inference import load
-    model = load(
+    model = loading.load(
         options.config,
         options.checkpoint,
         device='cpu',
         cfg_options=options.cfg_options,
         trust=options.trust)
-    for comparison in export(model, model.cfg, options.out, options):
+    for comparison in exporter.export(model, model.cfg, options.out, options):
         print(comparison)
         if comparison.warning:
             print(f'warning: {comparison.warning}', file=sys.stderr)
     print(f'written: {options.out}')
     if options.format != 'pt2':
-        print(f'run with: cd {options.out} && python -m {RUNTIME} . IMAGE --out DIR')
+        print(f'run with: cd {options.out} && python -m {exporter.RUNTIME} . IMAGE --out DIR')
 
 
 if __name__ == '__main__':

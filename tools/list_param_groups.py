@@ -5,19 +5,18 @@
 from __future__ import annotations
 
 import signal
+from types import ModuleType
 
 from colonnade.common.options import ConfigOptions
-from colonnade.configs import find_config
 from colonnade.tools.command_line import command
 
 
-@command(ConfigOptions)
-def main(options: ConfigOptions) -> None:
+@command(ConfigOptions, 'colonnade.engine.optim.parameter_groups')
+def main(options: ConfigOptions, parameter_groups: ModuleType) -> None:
     """Print each group with its parameters."""
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # "| head" is not an error
-    config = find_config(options.config)
-    from colonnade.engine.optim.parameter_groups import find_parameter_groups  # slow
-    groups, frozen = find_parameter_groups(config, options.cfg_options or {})
+    groups, frozen = parameter_groups.find_parameter_groups(options.config, options.cfg_options
+                                                            or {})
     for (rate, decay), members in sorted(groups.items()):
         print(f'rate {rate:.4g}, weight decay {decay:.4g}: {len(members)} parameters')
         print(''.join(f'  {name}\n' for name in members), end='')

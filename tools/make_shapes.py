@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 from colonnade.common.errors import file_errors
 from colonnade.common.options import argument, option
@@ -28,12 +29,11 @@ class ShapesOptions:
     seed: int = option('random seed (default: %(default)s)', 0)
 
 
-@command(ShapesOptions)
+@command(ShapesOptions, 'colonnade.datasets.shapes_dataset')
 @file_errors()
-def main(options: ShapesOptions) -> None:
+def main(options: ShapesOptions, shapes_dataset: ModuleType) -> None:
     """Write the dataset."""
-    from colonnade.datasets.shapes_dataset import make_shapes  # slow
-    make_shapes(**vars(options))
+    shapes_dataset.make_shapes(**vars(options))
     print(f'{options.num_train} + {options.num_val} images in {options.out}/coco and '
           f'{options.out}/ade')
 

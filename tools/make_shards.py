@@ -9,23 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-from colonnade.configs import find_config
 from colonnade.datasets.options import ShardOptions
 from colonnade.tools.command_line import command
 
 
-@command(ShardOptions)
-def main(options: ShardOptions) -> None:
+@command(ShardOptions, 'colonnade.datasets.shards.dataset_sharding')
+def main(options: ShardOptions, dataset_sharding: ModuleType) -> None:
     """Write or verify shards."""
     if options.config is None:
-        from colonnade.datasets.shards.dataset_sharding import verify_shards  # slow
-        print(f'{options.out}: {format_counts(verify_shards(options.out))}; all checksums match')
+        manifest = dataset_sharding.verify_shards(options.out)
+        print(f'{options.out}: {format_counts(manifest)}; all checksums match')
         return
-    options.config = find_config(options.config)
-    from colonnade.datasets.shards.dataset_sharding import make_shards
-    manifest = make_shards(options)
+    manifest = dataset_sharding.make_shards(options)
     print(f'{options.out}: {format_counts(manifest)}; all were verified')
     for split in dict.fromkeys(shard['file'].rpartition('-')[0] for shard in manifest['shards']):
         shards = [each for each in manifest['shards'] if each['file'].startswith(f'{split}-')]

@@ -6,24 +6,22 @@
 from __future__ import annotations
 
 import sys
+from types import ModuleType
 
 from colonnade.inference.options import PredictOptions
-from colonnade.tools.command_line import STOPPED, check_model_arguments, command
+from colonnade.tools.command_line import STOPPED, command
 
 UNREADABLE = 3  # exit status if inputs could not be read
 
 
 @command(
     PredictOptions,
+    'colonnade.inference.prediction_run',
     intermixed=True,
     epilog=f'exit status: {UNREADABLE} if inputs could not be read, {STOPPED} if stopped')
-def main(options: PredictOptions) -> None:
+def main(options: PredictOptions, prediction_run: ModuleType) -> None:
     """Predict all inputs, and exit with status 3 if some could not be read."""
     try:
-        check_model_arguments(options.config, options.checkpoint)
-        from colonnade.settings.reading import import_without_warnings
-        import_without_warnings('colonnade.inference.prediction_run')  # slow
-        from colonnade.inference import prediction_run
         inputs = prediction_run.resolve_inputs(options)
         errors = prediction_run.run(options, inputs)
     except KeyboardInterrupt:

@@ -11,22 +11,20 @@ of patches. A table and a plot compare their mIoU with the cost of the backbones
 from __future__ import annotations
 
 import sys
+from types import ModuleType
 
 from colonnade.common.errors import file_errors
 from colonnade.recipes.options import RankOptions
 from colonnade.tools.command_line import command, print_report
 
 
-@command(RankOptions)
+@command(RankOptions, 'colonnade.recipes.custom_data.data_options',
+         'colonnade.recipes.backbone_ranking')
 @file_errors()
-def main(options: RankOptions) -> None:
+def main(options: RankOptions, data_options: ModuleType, backbone_ranking: ModuleType) -> None:
     """Check the data, measure each backbone, and exit with status 1 if one failed."""
-    from colonnade.recipes.custom_data.data_options import check_data_options, complete_data_options
-    check_data_options(options)
-    complete_data_options(options)
-    from colonnade.settings.reading import import_without_warnings
-    import_without_warnings('colonnade.recipes.backbone_ranking')  # slow
-    from colonnade.recipes import backbone_ranking
+    data_options.check_data_options(options)
+    data_options.complete_data_options(options)
     backbones, report = backbone_ranking.complete_options(options), backbone_ranking.Report()
     print('reading annotations and image headers ...', flush=True)
     data = backbone_ranking.read_dataset(options, report)

@@ -7,21 +7,18 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from functools import partial
-from importlib import import_module
+from types import ModuleType
 
 from colonnade.inference.options import ServeOptions
-from colonnade.tools.command_line import STOPPED, check_model_arguments, command
+from colonnade.tools.command_line import STOPPED, command
 
 
-@command(ServeOptions)
-def main(options: ServeOptions) -> None:
+@command(ServeOptions, 'colonnade.inference.serving.server', 'colonnade.visualization.figures')
+def main(options: ServeOptions, server: ModuleType, figures: ModuleType) -> None:
     """Serve until Ctrl-C."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # the same as Ctrl-C
-    check_model_arguments(options.config, options.checkpoint)
     try:
-        from colonnade.inference.serving import serve  # slow
-        serve(options, partial(import_module, 'colonnade.visualization.figures'))
+        server.serve(options, figures)
     except KeyboardInterrupt:
         raise SystemExit(STOPPED) from None
     sys.stdout.flush()

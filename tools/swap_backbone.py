@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import MISSING, dataclass
 from pathlib import Path
+from types import ModuleType
 
 from colonnade.common.errors import file_errors
 from colonnade.common.options import argument, option
@@ -27,19 +28,18 @@ class SwapOptions:
         'file to write (default: BACKBONE_CONFIG in the current directory)', metavar='FILE')
 
 
-@command(SwapOptions)
+@command(SwapOptions, 'colonnade.recipes.backbone_swap.swap',
+         'colonnade.recipes.custom_data.config_creation')
 @file_errors()
-def main(options: SwapOptions) -> None:
+def main(options: SwapOptions, swap: ModuleType, config_creation: ModuleType) -> None:
     """Write the config, and print what it sets and what the user has to decide."""
-    from colonnade.recipes.backbone_swap import swap  # slow
-    from colonnade.recipes.custom_data.config_creation import format_train_command
     path = swap.find_base_config(options.config)
     out = options.out or Path(f'{options.backbone.replace(".", "_")}_{path.name}')
     notes = swap.swap_backbone(options.config, options.backbone, out)
     print(out.read_text(encoding='utf-8'))
     for text in notes.open_questions:
         print(f'undecided: {text}')
-    print(f'written: {out}\ntrain with: {format_train_command(out)}')
+    print(f'written: {out}\ntrain with: {config_creation.format_train_command(out)}')
 
 
 if __name__ == '__main__':

@@ -5,19 +5,15 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from types import ModuleType
 
-from colonnade.configs import find_config
 from colonnade.evaluation.options import TestOptions
-from colonnade.tools.command_line import check_model_arguments, command, report_user_errors
+from colonnade.tools.command_line import command, report_user_errors
 
 
-@command(TestOptions)
-def main(options: TestOptions) -> None:
+@command(TestOptions, 'colonnade.evaluation.testing')
+def main(options: TestOptions, testing: ModuleType) -> None:
     """Evaluate, and print and write the metrics."""
-    options.config = find_config(options.config)
-    check_model_arguments(options.config, options.checkpoint)
-    from colonnade.evaluation import testing  # slow
-
     # Report errors before the stack closes, which waits for other processes.
     with ExitStack() as stack, report_user_errors('test'):
         runner = stack.enter_context(testing.prepared_runner(options))

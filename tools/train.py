@@ -9,11 +9,11 @@ import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from types import ModuleType
 
 from colonnade.common.options import UsageError, option
-from colonnade.configs import find_config
 from colonnade.engine.options import TrainOptions
-from colonnade.tools.command_line import STOPPED, check_model_arguments, command, report_user_errors
+from colonnade.tools.command_line import STOPPED, command, report_user_errors
 
 DOES_NOT_FIT = 3  # exit status of an estimate that does not fit
 INTERRUPTED = 75  # exit status of a training that --resume continues: EX_TEMPFAIL of sysexits.h
@@ -48,15 +48,12 @@ class TrainCommand(TrainOptions):
             raise UsageError('--num-processes, --gpu-memory and --image-size need --estimate')
 
 
-def print_estimate(options: TrainCommand) -> None:
+def print_estimate(options: TrainCommand, estimates: ModuleType, table: ModuleType) -> None:
     """Print the estimate of a training, and exit with a status of its own if it does not fit."""
-    from colonnade.engine.resource_estimation.table import format_estimate  # slow to import
-    from colonnade.engine.resource_estimation.training_estimate import (EstimateOptions,
-                                                                        estimate_training)
     size = options.image_size and (options.image_size[0], options.image_size[1])
-    estimate = estimate_training(options,
-                                 EstimateOptions(options.num_processes, options.gpu_memory, size))
-    for line in format_estimate(estimate):
+    estimate = estimates.estimate_training(
+        options, estimates.EstimateOptions(options.num_processes, options.gpu_memory, size))
+    for line in table.format_estimate(estimate):
         print(line)
     if not (estimate.fits_memory and estimate.fits_disk):
         sys.exit(DOES_NOT_FIT)
@@ -92,39 +89,36 @@ def build_resume_command(words: Sequence[str]) -> str:
     return shlex.join(['colonnade', 'train', *kept[1:], '--resume'])
 
 
-@command(TrainCommand)
-def main(options: TrainCommand) -> None:
+@command(TrainCommand, 'colonnade.reported_training', 'colonnade.engine.runner.signal_handling',
+         'colonnade.engine.resource_estimation.estimate',
+         'colonnade.engine.resource_estimation.table')
+def main(options: TrainCommand, reported_training: ModuleType, signal_handling: ModuleType,
+         *estimation: ModuleType) -> None:
     """Train, and exit with status 75 if a signal interrupts."""
-    options.config = find_config(options.config)
     if options.estimate:
-        return print_estimate(options)
-    check_model_arguments(options.config, options.load_from)
-    from mmengine.dist import is_main_process
-
-    from colonnade.engine.runner.signal_handling import Interrupted, handle_signals  # slow
-    from colonnade.engine.work_dir import Run
-    from colonnade.reported_training import prepare_training
+        return print_estimate(options, *estimation)
+    interrupted = signal_handling.Interrupted
     hint = f'resume with: {build_resume_command(sys.argv)}'
     if options.launcher != 'none':  # the launcher's own command line is not known
         hint = 'to resume, run the same command again with --resume'
     try:
         with ExitStack() as stack, report_user_errors('train'):
-            runner = stack.enter_context(prepare_training(options))
-            with handle_signals(runner) as signals, report_user_errors('train'):
+            runner = stack.enter_context(reported_training.prepare_training(options))
+            with signal_handling.handle_signals(runner) as signals, report_user_errors('train'):
                 try:
                     runner.train()
-                except Interrupted as stop:  # printed now: launchers end all when a process exits
-                    if is_main_process():
+                except interrupted as stop:  # printed now: launchers end all when a process exits
+                    if runner.rank == 0:
                         again = f'; {hint}' if stop.saved else ''
                         print(f'\ntrain: {stop}{again}', file=sys.stderr, flush=True)
                     raise
                 except KeyboardInterrupt:
-                    if is_main_process():
-                        run = Run(runner.work_dir)
+                    if runner.rank == 0:
+                        run = reported_training.Run(runner.work_dir)
                         left = describe_saved_state(run.last, run.best, signals.has_ended, hint)
                         print(f'\ntrain: stopped, {left}', file=sys.stderr)
                     sys.exit(STOPPED)
-    except Interrupted as stop:
+    except interrupted as stop:
         sys.exit(INTERRUPTED if stop.saved else 128 + stop.signal)
 
 

@@ -7,18 +7,16 @@
 """
 from __future__ import annotations
 
-from colonnade.tools.command_line import check_model_arguments, command
+from types import ModuleType
+
+from colonnade.tools.command_line import command
 from colonnade.visualization.options import VisualizeOptions
 
 
-@command(VisualizeOptions, intermixed=True)
-def main(options: VisualizeOptions) -> None:
+@command(VisualizeOptions, 'colonnade.visualization.figures.methods', intermixed=True)
+def main(options: VisualizeOptions, methods: ModuleType) -> None:
     """Draw and write the figures."""
-    check_model_arguments(options.config, options.checkpoint)
-    from colonnade.settings.reading import import_without_warnings
-    import_without_warnings('colonnade.visualization.figures.methods')  # slow
-    from colonnade.visualization.figures.methods import write_figures
-    for path in write_figures(options):
+    for path in methods.write_figures(options):
         print(path, flush=True)
 
 

@@ -9,29 +9,23 @@ calls ``torch.load`` itself is not changed.
 """
 from __future__ import annotations
 
-import ast
 import logging
-import sys
 import tempfile
-from collections.abc import Iterator, Mapping
-from importlib.util import find_spec
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from mmengine.logging import print_log
 from mmengine.runner import checkpoint as mmengine_checkpoint
 
+from .config_text import is_plain_config
 from .downloads import fetch
 from .files import read_checkpoint
 from .formats import convert_published_model
 
-#: syntax of dumped configs: assignments of literals and of calls of dict
-PLAIN = (ast.Module, ast.Assign, ast.Name, ast.Constant, ast.List, ast.Tuple, ast.Dict, ast.Call,
-         ast.keyword, ast.UnaryOp, ast.USub, ast.Load, ast.Store)
 #: keys of configs in checkpoints: mmengine runs the first when it resumes, the others for
 #: inferencers without a config
 CONFIGS = (('meta', 'config'), ('meta', 'cfg'), ('message_hub', 'runtime_info', 'cfg'))
-OUR_IMPORTS = ('colonnade', 'mmdet', 'mmseg')
 
 
 def load_from_anywhere(filename: str, map_location: Any = None) -> dict[str, Any]:
@@ -94,64 +88,3 @@ def strip_code(checkpoint: dict[str, Any], source: str | None = None) -> dict[st
                     logger='current',
                     level=logging.WARNING)
     return checkpoint
-
-
-def is_plain_config(text: Any) -> bool:
-    """Return True if the text of a config only assigns values, and names code in registries only.
-
-    It may import Colonnade, mmdet and mmseg. mmengine would import and call a ``type`` like
-    ``os.system``. mmcv and mmdet evaluate some strings of models, such as the ``type`` of ``nms``,
-    so these may not contain calls.
-    """
-    try:
-        if '{{' in text:  # mmengine's templates
-            return False
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
-        return False
-    for node in ast.walk(tree):
-        if not isinstance(node, PLAIN):
-            return False
-        if isinstance(node, ast.Call) and (node.args or ast.unparse(node.func) != 'dict'):
-            return False
-        if isinstance(node, ast.Assign) and len(node.targets) > 1:
-            return False
-    values = {ast.unparse(node.targets[0]): node.value for node in tree.body}
-    if '_base_' in values or not all(name.isidentifier() for name in values):
-        return False
-    imports = iter_strings(values.pop('custom_imports', ast.Module([], [])))
-    evaluated = iter_strings(*(values[name] for name in ('model', ) if name in values))
-    return (not any('(' in text for text in (*evaluated, *iter_types(tree)))
-            and all(name.split('.')[0] in OUR_IMPORTS for name in imports)
-            and not any(map(is_module_name, iter_strings(*values.values())))
-            and not any(is_module(kind) for kind in iter_types(tree)))
-
-
-def iter_strings(*trees: ast.AST) -> Iterator[str]:
-    """Yield all strings in parts of a config, including keys of dicts."""
-    for tree in trees:
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                yield node.value
-
-
-def iter_types(tree: ast.AST) -> Iterator[str]:
-    """Yield the ``type`` of each dict in a config."""
-    for node in ast.walk(tree):
-        pairs = zip(node.keys, node.values, strict=True) if isinstance(node, ast.Dict) else ()
-        types = [value for key, value in pairs
-                 if isinstance(key, ast.Constant) and key.value == 'type']  # yapf: disable
-        if isinstance(node, ast.keyword) and node.arg == 'type':
-            types.append(node.value)
-        for value in types:
-            yield from iter_strings(value)
-
-
-def is_module_name(text: str) -> bool:
-    """Return True if mmengine might resolve a string to an attribute of a module."""
-    return '.' in text and is_module(text.partition('.')[0])
-
-
-def is_module(name: str) -> bool:
-    """Return True if a module of this name can be imported."""
-    return name.isidentifier() and (name in sys.modules or find_spec(name) is not None)

@@ -99,9 +99,9 @@ class Diagnosis:
     def __str__(self) -> str:
         lines = []
         if self.weights:
-            lines.append(f'weights that are not finite: {format_names(self.weights, 8)}')
+            lines.append(f'NaN or Inf in weights: {format_names(self.weights, 8)}')
         if self.batch:
-            lines.append(f'in the batch: {format_names(self.batch, 8)}')
+            lines.append(f'NaN or Inf in the batch: {format_names(self.batch, 8)}')
         if self.origin:
             lines.append(self.origin)
         return '\n'.join([*lines, f'images of the batch: {format_names(self.images, 16)}'])
@@ -133,15 +133,15 @@ def diagnose(runner: Runner, batch: Any, parameters: Collection[Tensor]) -> Diag
               if any(each is other for other in parameters)}  # yapf: disable
     last = next((name for name in reversed(called) if name in owners), '')
     if bad_module:
-        result.origin = f'first module whose output is not finite: {bad_module}'
+        result.origin = f'first module with NaN or Inf in its output: {bad_module}'
     elif losses:
-        result.origin = ('the outputs of all modules are finite, but these losses are not: '
+        result.origin = ('the outputs of all modules are finite, but these losses are NaN or Inf: '
                          f'{format_names(losses, 8)}')
     elif last:
         result.origin = ('the forward pass is finite, but the gradient of parameters up to '
                          f'{last} is not')
     else:
-        result.origin = 'a second forward pass of the batch was finite'
+        result.origin = 'a second forward pass of the batch had no NaN or Inf'
     return result
 
 

@@ -37,9 +37,9 @@ def register_nan_guard(runner: Runner, max_skipped_steps: int) -> None:
     """
     for hook in [hook for hook in runner.hooks if type(hook).__name__ == 'CheckInvalidLossHook']:
         runner.hooks.remove(hook)
-        runner.logger.info('removed the CheckInvalidLossHook of the config: steps on losses that '
-                           f'are not finite are skipped, and {max_skipped_steps} in a row stop '
-                           'training (--max-skipped-steps)')
+        runner.logger.info('removed the CheckInvalidLossHook of the config: steps with NaN or Inf '
+                           f'losses are skipped, and {max_skipped_steps} in a row stop training '
+                           '(--max-skipped-steps)')
     good = GoodCheckpoints()
     runner.register_hook(NanGuard(max_skipped_steps, good))
     runner.register_hook(good)
@@ -85,7 +85,8 @@ class GoodCheckpoints(Hook):
             iteration = checkpoint['meta']['iter']
             raise NonFiniteError(
                 f'training stops at iteration {iteration} of {runner.max_iters}: no checkpoint is '
-                f'saved, as {format_names(names, 8)} are not finite\n{_format_hint(self.path)}')
+                f'saved, because of NaN or Inf in {format_names(names, 8)}\n'
+                f'{_format_hint(self.path)}')
 
 
 def _format_hint(path: str) -> str:
@@ -149,7 +150,7 @@ class NanGuard(Hook):
             were = 'step was' if self.num_skipped == 1 else 'steps were'
             most = [f'{name} ({times})' for name, times in self.images.most_common(5)]
             runner.logger.warning(
-                f'{self.num_skipped} {were} skipped, because a loss or a gradient was non-finite; '
+                f'{self.num_skipped} {were} skipped because a loss or a gradient was NaN or Inf; '
                 f'most frequent images: {", ".join(most)}')
 
     def before_train_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None) -> None:
@@ -161,7 +162,7 @@ class NanGuard(Hook):
         if find_non_finite((path, tensor) for path, tensor in iter_tensors(data_batch)
                            if path.endswith('bboxes') and tensor.device.type == 'cpu'):
             parts = format_names(find_bad_parts(data_batch), 8)
-            self._set_bad_batch(data_batch, f'not finite: {parts}')
+            self._set_bad_batch(data_batch, f'the batch contains NaN or Inf: {parts}')
             for guard in self.guards:
                 guard.mark_bad()
 
@@ -192,8 +193,7 @@ class NanGuard(Hook):
                 raise
             if not is_caused_by_nan(runner, data):
                 raise
-            self._set_bad_batch(data,
-                                f'the forward pass ended with {type(error).__name__}: {error}')
+            self._set_bad_batch(data, f'the forward pass raised {type(error).__name__}: {error}')
             self.cause = error
             for guard in self.guards:
                 guard.abandon()
@@ -239,7 +239,7 @@ class NanGuard(Hook):
         images = list(dict.fromkeys(path for _, _, paths in skips for path in paths))
         self.images.update(images)
         if not self.num_skipped & (self.num_skipped - 1):
-            runner.logger.warning(f'iteration {runner.iter + 1}: the step is skipped because '
+            runner.logger.warning(f'iteration {runner.iter + 1}: step skipped because '
                                   f'{skips[0][1]}; {self.num_skipped} skipped so far; images: '
                                   f'{format_names(images, 8)}')
 
@@ -252,7 +252,7 @@ class NanGuard(Hook):
         is_only_data = bool(cause.batch) and not cause.weights  # the latest weights are good
         raise NonFiniteError(
             f'training stops at iteration {runner.iter + 1} of {runner.max_iters}: {self.in_a_row} '
-            'steps in a row were skipped, as a loss or a gradient was not finite '
+            'steps in a row were skipped because a loss or a gradient was NaN or Inf '
             f'(--max-skipped-steps {self.max_skipped_steps})\n{cause}\n'
             f'{_format_hint(self.good.latest if is_only_data else self.good.path)}') from self.cause
 

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from .diagnosis import compute_norm, is_finite
 
-BAD_LOSS = 'the loss is not finite'
-BAD_GRADIENT = 'the gradient is not finite'
+BAD_LOSS = 'the loss is NaN or Inf'
+BAD_GRADIENT = 'the gradient is NaN or Inf'
 
 
 class StepGuard(OptimWrapper):
@@ -42,8 +42,8 @@ class StepGuard(OptimWrapper):
         if wrapper_class.update_params is not OptimWrapper.update_params:
             bases = (wrapper_class, cls)  # its super().update_params is that of the guard
             print_log(
-                f'{wrapper_class.__name__} has an update_params of its own: steps on NaN are only '
-                "skipped if it calls OptimWrapper's",
+                f'{wrapper_class.__name__} overrides update_params: steps with NaN or Inf are '
+                "only skipped if it calls OptimWrapper's",
                 logger='current',
                 level=logging.WARNING)
         guard: StepGuard = object.__new__(type(wrapper_class.__name__, bases, {}))

@@ -1,7 +1,9 @@
-"""Training steps on random images, to measure their memory and time."""
+"""Training steps on random images, whose memory and time are measured."""
 from __future__ import annotations
 
 import copy
+import os
+import resource
 import statistics
 import sys
 import time
@@ -10,30 +12,36 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
+from math import prod
+from pathlib import Path
 from typing import Any
 
 import torch
-from mmengine.config import Config, ConfigDict
+from mmengine.config import Config
 from mmengine.logging import MessageHub, MMLogger
-from mmengine.model import revert_sync_batchnorm
 from mmengine.optim import OptimWrapper, OptimWrapperDict, build_optim_wrapper
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from colonnade.backbones.kernels.devices import force_accelerator_forms
 from colonnade.common.console_logging import log_errors_only
-from colonnade.common.errors import UserError
-from colonnade.models.building import build_random_model
+from colonnade.common.errors import UserCodeError, UserError
 from colonnade.models.half_precision import keep_outputs_float32
-from colonnade.models.trial_step import build_box_batch, build_label_batch, has_masks, iter_values
+from colonnade.models.trial_step import (build_box_batch, build_label_batch, build_trial_model,
+                                         has_masks, iter_values)
 
 from ..upstream import identify_storage
-from .image_sizes import Size
+from .training_images import Size
 
 MIN_IOU = 0.01  # IoU of a box and an object from which RoI heads count it as positive
 #: optimizer wrappers of mixed precision, which is done here by autocast
 HALF_TYPES = {'AmpOptimWrapper': torch.float16, 'Bfloat16OptimWrapper': torch.bfloat16}
+SCALES = (1 / 4, 1 / 2, 1.)  # factors of the largest images, until a step takes too much
+SMALL = 2**19  # pixels of a batch that any host can compute
+MAX_SECONDS = 60.  # time of the steps at one size
+CGROUPS = ('/sys/fs/cgroup/memory.max', '/sys/fs/cgroup/memory/memory.limit_in_bytes')
 
 
 @dataclass(frozen=True)
@@ -68,20 +76,25 @@ class Trial:
 
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
-        cfg = setting.cfg
+        cfg = copy.deepcopy(setting.cfg)
         self.half = torch.bfloat16 if setting.half and setting.here == 'cpu' else setting.half
+        # RoI heads get as many positive boxes as late in training: random weights find few.
+        stages = (cfg.model.get('train_cfg') or {}).get('rcnn') or []
+        for stage in stages if isinstance(stages, list) else [stages]:
+            if (stage.get('assigner') or {}).get('type') == 'MaxIoUAssigner':
+                stage.assigner.update(pos_iou_thr=MIN_IOU, neg_iou_thr=MIN_IOU, min_pos_iou=MIN_IOU)
         torch.manual_seed(0)
-        self.model = _build_model(cfg).to(setting.here)
+        self.model = build_trial_model(cfg, side=32).to(setting.here)
+        wrapper = cfg.optim_wrapper
         # Two iterations are enough: the second finds the accumulated gradients of the first.
-        self.iterations = min(cfg.optim_wrapper.get('accumulative_counts', 1), 2)
-        settings = copy.deepcopy(cfg.optim_wrapper)
-        if settings.get('type') in HALF_TYPES:
-            settings.type = 'OptimWrapper'
+        self.iterations = wrapper.accumulative_counts = min(
+            wrapper.get('accumulative_counts', 1), 2)
+        if wrapper.get('type') in HALF_TYPES:
+            wrapper.type = 'OptimWrapper'
             for option in ('loss_scale', 'dtype', 'use_fsdp'):
-                settings.pop(option, None)
-        settings.accumulative_counts = self.iterations
+                wrapper.pop(option, None)
         with log_errors_only(MMLogger.get_current_instance()):  # the rate of each parameter
-            self.optimizer: OptimWrapper = build_optim_wrapper(self.model, settings)
+            self.optimizer: OptimWrapper = build_optim_wrapper(self.model, wrapper)
         if isinstance(self.optimizer, OptimWrapperDict):
             raise UserError('--estimate needs one optimizer, but optim_wrapper has '
                             f'{len(self.optimizer)}')
@@ -89,6 +102,34 @@ class Trial:
         if self.half == torch.bfloat16:
             keep_outputs_float32(self.model)
         MessageHub.get_current_instance().update_info_dict(dict(epoch=0, iter=0))
+
+    def measure_sizes(self, size: Size, room: float, num_timed: int) -> list[Measurement]:
+        """Take steps at increasing sizes, up to the largest one that this host can compute.
+
+        Heads with queries cannot take steps on images with few pixels.
+
+        Args:
+            size: Height and width of the largest images.
+            room: Bytes that a step may take.
+            num_timed: See :meth:`measure`.
+        """
+        steps: list[Measurement] = []
+        error: Exception | None = None
+        for scale in SCALES if self.setting.images * prod(size) > SMALL else (1., ):
+            scaled = scale_size(size, scale)
+            if steps:
+                growth = prod(scaled) / prod(steps[-1].size)
+                seconds = steps[-1].seconds * self.iterations * (num_timed + 2)
+                if growth * steps[-1].memory > room or growth * seconds > MAX_SECONDS:
+                    break
+            try:
+                steps.append(self.measure(scaled, num_timed=num_timed))
+            except (RuntimeError, IndexError, ValueError, AssertionError) as failure:
+                error = failure
+        if not steps:
+            raise UserCodeError('the model cannot take a step on random images: '
+                                f'{type(error).__name__}: {error}') from error
+        return steps
 
     def measure(self, size: Size, *, num_timed: int) -> Measurement:
         """Return time and memory of an iteration.
@@ -101,7 +142,7 @@ class Trial:
         preprocessor: Any = self.model.data_preprocessor
         preprocessor.pad_size_divisor = 1  # read by mmdet's preprocessor
         preprocessor.size, preprocessor.size_divisor = size, None  # read by mmseg's
-        step = partial(self._step, _draw_batch(self.setting, size))
+        step = partial(self._step, self._draw_batch(size))
         with nullcontext() if self.setting.device == 'cpu' else force_accelerator_forms():
             if num_timed or not any(True for _ in self.states()):  # the first step creates them
                 step()
@@ -114,6 +155,18 @@ class Trial:
                 seconds.append(time.perf_counter() - started)
         return Measurement(size,
                            statistics.median(seconds[1:] or seconds) / self.iterations, memory)
+
+    def _draw_batch(self, size: Size) -> dict[str, Any]:
+        """Return random images as pipelines pack them: with boxes and masks, or label maps."""
+        cfg, images = self.setting.cfg, self.setting.images
+        if cfg.default_scope != 'mmdet':
+            return build_label_batch(size, images)
+        return build_box_batch(
+            size,
+            images,
+            objects=max(1, self.setting.objects),
+            masks=has_masks(cfg),
+            semantic=True in iter_values(cfg.get('train_dataloader'), 'with_seg'))
 
     def _step(self, batch: dict[str, Any]) -> None:
         for _ in range(self.iterations):
@@ -178,41 +231,41 @@ class LiveMemory(TorchDispatchMode):
         return result
 
 
-def _build_model(cfg: Config) -> nn.Module:
-    """Return the model of a config in training, with random weights."""
-    settings: ConfigDict = copy.deepcopy(cfg.model)
-    if settings.get('data_preprocessor'):
-        settings.data_preprocessor.pop('batch_augments', None)  # sizes already include them
-    # RoI heads get as many positive boxes as late in training: random weights find few.
-    stages = (settings.get('train_cfg') or {}).get('rcnn') or []
-    for stage in stages if isinstance(stages, list) else [stages]:
-        if (stage.get('assigner') or {}).get('type') == 'MaxIoUAssigner':
-            stage.assigner.update(pos_iou_thr=MIN_IOU, neg_iou_thr=MIN_IOU, min_pos_iou=MIN_IOU)
-    return revert_sync_batchnorm(build_random_model(settings)).train()
-
-
-def compute_padded_size(cfg: Config, size: Size) -> Size:
-    """Return the size that the model of a config pads images to in training."""
-    settings = cfg.model.get('data_preprocessor') or {}
-    if settings.get('size'):
-        height, width = settings['size']
-        return max(height, size[0]), max(width, size[1])
-    divisor = settings.get('pad_size_divisor') or settings.get('size_divisor') or 1
-    height, width = (-(-side // divisor) * divisor for side in size)
-    for augment in settings.get('batch_augments') or ():
-        if augment.get('size') and 'Pad' in str(augment.get('type')):
-            height, width = max(height, augment['size'][0]), max(width, augment['size'][1])
+def scale_size(size: Size, scale: float) -> Size:
+    """Return a size with scaled sides, in multiples of 32 pixels if they were."""
+    step = 32 if all(side % 32 == 0 for side in size) else 1
+    height, width = (max(step, round(side * scale / step) * step) for side in size)
     return height, width
 
 
-def _draw_batch(setting: Setting, size: Size) -> dict[str, Any]:
-    """Return random images as pipelines pack them: with boxes and masks, or label maps."""
-    cfg, images = setting.cfg, setting.images
-    if cfg.default_scope != 'mmdet':
-        return build_label_batch(size, images)
-    return build_box_batch(
-        size,
-        images,
-        objects=max(1, setting.objects),
-        masks=has_masks(cfg),
-        semantic=True in iter_values(cfg.get('train_dataloader'), 'with_seg'))
+def extrapolate(points: list[tuple[int, float]], x: float) -> float:
+    """Return the value at x on the line through the first and last point, or zero and the only one.
+
+    A falling line, from disturbed measurements, is replaced by one through zero.
+    """
+    (left, low), (right, high) = points[0], points[-1]
+    if left == right or low >= high:
+        return high * x / right
+    return high + (high - low) / (right - left) * (x - right)
+
+
+def measure_imports(library: str) -> int:
+    """Return the peak bytes of this process after importing the models of mmdet or mmseg."""
+    for name in ('models', 'testing') if library == 'mmdet' else ('models', ):
+        import_module(f'{library}.{name}')
+    return get_peak_memory()
+
+
+def get_peak_memory() -> int:
+    """Return the peak of this process so far, in bytes."""
+    unit = 1 if sys.platform == 'darwin' else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def get_host_memory() -> int:
+    """Return the bytes of this host, or the limit of its cgroup."""
+    limits = [os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE')]
+    for path in map(Path, CGROUPS):
+        if path.exists() and (text := path.read_text(encoding='utf-8').strip()).isdigit():
+            limits.append(int(text))
+    return min(limits)

@@ -33,7 +33,7 @@ def iter_hook_configs(cfg: Config) -> Iterator[dict[str, Any]]:
         if isinstance(hook, Hook):
             continue
         if not isinstance(hook, dict) or 'type' not in hook:
-            raise UserError(f'a hook of a config must be a dict with a type, got {hook!r}')
+            raise UserError(f'hooks in a config must be dicts with a type, got {hook!r}')
         yield hook
 
 
@@ -113,8 +113,8 @@ class BatchSizeHook(Hook):
         elif images != current['images_per_iteration']:
             options.append(f'--cfg-options train_dataloader.batch_size={images_per_process}')
         raise WeightsError(
-            f'the checkpoint was trained with {_format_batch(saved)}, this run has '
-            f'{_format_batch(current)}, so its iterations would be counted wrongly: resume with '
+            f'the batch size changed from {_format_batch(saved)} in the checkpoint to '
+            f'{_format_batch(current)}, so training would end at the wrong iteration: resume with '
             f'{" and ".join(options)}, or start a new schedule from its weights with --load-from')
 
     def before_train(self, runner: Runner) -> None:

@@ -14,8 +14,8 @@ from mmengine.registry import METRICS, RUNNERS
 from mmengine.runner import Runner
 from mmengine.visualization import Visualizer
 
-from colonnade.common.distributed import VARIABLES, check_launcher, has_several_hosts, init_gloo
-from colonnade.common.errors import file_errors
+from colonnade.common.distributed import VARIABLES
+from colonnade.common.errors import UserError, file_errors
 from colonnade.common.locking import lock_folder
 from colonnade.settings.backbone_config import fill_backbone_settings
 from colonnade.settings.dataset_paths import iter_evaluators
@@ -24,14 +24,20 @@ from colonnade.settings.reading import report_build_errors
 
 from ..components import StrictRunner
 from .hooks import remove_null_hooks
+from .launchers import check_launcher, has_several_hosts, init_gloo
 
-TIMEOUT = 1800  # seconds that processes wait for each other
+FOREVER = 365 * 24 * 3600  # seconds
 
 
-def build_runner(cfg: Config) -> Runner:
-    """Return the runner of a config, also for several processes without GPUs."""
+def build_runner(cfg: Config, hang_timeout: float) -> Runner:
+    """Return the runner of a config, also for several processes without GPUs.
+
+    Args:
+        cfg: Config, changed in place.
+        hang_timeout: Seconds that a process may wait for another. 0 means no limit.
+    """
     check_launcher(cfg.launcher)
-    set_timeout(cfg)
+    set_timeout(cfg, hang_timeout)
     if cfg.launcher != 'none' and get_device() == 'cpu':
         _use_gloo(cfg)
     if has_several_hosts(cfg.launcher):
@@ -47,17 +53,18 @@ def build_runner(cfg: Config) -> Runner:
     return runner
 
 
-def set_timeout(cfg: Config) -> None:
-    """Set the timeout of collective operations to half an hour, unless the config sets it.
+def set_timeout(cfg: Config, seconds: float) -> None:
+    """Set the timeout of collective operations, unless the config sets it; 0 means none.
 
-    torch's default for NCCL is 10 minutes. Slow storage takes that long, and the watchdog needs
-    time to find out which process hangs.
+    torch's default for NCCL is 10 minutes, which slow storage may take.
     """
+    if not seconds >= 0:
+        raise UserError(f'--hang-timeout must be 0 or more, got {seconds:g}')
     if cfg.get('env_cfg') is None:
         cfg.env_cfg = ConfigDict()
     if cfg.env_cfg.get('dist_cfg') is None:
         cfg.env_cfg.dist_cfg = ConfigDict()
-    cfg.env_cfg.dist_cfg.setdefault('timeout', TIMEOUT)
+    cfg.env_cfg.dist_cfg.setdefault('timeout', seconds or FOREVER)
 
 
 @contextmanager
@@ -75,7 +82,8 @@ def lock_work_dir(cfg: Config, *others: Path) -> Iterator[None]:
                        'another --work-dir')
             if not stack.enter_context(lock_folder(folder, message)):
                 print_log(
-                    f'the file system of {folder} does not support locks: start no other run in it',
+                    f'the file system of {folder} does not support locks: do not start another '
+                    'run in it',
                     level=logging.WARNING)
         yield
 

@@ -101,8 +101,8 @@ class BestCheckpoint(CheckpointHook):
                 super()._save_best_checkpoint(runner, compared)
         except FileError as error:
             self.paths = [*nothing]
-            runner.logger.error(f'{error}. Training continues with the previous best checkpoint; '
-                                'the next evaluation that exceeds it is saved')
+            runner.logger.error(f'{error}. The previous best checkpoint is kept; the next '
+                                'evaluation that exceeds it is saved')
         finally:
             self.last_ckpt = last
         has_better = any(self.paths)
@@ -141,7 +141,7 @@ def record_path(runner: Runner, name: str, path: str) -> None:
     try:
         Run(runner.work_dir).write(name, path)
     except OSError as error:
-        runner.logger.warning(f'{runner.work_dir}/{name} cannot be written: {error}')
+        runner.logger.warning(f'cannot write {runner.work_dir}/{name}: {error}')
 
 
 def _format_test_command(runner: Runner, checkpoint: str) -> str:

@@ -93,8 +93,8 @@ def save_best_checkpoint(cfg: Config) -> None:
         hook.update(save_best=name, rule='greater')
     else:
         print_log(
-            'no best checkpoint will be saved, because the main metric of val_evaluator is not '
-            'known: pass --cfg-options default_hooks.checkpoint.save_best=NAME '
+            'no best checkpoint will be saved, because the main metric of val_evaluator is '
+            'unknown: pass --cfg-options default_hooks.checkpoint.save_best=NAME '
             'default_hooks.checkpoint.rule=greater',
             level=logging.WARNING)
 
@@ -114,6 +114,6 @@ def get_stopping_metric(cfg: Config) -> tuple[str, str | None]:
     if not name or name == 'auto':
         name, rule = find_best_metric(cfg), 'greater'
     if name is None:
-        raise UserError('--patience: the main metric of val_evaluator is not known: pass '
+        raise UserError('--patience: the main metric of val_evaluator is unknown: pass '
                         '--cfg-options default_hooks.checkpoint.save_best=NAME')
     return name, rule

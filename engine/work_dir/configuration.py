@@ -56,8 +56,8 @@ def configure_run(cfg: Config, patience: int | None, min_delta: float | None,
     num_evaluations = -(-length // loop.get('val_interval', 1))
     if num_evaluations <= patience:
         print_log(
-            f'--patience {patience} has no effect, because training has {num_evaluations} '
-            'evaluations: set train_cfg.val_interval to have more of them',
+            f'--patience {patience} has no effect, because training has only {num_evaluations} '
+            f'evaluation{"s" * (num_evaluations != 1)}: lower train_cfg.val_interval',
             logger='current',
             level=logging.WARNING)
 

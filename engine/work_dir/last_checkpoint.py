@@ -78,12 +78,13 @@ class RunCheckpoints(BestCheckpoint):
             self.write(runner, step, meta)
         except FileError as error:
             if self.saved_at == meta['iter']:
-                runner.logger.warning(f'{error}. {self.last_ckpt} is on the disk, but does not '
-                                      'record the best checkpoint since')
+                runner.logger.warning(f'{error}. {self.last_ckpt} remains, but a resumed run will '
+                                      'not know the new best checkpoint')
                 return
             self.is_missing = True
-            runner.logger.error(f'{error}. Training continues, and saves again when the next '
-                                f'checkpoint is due, and at its end. {_describe_latest(runner)}')
+            runner.logger.error(
+                f'{error}. Training continues; saving is tried again when '
+                f'the next checkpoint is due and at the end. {_describe_latest(runner)}')
         else:
             self.is_missing = False
 
@@ -136,7 +137,7 @@ class RunCheckpoints(BestCheckpoint):
             elif files.isdir(path):  # shards
                 files.rmtree(path)
         except OSError as error:
-            runner.logger.warning(f'{path} cannot be deleted: {error}')
+            runner.logger.warning(f'cannot delete {path}: {error}')
 
     def after_train_iter(self, runner: Runner, batch_idx: int, *args: Any, **kwargs: Any) -> None:
         super().after_train_iter(runner, batch_idx, *args, **kwargs)
@@ -198,9 +199,9 @@ def replace_checkpoint_hook(runner: Runner) -> RunCheckpoints | None:
             base = type(hook)
             if shared := _find_shared_names(hook):
                 runner.logger.warning(
-                    f'{base.__name__} saves checkpoints in its own way, because it has attributes '
-                    f'named {", ".join(shared)}: signals save no state, and a full disk ends '
-                    'training')
+                    f'{base.__name__} replaces the attributes {", ".join(shared)} of Colonnade\'s '
+                    'checkpoint hook, which is therefore not used: signals save no state, and a '
+                    'full disk ends training')
                 return None
             combined: Any = RunCheckpoints if base is CheckpointHook else \
                 type(base.__name__, (RunCheckpoints, base), {})

@@ -30,7 +30,7 @@ class MetricsTable:
         except (KeyError, UnicodeDecodeError, csv.Error):
             is_valid = False
         if not is_valid:
-            raise UserError(f'{path} is not a metrics table of a run: move it elsewhere')
+            raise UserError(f'{path} is not the metrics table of a run: move it elsewhere')
         self.columns = list(rows[0]) if rows else list(COLUMNS)
         self.is_whole = True  # False after a row that could not be written
 
@@ -81,8 +81,8 @@ class MetricsTable:
         try:
             return list(map(float, texts))
         except ValueError as error:
-            raise UserError(f'{self.path} is not a metrics table of a run, its column {column}: '
-                            f'{error}: move it elsewhere') from error
+            raise UserError(f'column {column} of {self.path} has a value that is not a number '
+                            f'({error}): move the file elsewhere') from error
 
     def _replace(self, rows: Iterable[Mapping[str, str]]) -> None:
         header = {column: column for column in self.columns}

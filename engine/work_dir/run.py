@@ -17,7 +17,7 @@ from mmengine.runner import Runner
 from colonnade.common.atomic_files import (REPLACED, SCRATCH, UNFINISHED, is_stale_scratch,
                                            write_text)
 from colonnade.common.distributed import wait_for_all
-from colonnade.common.errors import UserError, file_errors
+from colonnade.common.errors import MissingFileError, UserError, file_errors
 from colonnade.weights.checkpoint_files import (CHANGED, has_checksum, read_checksums,
                                                 verify_checksum)
 from colonnade.weights.files import read_checkpoint
@@ -67,6 +67,29 @@ class Run:
     def best(self) -> str:
         """Recorded path of the best checkpoint, or an empty string if there is none."""
         return self.read(self.BEST)
+
+    def find_model(self, checkpoint: str | Path | None = None) -> tuple[Path, str | Path]:
+        """Return the config that the run wrote, and its best checkpoint, or else the last one.
+
+        Args:
+            checkpoint: Checkpoint to return instead. By default, a line of the log names the one
+                that is used.
+
+        Raises:
+            FileNotFoundError: If the folder contains no config or none of these checkpoints.
+        """
+        configs = sorted(self.work_dir.glob('*.py'), key=lambda path: path.stat().st_mtime)
+        if configs and checkpoint:
+            return configs[-1], checkpoint
+        for name, recorded in (('best', self.best), ('last', self.last)):
+            # A run that was moved or copied has recorded the path of its old folder.
+            for path in (self.work_dir / Path(recorded).name, Path(recorded)):
+                if configs and recorded and is_checkpoint(path):
+                    print_log(f'{self.work_dir}: using the {name} checkpoint, {path}, and '
+                              f'{configs[-1]}')
+                    return configs[-1], path
+        missing = 'best or last checkpoint' if configs else 'config'
+        raise MissingFileError(f'{self.work_dir} is not the work dir of a run: it has no {missing}')
 
     @property
     def metrics(self) -> Path:

@@ -93,7 +93,7 @@ class TolerantBackend:
         except OSError as error:
             if not self.has_warned:
                 self.logger.warning(f'{type(self.backend).__name__} cannot write, so its '
-                                    f'curves will have gaps: {error}')
+                                    f'curves have gaps: {error}')
             self.has_warned = True
 
 
@@ -114,7 +114,8 @@ class TolerantLogFile(logging.FileHandler):
             super().handleError(record)
         elif not self.has_warned:
             self.has_warned = True
-            print(f'{self.baseFilename} cannot be written, and lacks lines until it can: {error}',
+            print(f'cannot write {self.baseFilename}: lines are missing until it can be written '
+                  f'again: {error}',
                   file=sys.stderr)  # yapf: disable
 
 

@@ -92,15 +92,15 @@ def draw_benchmark(rows: list[BenchmarkRow], path: Path) -> None:
 def check_options(args: BenchmarkOptions) -> None:
     """Check the options, and set those that depend on the machine."""
     if unknown := [name for name in args.baselines if name not in NAMES]:
-        raise UserError(
-            f'--baselines must be among {", ".join(NAMES)}, got {", ".join(map(repr, unknown))}')
+        raise UserError(f'--baselines must be chosen from {", ".join(NAMES)}, got '
+                        f'{", ".join(map(repr, unknown))}')
     if min(args.rounds, *args.batch_sizes) < 1:
         raise UserError('--rounds and --batch-sizes must be at least 1')
     detectors = [
         name for name in args.baselines if name.partition('-')[0] in ('detector', *DETECTORS)
     ]
     if args.train and (detectors or args.fuse):
-        raise UserError('--train supports only backbones that are not fused')
+        raise UserError('--train does not support detectors or --fuse')
     if detectors and len(detectors) < len(args.baselines):
         raise UserError('detectors can only be compared with detectors: remove '
                         f'{", ".join(set(args.baselines) - set(detectors))}')

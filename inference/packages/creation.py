@@ -18,13 +18,14 @@ from torch import nn
 from colonnade.common.atomic_files import new_folder
 from colonnade.common.errors import FileError, MissingFileError, file_errors
 from colonnade.common.hashing import compute_sha256
-from colonnade.settings.plain_config import PackageError, config_text
 from colonnade.weights.files import DATASET_META
 
 from ..model import Model
 from .package import (CONFIG, METADATA, README, WEIGHTS, Package, PackageMetadata, StoredFile,
                       build_config, open_package, write_metadata)
-from .portable_config import build_portable_config, describe_preprocessing, describe_training
+from .package_errors import PackageError
+from .portable_config import (build_portable_config, config_text, describe_preprocessing,
+                              describe_training)
 from .readme import build_readme
 
 LIBRARIES = ('torch', 'timm', 'mmengine', 'mmcv', 'mmdet', 'mmseg')
@@ -75,7 +76,7 @@ def save_weights(model: Model, path: Path) -> None:
     try:
         safetensors.torch.save_file(state, path, metadata=meta)
     except SafetensorError as error:
-        raise FileError(f'{path} cannot be written, is the disk full? {error}') from error
+        raise FileError(f'{path} cannot be written: {error}') from error
     path.chmod(path.with_name(CONFIG).stat().st_mode)  # safetensors makes files private.
 
 
@@ -130,11 +131,11 @@ def read_metrics(path: Path, checkpoint: str) -> dict[str, float | None]:
     expected = content.get('checkpoint_sha256')
     if expected is not None and Path(checkpoint).is_file():
         if compute_sha256(Path(checkpoint)) != expected:
-            raise PackageError(f'{path} belongs to another file than {checkpoint}, according to '
-                               f'the SHA-256: to {tested}')
+            raise PackageError(f'{path} has the metrics of {tested}, whose SHA-256 differs from '
+                               f'that of {checkpoint}: run colonnade test on it')
     elif Path(tested).resolve() != Path(checkpoint).resolve():
-        raise PackageError(f'{path} belongs to {tested}, not to {checkpoint}: run colonnade test '
-                           'on it')
+        raise PackageError(f'{path} has the metrics of {tested}, not of {checkpoint}: run '
+                           'colonnade test on it')
     # COCO reports -1 if there is nothing to measure, such as no large object.
     return {
         key: None if value is not None and value < 0 else value

@@ -16,13 +16,14 @@ from safetensors import SafetensorError, safe_open
 from colonnade.common.atomic_files import write_json
 from colonnade.common.errors import file_errors
 from colonnade.common.hashing import compute_sha256
+from colonnade.engine.work_dir import Run
 from colonnade.models.building import drop_pretrained
 from colonnade.settings.config_values import plain
-from colonnade.settings.plain_config import (MissingPackageFileError, PackageError, package_errors,
-                                             parse_config)
 from colonnade.settings.reading import LIBRARIES, prepare_library
+from colonnade.weights.config_text import parse_config
 from colonnade.weights.sharded_files import is_sharded
 
+from .package_errors import MissingPackageFileError, PackageError, package_errors
 from .safety_checks import check_imports, check_names
 
 FORMAT, VERSION = 'colonnade-model', 1
@@ -122,8 +123,11 @@ class Package:
 
 
 def is_package_folder(path: str | Path) -> bool:
-    """Return True if a path is a folder, but not a checkpoint in shards."""
-    return Path(path).is_dir() and not is_sharded(path)
+    """Return True if a path is a folder, but neither a checkpoint in shards nor a work dir."""
+    if not Path(path).is_dir() or is_sharded(path):
+        return False
+    run = Run(path)
+    return Path(path, METADATA).exists() or not (run.best or run.last)
 
 
 def open_package(folder: str | Path, *, trust: bool = False) -> Package:

@@ -16,14 +16,16 @@ from huggingface_hub.hf_api import RepoFile
 from colonnade.common.atomic_files import new_folder
 from colonnade.common.errors import FileError, MissingFileError, UserError, file_errors
 from colonnade.common.hashing import compute_sha256
-from colonnade.settings.plain_config import PackageError
+from colonnade.engine.work_dir import Run
 from colonnade.weights.downloads import require_hub
+from colonnade.weights.sharded_files import is_sharded
 
 from .. import load
 from ..options import CheckPackageOptions, MakeOptions, PullOptions, PushOptions
 from .creation import CardText, make_package, read_metrics
 from .package import (CONFIG, METADATA, README, WEIGHTS, PackageMetadata, is_package_folder,
                       verify_files)
+from .package_errors import PackageError
 
 FILES = (README, METADATA, CONFIG, WEIGHTS)
 TOKEN_HINT = 'pass --token-file FILE, set HF_TOKEN, or run hf auth login'
@@ -35,14 +37,16 @@ def make(args: MakeOptions) -> None:
     if args.out.exists():
         raise UserError(f'{args.out} already exists: choose another folder')
     if is_package_folder(args.config):
-        raise UserError(f'{args.config} is a folder: pass a config and a checkpoint, or a '
-                        'checkpoint of a run')
+        raise UserError(f'{args.config} is not the work dir of a run: pass a config and a '
+                        'checkpoint, a checkpoint of a run, or a work dir')
+    checkpoint = args.checkpoint or str(args.config)
+    if args.config.is_dir() and not is_sharded(args.config):
+        args.checkpoint = checkpoint = str(Run(args.config).find_model(args.checkpoint)[1])
     text = CardText(
         name=args.name or args.out.resolve().name,
         license=args.license,
         data=args.data,
         notes=read_option('--notes', args.notes) if args.notes else '')
-    checkpoint = args.checkpoint or str(args.config)
     metrics = read_metrics(args.metrics, checkpoint) if args.metrics else None
     model = load(args.config, args.checkpoint, device='cpu', trust=args.trust)
     for change in make_package(model, args.out, text, metrics=metrics, trust=args.trust):
@@ -53,8 +57,8 @@ def make(args: MakeOptions) -> None:
 
 def check(args: CheckPackageOptions) -> None:
     """Verify hashes, read the config and load the model."""
-    if not args.folder.is_dir():
-        raise UserError(f'{args.folder} is not a folder')
+    if not is_package_folder(args.folder):
+        raise UserError(f'{args.folder} is not a folder of a package')
     model = load(args.folder, device='cpu', trust=args.trust)
     print(f'{args.folder}: complete, and the model can be loaded\n{model}')
 

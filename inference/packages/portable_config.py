@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from copy import deepcopy
+from math import isfinite
 from pathlib import Path, PurePath, PurePosixPath, PureWindowsPath
 from typing import Any
 
@@ -12,9 +13,12 @@ from colonnade.engine.runner.hooks import is_ema_hook, iter_hook_configs
 from colonnade.models.building import drop_pretrained
 from colonnade.settings.backbone_config import fill_backbone_settings
 from colonnade.settings.config_values import plain
+from colonnade.settings.config_writer import format_config
 from colonnade.settings.dataset_paths import iter_evaluators
-from colonnade.settings.plain_config import PackageError
+from colonnade.weights.config_text import PLAIN
 from colonnade.weights.pretrained import get_pretrained
+
+from .package_errors import PackageError
 
 #: keys that inference and evaluation read; the metadata describe the training
 KEPT = ('default_scope', 'custom_imports', 'model', 'test_dataloader', 'test_evaluator', 'test_cfg')
@@ -138,3 +142,33 @@ def describe_preprocessing(cfg: Config) -> dict[str, Any]:
         if str(step.get('type')).rpartition('.')[2] == 'Resize':
             settings['resize'] = {key: step[key] for key in step if key != 'type'}
     return plain(settings)
+
+
+def config_text(values: Mapping[str, Any], head: list[str]) -> str:
+    """Return the text that :func:`~colonnade.weights.config_text.parse_config` reads as ``values``.
+
+    Args:
+        values: Top-level settings.
+        head: Comment lines above them.
+
+    Raises:
+        PackageError: If a value is not a literal; its key is named.
+    """
+    for name, value in values.items():
+        _require_plain(value, name)
+    return format_config(head, values)
+
+
+def _require_plain(value: Any, name: str) -> None:
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            _require_plain(key, f'a key of {name}')
+            _require_plain(item, f'{name}.{key}')
+    elif type(value) in (list, tuple):
+        for index, item in enumerate(value):
+            _require_plain(item, f'{name}[{index}]')
+    elif isinstance(value, str) and '{{' in value:
+        raise PackageError(f'{name} is {value!r}, and mmengine replaces what is in {{{{ }}}}')
+    elif type(value) not in PLAIN or (isinstance(value, float) and not isfinite(value)):
+        raise PackageError(f'{name} is {value!r}: a shared config may only contain numbers, '
+                           'strings, None, and lists, tuples and dicts of them')

@@ -24,14 +24,14 @@ from torch.utils._pytree import tree_iter, tree_map_only
 
 from colonnade.backbones import BACKBONES
 from colonnade.backbones.plain_vit.architectures import list_known_models
-from colonnade.settings.plain_config import PackageError
 from colonnade.settings.reading import LIBRARIES
 from colonnade.settings.registries import REGISTRIES
-from colonnade.weights.mmengine_loaders import OUR_IMPORTS, is_module, is_module_name
+from colonnade.weights.config_text import OUR_IMPORTS, is_module, is_module_name
 from colonnade.weights.state_dicts import Shapes, find_mismatches, format_mismatches, get_state_dict
 
 from .allowed import (INITIALIZERS, MAX_NUMBER, MAX_NUMBERS, MAX_SIDE, MODEL_TYPES, OTHER_TYPES,
                       STEPS, VALUES, WORD_STARTS, WORDS)
+from .package_errors import PackageError
 
 TRUST_HINT = 'If you trust its author, load it with trust=True, or --trust'
 #: types that mmdet and mmcv look up in mmcv.ops, without a registry
@@ -208,7 +208,10 @@ def check_num_bytes(num_bytes: int, max_bytes: int, source: str) -> None:
 
 @contextmanager
 def limit_model_size(max_modules: int, max_bytes: int, source: str) -> Iterator[None]:
-    """Context manager that stops constructors in this thread if they build too much."""
+    """Context manager that stops constructors in this thread if they build too much.
+
+    What they build on the meta device, as PlainViT does to look up sizes, takes no memory.
+    """
     thread, num_modules, num_bytes = get_ident(), 0, 0
 
     def count_module(*_: Any) -> None:
@@ -220,7 +223,8 @@ def limit_model_size(max_modules: int, max_bytes: int, source: str) -> Iterator[
 
     def count_parameter(_: nn.Module, name: str, parameter: Tensor | None) -> None:
         nonlocal num_bytes
-        if get_ident() == thread and parameter is not None:
+        is_counted = get_ident() == thread and torch.get_default_device().type != 'meta'
+        if is_counted and parameter is not None:
             num_bytes += parameter.nbytes
             check_num_bytes(num_bytes, max_bytes, source)
 

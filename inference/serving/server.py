@@ -13,6 +13,7 @@ from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 from time import monotonic
+from types import ModuleType
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -97,11 +98,12 @@ SECONDS_TO_CLOSE = 1  # for open connections once all requests are finished
 SECONDS_TO_FINISH = 20  # for requests in progress; Kubernetes kills the process after 30
 
 
-def serve(options: ServeOptions, load_figures: Callable[[], Any]) -> None:
+def serve(options: ServeOptions, figures: ModuleType) -> None:
     """Serve a model until the process is interrupted.
 
-    ``load_figures`` imports :mod:`colonnade.visualization.figures`. It is called once all options
-    are checked.
+    Args:
+        options: Options of the server.
+        figures: The module :mod:`colonnade.visualization.figures`.
     """
     for name in ('batch_size', 'max_megabytes', 'max_pixels', 'timeout'):
         value = vars(options)[name]
@@ -124,7 +126,7 @@ def serve(options: ServeOptions, load_figures: Callable[[], Any]) -> None:
             load_plain=load_plain)
         stack.enter_context(closing(service))
         app = build_app(
-            service, load_figures(), loopback=is_loopback(listener), allowed_hosts=allowed_hosts)
+            service, figures, loopback=is_loopback(listener), allowed_hosts=allowed_hosts)
         print_address(listener)
         with suppress(KeyboardInterrupt):  # uvicorn raises it again after the shutdown.
             Server(app, service).run(sockets=[listener])

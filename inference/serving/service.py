@@ -128,9 +128,13 @@ class Worker:
             if len(jobs) > 1:
                 for job in jobs:
                     self._run([job])
-            else:
-                with suppress(InvalidStateError):  # The job was canceled.
-                    jobs[0].future.set_exception(error)
+                return
+            failure: Exception = error
+            if not isinstance(error, ImageError):
+                failure = ModelError(f'the model failed: {type(error).__name__}: {error}')
+                failure.__cause__ = error
+            with suppress(InvalidStateError):  # The job was canceled.
+                jobs[0].future.set_exception(failure)
             return
         for job, result in zip(jobs, results, strict=True):
             with suppress(InvalidStateError):
@@ -238,13 +242,9 @@ class Service:
             raise RequestTimeoutError(f'no result within {self.timeout:g} seconds') from None
         except CancelledError:
             raise ServerBusyError(SHUTDOWN_MESSAGE) from None
-        except ImageError as error:
-            if isinstance(error, UserCodeError):
-                logger.exception('the model failed')
-            raise
-        except Exception as error:  # A user's model can raise any error.
+        except (ModelError, UserCodeError):
             logger.exception('the model failed')
-            raise ModelError(f'the model failed: {type(error).__name__}: {error}') from error
+            raise
 
     def _predict_batch(self, batch: list[dict[str, Any]]) -> list[tuple[Result, float]]:
         start = perf_counter()

@@ -36,17 +36,17 @@ class Levels:
     stride_place: str
     number_place: str
 
-    def check_width(self, name: str, value: Any, expected: Any) -> Iterator[Finding]:
-        """Yield a finding if a setting is not the width of the levels."""
-        return check_setting(name, value, expected, self.source, self.width_place)
+    def check(self, name: str, value: Any, expected: Any, place: str = '') -> Iterator[Finding]:
+        """Yield a finding if a setting is not what the levels require.
 
-    def check_number(self, name: str, value: Any) -> Iterator[Finding]:
-        """Yield a finding if a setting is not the number of levels."""
-        return check_setting(name, value, len(self.widths), self.source, self.number_place)
+        Args:
+            place: Config key that sets the expected value. Defaults to that of the widths.
+        """
+        return check_setting(name, value, expected, self.source, place or self.width_place)
 
     def check_strides(self, name: str, value: Any, expected: Any) -> Iterator[Finding]:
         """Yield a finding if a setting is not the strides of the levels."""
-        return check_setting(name, value, expected, self.source, self.stride_place)
+        return self.check(name, value, expected, self.stride_place)
 
 
 def check_setting(name: str, value: Any, expected: Any, source: str,
@@ -73,7 +73,7 @@ def find_head_problems(model: ConfigDict, levels: Levels) -> Iterator[Finding]:
     panoptic = model.get('panoptic_head')
     if isinstance(panoptic, dict) and isinstance(panoptic.get('in_channels'), (list, tuple)):
         name = 'model.panoptic_head'
-        yield from levels.check_width(f'{name}.in_channels', panoptic['in_channels'], levels.widths)
+        yield from levels.check(f'{name}.in_channels', panoptic['in_channels'], levels.widths)
         yield from levels.check_strides(f'{name}.strides', panoptic.get('strides'), levels.strides)
     if isinstance(roi_head := model.get('roi_head'), dict):
         yield from _check_roi_head(roi_head, levels)
@@ -102,7 +102,7 @@ def _check_segmentation_head(where: str, head: ConfigDict, levels: Levels) -> It
             f'levels ({levels.number_place})', (f'{where}.in_index', levels.number_place))
         return
     expected = [widths[i] for i in in_index] if is_list else widths[in_index]
-    yield from levels.check_width(f'{where}.in_channels', head.get('in_channels'), expected)
+    yield from levels.check(f'{where}.in_channels', head.get('in_channels'), expected)
     strides = [levels.strides[i] for i in in_index] if is_list else []
     if is_list and 'feature_strides' in head:
         needed = compute_fpn_head_strides(strides)
@@ -116,7 +116,7 @@ def _check_segmentation_head(where: str, head: ConfigDict, levels: Levels) -> It
 
 def _check_dense_head(where: str, head: ConfigDict, levels: Levels) -> Iterator[Finding]:
     """Yield settings of a detector's head on all levels that do not match."""
-    yield from levels.check_width(f'{where}.in_channels', head['in_channels'], levels.widths[0])
+    yield from levels.check(f'{where}.in_channels', head['in_channels'], levels.widths[0])
     expected = list(levels.strides)
     bases = get_bases(find_class(head.get('type'), MODELS))
     if len(expected) > 1 and any(base.__name__ == 'SOLOHead' for base in bases):
@@ -138,8 +138,8 @@ def _check_roi_head(roi_head: ConfigDict, levels: Levels) -> Iterator[Finding]:
     for name, extractor in zip(names, extractors, strict=True):
         if isinstance(extractor, dict):
             where, strides = f'model.roi_head.{name}', extractor.get('featmap_strides') or []
-            yield from levels.check_width(f'{where}.out_channels', extractor.get('out_channels'),
-                                          levels.widths[0])
+            yield from levels.check(f'{where}.out_channels', extractor.get('out_channels'),
+                                    levels.widths[0])
             yield from levels.check_strides(f'{where}.featmap_strides', strides,
                                             levels.strides[:len(strides)])
     for head_name, index, size_key in (('bbox_head', 0, 'roi_feat_size'), ('mask_head', 1, '')):
@@ -159,16 +159,17 @@ def _check_roi_head(roi_head: ConfigDict, levels: Levels) -> Iterator[Finding]:
 
 def _check_transformer(model: ConfigDict, levels: Levels) -> Iterator[Finding]:
     """Yield settings of the attention of a detection transformer that do not match."""
+    number = len(levels.widths), levels.number_place
     for name, attention in (('encoder', 'self_attn_cfg'), ('decoder', 'cross_attn_cfg')):
         settings = (model.get(name) or {}).get('layer_cfg', {}).get(attention) or {}
         where = f'model.{name}.layer_cfg.{attention}'
-        yield from levels.check_width(f'{where}.embed_dims', settings.get('embed_dims', 256),
-                                      levels.widths[0])
-        yield from levels.check_number(f'{where}.num_levels', settings.get('num_levels', 4))
-    yield from levels.check_number('model.num_feature_levels', model.get('num_feature_levels', 4))
-    yield from levels.check_width('model.bbox_head.embed_dims',
-                                  get_setting(model.get('bbox_head') or {}, 'embed_dims'),
-                                  levels.widths[0])
+        yield from levels.check(f'{where}.embed_dims', settings.get('embed_dims', 256),
+                                levels.widths[0])
+        yield from levels.check(f'{where}.num_levels', settings.get('num_levels', 4), *number)
+    yield from levels.check('model.num_feature_levels', model.get('num_feature_levels', 4), *number)
+    yield from levels.check('model.bbox_head.embed_dims',
+                            get_setting(model.get('bbox_head') or {}, 'embed_dims'),
+                            levels.widths[0])
 
 
 def compute_fpn_head_strides(strides: Sequence[float]) -> list[float]:

@@ -24,6 +24,7 @@ REGISTRIES = {
     **dict.fromkeys(('backbone', 'neck', 'fpn', 'decode_head', 'auxiliary_head', 'rpn_head',
                      'roi_head', 'bbox_head', 'mask_head', 'data_preprocessor'),
                     (registry.MODELS, )),
+    'metrics': (registry.METRICS, ),
     'param_scheduler': (registry.PARAM_SCHEDULERS, ),
     'optimizer': (registry.OPTIMIZERS, ),
     'optim_wrapper': (registry.OPTIM_WRAPPERS, ),

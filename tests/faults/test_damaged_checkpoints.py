@@ -446,7 +446,7 @@ def test_file_system_without_locks_warns(tmp_path: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(locking.fcntl, 'flock', no_locks)
     with lock_work_dir(Config(dict(work_dir=str(tmp_path), launcher='none'))):
-        assert 'does not support locks: start no other run in it' in capsys.readouterr().out
+        assert 'does not support locks: do not start another run in it' in capsys.readouterr().out
 
 
 @pytest.mark.slow

@@ -15,11 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mmengine.config import Config
 
+from colonnade.common.errors import UserError
 from colonnade.engine.training import TrainOptions, load_training_settings
+from colonnade.inference.packages.portable_config import config_text
 from colonnade.settings.overrides import exists, get_value, iter_paths, merge_options
-from colonnade.settings.plain_config import PackageError, config_text, parse_config
 from colonnade.settings.reading import read_config
-from colonnade.weights.mmengine_loaders import is_plain_config
+from colonnade.weights.config_text import is_plain_config, parse_config
 
 HEADS = ('mask_rcnn', 'sem_fpn', 'upernet')
 #: values without mmengine placeholders
@@ -148,7 +149,7 @@ def test_configs_of_packages(draw: st.DataObject) -> None:
     source = read_values(draw.draw(st.sampled_from(HEADS)))
     key = draw.draw(st.sampled_from(sorted(source)))
     text = draw.draw(changed_text(config_text({key: source[key]}, [])))
-    values = attempt(lambda: parse_config(text, 'config.py'), PackageError, names='config.py')
+    values = attempt(lambda: parse_config(text, 'config.py'), UserError, names='config.py')
     assert isinstance(is_plain_config(text), bool)
     if values is not None:
         expected: dict[str, Any] = {}

@@ -4,7 +4,6 @@ from __future__ import annotations
 import os
 import resource
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,10 +18,6 @@ from torch.utils.data import get_worker_info
 
 def fail() -> None:
     raise RuntimeError('a fault of one process')
-
-
-def lack_a_file() -> None:
-    raise OSError('a file of one process')
 
 
 def exhaust_memory() -> None:
@@ -42,20 +37,18 @@ FAULTS: dict[str, Callable[[], None]] = dict(
     kill=lambda: os.kill(os.getpid(), signal.SIGKILL),
     stop=lambda: os.kill(os.getpid(), signal.SIGSTOP),
     fail=fail,
-    file=lack_a_file,
     memory=exhaust_memory,
-    loop=loop,
-    late=lambda: time.sleep(8))
+    loop=loop)
 
 
 @HOOKS.register_module()
 class ProcessFault(Hook):
-    """Fails in one process before an iteration of a training or a test, or in its evaluation.
+    """Fails in one process before an iteration of a training or a test, or when saving.
 
     Args:
         fault: Key of ``FAULTS``.
         rank: Rank of the process.
-        iteration: Before which it fails, from 1 on; 0: in an evaluation; -1: in saving.
+        iteration: Before which it fails, from 1 on; -1: in saving.
     """
     priority = 'LOW'
 
@@ -68,10 +61,6 @@ class ProcessFault(Hook):
 
     def before_test_iter(self, runner: Runner, batch_idx: int, *_: Any, **__: Any) -> None:
         if runner.rank == self.rank and batch_idx + 1 == self.iteration:
-            FAULTS[self.fault]()
-
-    def after_val_epoch(self, runner: Runner, *_: Any, **__: Any) -> None:
-        if runner.rank == self.rank and self.iteration == 0:
             FAULTS[self.fault]()
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from io import StringIO
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,11 @@ from PIL import UnidentifiedImageError
 
 from colonnade.common.errors import UserCodeError, UserError
 from colonnade.common.name_lists import format_names, suggest_names
+from colonnade.common.storage.file_access import is_remote
 from colonnade.datasets.custom.label_maps import IGNORED
 from colonnade.inference.drawing import Color
 from colonnade.runtime.colors import distinct_colors
-from colonnade.settings.dataset_paths import find_datasets
+from colonnade.settings.dataset_paths import find_datasets, get_dataset_paths
 from colonnade.settings.pipeline_steps import is_loading_annotations
 from colonnade.settings.reading import report_build_errors, report_third_party_errors
 
@@ -116,8 +118,11 @@ def read_set(cfg: Config, split: str) -> ImageSet | None:
     """Return all images and annotations of a split, or None if the config has no such split."""
     if get_dataset_settings(cfg, split) is None:
         return None
-    parts = [read_part(cfg, settings, split)
-             for _, settings in find_datasets(cfg, (f'{split}_dataloader', ))]  # yapf: disable
+    datasets = [settings for _, settings in find_datasets(cfg, (f'{split}_dataloader', ))]
+    for path in chain.from_iterable(map(get_dataset_paths, datasets)):
+        if is_remote(path):
+            raise UserError(f'{path} cannot be browsed: pass --data-root with a local folder')
+    parts = [read_part(cfg, settings, split) for settings in datasets]
     if not parts:
         raise UserError(f'{split}_dataloader reads no files, so there is nothing to browse')
     return parts[0] if len(parts) == 1 else merge_sets(parts)

@@ -6,6 +6,7 @@ import os
 import random
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import cycle, islice
 from math import prod
@@ -21,6 +22,7 @@ from PIL import Image
 from colonnade.common.errors import UserCodeError, UserError
 from colonnade.runtime.images import SUFFIXES
 from colonnade.settings.dataset_paths import find_datasets, get_dataset_paths
+from colonnade.settings.reading import report_third_party_errors
 from colonnade.settings.registries import find_class
 
 Size = tuple[int, int]  # height, width
@@ -77,11 +79,10 @@ def count_images(dataset: ConfigDict) -> int | None:
         return sum(_count_key(path, 'file_name') for path in files) or None
     if find_class(dataset.type, DATASETS) is None:
         return None
-    try:  # a dataset that lists files
+    with suppress(UserCodeError), report_third_party_errors(''):  # training will report them
         settings: dict[str, Any] = dict(dataset, lazy_init=True, pipeline=[])
-        return len(DATASETS.build(settings).load_data_list())
-    except Exception:  # third-party classes may raise anything, and training will report it
-        return None
+        return len(DATASETS.build(settings).load_data_list())  # it lists files
+    return None
 
 
 def _count_key(path: str, key: str) -> int:
@@ -104,31 +105,46 @@ def _read_sizes(dataset: ConfigDict) -> Iterator[Size]:
             yield image.height, image.width
 
 
-@dataclass(frozen=True)
-class BatchSizes:
-    """Sizes of the images of a batch, which are padded to their common size."""
-    largest: Size
-    mean_pixels: float  # per image
-
-
-def compute_batch_sizes(cfg: Config, sources: Sequence[Size]) -> BatchSizes:
-    """Return the sizes that the training pipeline makes, by running it on blank images.
-
-    A batch sampler by aspect ratio separates wide images from upright ones.
+def compute_model_sizes(cfg: Config, sources: Sequence[Size],
+                        image_size: Size | None) -> tuple[Size, float]:
+    """Return the largest size to which a model pads images, and the mean pixels of an image.
 
     Args:
+        cfg: Config of a training.
         sources: Sizes of images of the dataset; those of photographs if empty.
+        image_size: Size of all images instead of those that the pipeline makes.
+    """
+    if image_size:
+        largest, mean_pixels = image_size, 0.
+    else:
+        largest, mean_pixels = compute_batch_sizes(cfg, sources)
+    settings = cfg.model.get('data_preprocessor') or {}
+    padded = [largest]
+    if settings.get('size'):
+        padded.append(tuple(settings['size']))
+    else:
+        divisor = settings.get('pad_size_divisor') or settings.get('size_divisor') or 1
+        padded = [(-(-largest[0] // divisor) * divisor, -(-largest[1] // divisor) * divisor)]
+        padded += [tuple(augment['size']) for augment in settings.get('batch_augments') or ()
+                   if augment.get('size') and 'Pad' in str(augment.get('type'))]  # yapf: disable
+    size = _compute_common_size(padded)
+    return size, prod(size) if image_size or settings.get('size') else mean_pixels
+
+
+def compute_batch_sizes(cfg: Config, sources: Sequence[Size]) -> tuple[Size, float]:
+    """Return the largest size of a batch, and the mean pixels of an image in a batch.
+
+    Images are padded to their common size. Sizes are those that the training pipeline makes of
+    blank images. A batch sampler by aspect ratio separates wide images from upright ones.
     """
     advice = 'pass --image-size HEIGHT WIDTH'
     random.seed(0)
     np.random.seed(0)
-    try:
+    with report_third_party_errors(
+            f'the training pipeline cannot be run on a blank image: {advice}'):
         transforms = list(map(TRANSFORMS.build, _iter_transforms(cfg.train_dataloader.dataset)))
         images = list(islice(cycle(sources or PHOTOGRAPHS), NUM_DRAWS))
         sizes = [_compute_output_size(transforms, size, cfg.default_scope) for size in images]
-    except Exception as error:  # third-party transforms may raise anything
-        raise UserCodeError('the training pipeline cannot be run on a blank image '
-                            f'({type(error).__name__}: {error}): {advice}') from error
     if not sources and list(map(sorted, sizes)) == list(map(sorted, images)):
         raise UserError('the training pipeline keeps images at their own size, and no image was '
                         f'found: {advice}')
@@ -142,7 +158,7 @@ def compute_batch_sizes(cfg: Config, sources: Sequence[Size]) -> BatchSizes:
     ]
     largest = [_compute_common_size(group) if data.batch_size > 1 else max(group, key=prod)
                for group in groups if group]  # yapf: disable
-    return BatchSizes(max(largest, key=prod), mean(map(prod, batches)))
+    return max(largest, key=prod), mean(map(prod, batches))
 
 
 def _compute_common_size(sizes: Sequence[Size]) -> Size:
