@@ -52,19 +52,21 @@ HEAD_TYPES = {  # type of the detector, or of the head of the segmenter
     'sem_fpn': 'FPNHead', 'upernet': 'UPerHead', 'segformer': 'SegformerHead',
     'segmenter': 'SegmenterMaskTransformerHead', 'linear': 'LinearHead',
     'mask2former_semantic': 'Mask2FormerHead', 'pmt': 'Mask2Former',
-    'pmt_semantic': 'SemanticPMTHead',
+    'pmt_semantic': 'SemanticPMTHead', 'eomt': 'Mask2Former',
+    'eomt_semantic': 'SemanticEoMTHead',
 }  # yapf: disable
 SCHEDULES = {  # name -> epochs, iterations
     '3x': (36, None), '12ep': (12, None), '24ep': (24, None), '100ep': (100, None),
     '300ep': (300, None), '50ep': (None, 368750), '40k': (None, 40000), '80k': (None, 80000),
-    '160k': (None, 160000),
+    '160k': (None, 160000), '31ep': (None, 39122), '16ep': (None, 20192),
 }  # yapf: disable
 SUBSET = ('xcit_small_12_p16', 'cait_s24', 'resmlp_s24', 'vit_small_patch16_dinov3',
           'vit_base_patch16_dinov3', 'vit_small_patch14_dinov2', 'vit_base_patch14_dinov2',
           'deit3_small_patch16_224', 'deit3_base_patch16_224')
 VITDET = ('vit_base_patch16_224_mae', 'vit_small_patch16_dinov3', 'vit_base_patch16_dinov3')
-SLIDING = ('segmenter', 'linear', 'pmt_semantic')  # heads with sliding windows
+SLIDING = ('segmenter', 'linear', 'pmt_semantic', 'eomt_semantic')  # heads with sliding windows
 FROZEN = ('linear', 'pmt', 'pmt_semantic')  # heads on a frozen backbone
+EOMT = ('eomt', 'eomt_semantic')  # heads without stochastic depth
 PMT = ('xcit_small_12_p16', 'cait_s24', 'vit_small_patch16_dinov3', 'vit_base_patch16_dinov3',
        'vit_large_patch16_dinov3')
 PARTS = (  # of file names; plain ViTs have timm names
@@ -115,6 +117,14 @@ def test_configs_of_each_head_exist() -> None:
     for head in ('pmt', 'pmt_semantic'):
         assert (head, 'xcit_nano_12_p16_slim_shapes') in names
     assert ('pmt', 'xcit_nano_12_p16_slim_shapes_panoptic') in names
+    for size, epochs in (('small', 24), ('base', 24), ('large', 12)):
+        for arch, length in (('patch14_reg4_dinov2', 31), ('patch16_dinov3', 16)):
+            name = f'vit_{size}_{arch}'
+            assert {('eomt', f'{name}_{epochs}ep_coco'),
+                    ('eomt', f'{name}_{epochs}ep_coco_panoptic'),
+                    ('eomt_semantic', f'{name}_{length}ep_ade20k')} <= names  # yapf: disable
+    for head, variant in (('eomt', ''), ('eomt', '_panoptic'), ('eomt_semantic', '')):
+        assert (head, f'plain_vit_nano_12_slim_shapes{variant}') in names
 
 
 def check_name(path: Path, cfg: Config) -> None:
@@ -139,13 +149,13 @@ def check_name(path: Path, cfg: Config) -> None:
     rate = ARCHS.get(backbone, {}).get(name['arch'], model.backbone.drop_path_rate)
     if head == 'sem_fpn' and name['arch'].startswith('medium_24'):
         rate = 0.2  # as published
-    assert model.backbone.drop_path_rate == (0. if head in FROZEN else rate)
+    assert model.backbone.drop_path_rate == (0. if head in FROZEN + EOMT else rate)
 
 
 def check_variant(path: Path, cfg: Config) -> None:
     head, variant = path.parent.name, NAME.fullmatch(path.stem)['variant']
     paramwise_cfg = cfg.optim_wrapper.get('paramwise_cfg') or {}
-    is_vitdet = head == 'vitdet' or '_100ep_' in path.stem
+    is_vitdet = head in ('vitdet', *EOMT) or '_100ep_' in path.stem
     assert ('layer_decay_rate' in paramwise_cfg) == (variant == '_lld' or is_vitdet)
     has_ema = any(hook.type == 'EMAHook' for hook in cfg.get('custom_hooks', []))
     assert has_ema == (variant == '_ema' or head == 'rtmdet_ins')

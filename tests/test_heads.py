@@ -44,7 +44,8 @@ WITHOUT_MASKS = ('faster_rcnn', 'dino')
 FROZEN = ('linear', 'pmt', 'pmt_semantic')  # heads whose recipe freezes the backbone
 #: whose small versions are slow too: others with the same data and losses run always
 COVERED = ('mask_rcnn', 'cascade_mask_rcnn', 'faster_rcnn', 'vitdet', 'mask2former', 'rtmdet_ins',
-           'dino', 'sem_fpn', 'upernet', 'segmenter', 'mask2former_semantic', 'pmt', 'pmt_semantic')
+           'dino', 'sem_fpn', 'upernet', 'segmenter', 'mask2former_semantic', 'pmt', 'pmt_semantic',
+           'eomt')
 FAMILIES = {
     cls.__name__: dict(type=cls.__name__, arch=arch | dict(embed_dim=128, patch_size=16))
     for cls, arch in ARCHS.items() if cls in OURS
@@ -99,6 +100,12 @@ def head_recipe(head: str, factor: int) -> Config:
         arch=dict(embed_dim=width, depth=2, num_heads=4, patch_size=16, layer_scale_init_value=0.1),
         out_indices=[0] * (len(backbone.get('out_indices') or range(4)) - 1) + [1],
         frozen_stages=min(backbone.get('frozen_stages', -1), 2))
+    if 'num_query_blocks' in backbone:  # only PlainViT has them
+        cfg.model.backbone = dict(
+            type='PlainViT',
+            arch=dict(embed_dim=width, depth=3, num_heads=4, init_values=0.1),
+            norm_features=True,
+            num_query_blocks=2)
     shorten(cfg)
     for part in (cfg.train_dataloader.dataset, cfg.test_dataloader.dataset, cfg.model):
         shrink(part, factor)

@@ -1,0 +1,5 @@
+_base_ = '../_base_/eomt_24ep_coco_panoptic.py'
+
+model = dict(
+    backbone=dict(arch='vit_small_patch14_reg4_dinov2', patch_size=16),
+    panoptic_head=dict(in_channels=384))

@@ -1,0 +1,3 @@
+_base_ = '../_base_/eomt_semantic_16ep_ade20k.py'
+
+model = dict(backbone=dict(arch='vit_base_patch16_dinov3'), decode_head=dict(in_channels=768))
