@@ -6,6 +6,8 @@ import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
+from importlib import import_module
+from types import ModuleType
 from typing import Any, TextIO
 
 from colonnade.runtime.sanitize import printable
@@ -22,6 +24,17 @@ def print_traceback(error: Exception | None) -> None:
     """
     if isinstance(error, UserCodeError):
         print(printable(error.format_traceback()), end='', file=sys.stderr, flush=True)
+
+
+def import_without_warnings(name: str) -> ModuleType:
+    """Import a module without its messages about a package that is not needed."""
+    output = io.StringIO()
+    with redirect_stdout(output):
+        module = import_module(name)
+    for line in output.getvalue().splitlines():
+        if not line.startswith('Could not import OneDL'):
+            print(line)
+    return module
 
 
 @contextmanager

@@ -4,11 +4,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager
 from functools import wraps
 from importlib import import_module
 from importlib.util import find_spec
-from io import StringIO
 from pathlib import Path
 from time import time_ns
 from typing import Protocol, TypeVar
@@ -16,6 +15,7 @@ from typing import Protocol, TypeVar
 from mmengine.config import Config
 from mmengine.registry import METRICS, DefaultScope
 
+from colonnade.common.console_logging import import_without_warnings
 from colonnade.common.errors import MissingFileError, UserCodeError, UserError, has_run_module
 from colonnade.common.options import LaunchOptions
 
@@ -134,16 +134,6 @@ def prepare_library(cfg: Config, source: str) -> None:
     current = DefaultScope.get_current_instance()
     if current is None or current.scope_name != cfg.default_scope:  # init_default_scope would warn
         DefaultScope.get_instance(f'{cfg.default_scope}-{time_ns()}', scope_name=cfg.default_scope)
-
-
-def import_without_warnings(name: str) -> None:
-    """Import a module without its messages about a package that is not needed."""
-    output = StringIO()
-    with redirect_stdout(output):
-        import_module(name)
-    for line in output.getvalue().splitlines():
-        if not line.startswith('Could not import OneDL'):
-            print(line)
 
 
 @contextmanager

@@ -16,11 +16,11 @@ from mmengine.config import Config
 from mmengine.registry import DATASETS, METRICS, DefaultScope
 from mmengine.structures import InstanceData, PixelData
 
+from colonnade.common.console_logging import import_without_warnings
 from colonnade.common.locking import lock_folder
 from colonnade.engine.distributed.fingerprints import (compute_data_checksums,
                                                        compute_listing_checksum)
 from colonnade.evaluation.plots import render_figure
-from colonnade.settings.reading import import_without_warnings
 from colonnade.visualization.html_pages import build_sections, plots
 from colonnade.visualization.run_report import predictions
 from colonnade.visualization.run_report.class_metrics import (CocoTruth, compute_details,

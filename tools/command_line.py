@@ -242,10 +242,9 @@ def parse_options(parser: argparse.ArgumentParser,
 
 
 def import_work(name: str) -> ModuleType:
-    """Import the module that does the work of a command, without messages of its libraries."""
-    from colonnade.settings.reading import import_without_warnings  # slow
-    import_without_warnings(name)
-    return sys.modules[name]
+    """Import a module that does the work of a command, without messages of its libraries."""
+    from colonnade.common.console_logging import import_without_warnings  # slow
+    return import_without_warnings(name)
 
 
 def command(options: type | Mapping[str, type],

@@ -13,16 +13,16 @@ from types import ModuleType
 from colonnade.common.errors import file_errors
 from colonnade.configs import find_config
 from colonnade.recipes.options import NewConfigOptions
-from colonnade.tools.command_line import command, print_report, print_untrusted
+from colonnade.tools.command_line import command, import_work, print_report, print_untrusted
 
 
-@command(NewConfigOptions, 'colonnade.recipes.custom_data.data_options',
-         'colonnade.recipes.custom_data.config_creation')
+@command(NewConfigOptions, 'colonnade.recipes.custom_data.data_options')
 @file_errors()
-def main(options: NewConfigOptions, data_options: ModuleType, config_creation: ModuleType) -> None:
+def main(options: NewConfigOptions, data_options: ModuleType) -> None:
     """Check the data, list its errors, and write the config if there are none."""
     options.base_config = find_config(options.base_config)
     out = data_options.complete_options(options)
+    config_creation = import_work('colonnade.recipes.custom_data.config_creation')
     cfg, report = config_creation.read_recipe(options), config_creation.Report()
     print('reading annotations and image headers ...', flush=True)
     data = config_creation.read_recipe_dataset(cfg, options, report)

@@ -15,15 +15,15 @@ from types import ModuleType
 
 from colonnade.common.errors import file_errors
 from colonnade.recipes.options import RankOptions
-from colonnade.tools.command_line import command, print_report
+from colonnade.tools.command_line import command, import_work, print_report
 
 
-@command(RankOptions, 'colonnade.recipes.custom_data.data_options',
-         'colonnade.recipes.backbone_ranking')
+@command(RankOptions, 'colonnade.recipes.custom_data.data_options')
 @file_errors()
-def main(options: RankOptions, data_options: ModuleType, backbone_ranking: ModuleType) -> None:
+def main(options: RankOptions, data_options: ModuleType) -> None:
     """Check the data, measure each backbone, and exit with status 1 if one failed."""
     data_options.complete_data_options(options)
+    backbone_ranking = import_work('colonnade.recipes.backbone_ranking')
     backbones, report = backbone_ranking.complete_options(options), backbone_ranking.Report()
     print('reading annotations and image headers ...', flush=True)
     data = backbone_ranking.read_dataset(options, report)

@@ -21,12 +21,12 @@ from mmdet.datasets import CocoDataset
 from mmengine.registry import METRICS, DefaultScope
 from pycocotools import mask as coco_masks
 
+from colonnade.common.console_logging import import_without_warnings
 from colonnade.datasets.custom.instance_datasets import describe_instances
 from colonnade.datasets.data_index import DataIndex
 from colonnade.datasets.validation.coco_files import (Usage, check_instances, load_coco,
                                                       make_header_check)
 from colonnade.datasets.validation.validation_report import Report
-from colonnade.settings.reading import import_without_warnings
 
 FILTER = dict(filter_empty_gt=True, min_size=32)
 PIPELINE = [
