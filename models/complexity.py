@@ -98,11 +98,17 @@ def iter_parts(model: nn.Module, height: int, width: int) -> Iterator[Part]:
             yield from _iter_roi_parts(head)
         elif name == 'auxiliary_head':
             yield Part(name, count_parameters(head), None)
-        elif 'batch_data_samples' in signature(head.forward).parameters:
+        elif needs_samples(head):
             work = _count_on_zeros(name, head, levels, height, width)
             yield Part(name, count_parameters(head), work)
         else:
             yield Part(name, count_parameters(head), _count_part(name, head, levels)[0])
+
+
+def needs_samples(head: nn.Module) -> bool:
+    """Return True if a head reads data samples."""
+    parameter = signature(head.forward).parameters.get('batch_data_samples')
+    return parameter is not None and parameter.default is parameter.empty
 
 
 def _count_part(name: str, part: nn.Module, *inputs: Any, **options: Any) -> tuple[int, Any]:

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import json
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,12 +11,20 @@ import torch
 from conftest import SHARED
 from mmdet.models.dense_heads import mask2former_head
 from mmengine.structures import InstanceData
+from torch import Tensor, nn
 
 from colonnade.backbones import PlainViT
-from colonnade.heads.eomt_head import EoMTHead
+from colonnade.backbones.plain_vit.eomt_formats import add_delta, convert_original
+from colonnade.backbones.plain_vit.query_tokens import attend_to_open_patches
+from colonnade.backbones.plain_vit.window_attention import Heads
+from colonnade.heads.eomt_head import EoMTHead, SemanticEoMTHead
+from colonnade.weights.formats import rename_keys
+from colonnade.weights.loading import plan_loading
+from colonnade.weights.state_dicts import WeightsError
 
 REFERENCE = SHARED / 'reference'
 NAMES = sorted(path.stem for path in REFERENCE.glob('eomt_*.json'))
+DINOV3 = 'vit_small_patch16_dinov3_qkvb'
 needs_reference = pytest.mark.skipif(not NAMES, reason=f'no reference outputs in {REFERENCE}')
 
 
@@ -30,50 +39,39 @@ class Case:
         self.json = json.loads((REFERENCE / f'{name}.json').read_text())
         self.arrays = np.load(REFERENCE / f'{name}.npz')
 
-    def state(self, keys: str = 'keys') -> dict[str, torch.Tensor]:
+    def state(self, keys: str = 'keys') -> dict[str, Tensor]:
         return {
             key: torch.from_numpy(np.array(value))
             for key, value in self.fill.state_dict_from(self.json[keys]).items()
         }
 
-    def build(self) -> tuple[PlainViT, EoMTHead]:
-        """Build the network with the weights of the DINOv2 file."""
+    def build(self, file: dict[str, Tensor]) -> nn.ModuleDict:
+        """Build the network with the weights of a published file."""
         made = self.json['constructor']
         trunk = made['trunk']
+        height, width = made['img_size']
+        arch = trunk.get('overrides')
+        if arch is None:
+            arch = dict(embed_dim=trunk['config']['hidden_size'], depth=5, num_heads=4)
         backbone = PlainViT(
-            dict(model=trunk['name'], **trunk['overrides']),
+            dict(model=trunk['name'] if trunk['kind'] == 'timm' else DINOV3, **arch),
             patch_size=made['patch_size'],
             norm_features=True,
             num_query_blocks=made['num_blocks'])
-        head = EoMTHead(
-            trunk['overrides']['embed_dim'],
+        if backbone.pos_embed is not None:  # positions of a rectangle are kept
+            backbone.patch_embed.grid_size = (height // 16, width // 16)
+            backbone.pos_embed = nn.Parameter(
+                torch.zeros(1, height * width // 256, 1).expand(-1, -1, backbone.embed_dim).clone())
+        head = SemanticEoMTHead(
+            backbone.embed_dim,
             num_queries=made['num_q'],
-            num_things_classes=made['num_classes'],
-            num_stuff_classes=0,
+            num_classes=made['num_classes'],
             train_cfg=dict(num_points=self.json.get('num_points', 1)))
-        state = self.state()
-        own = {
-            key.removeprefix('network.encoder.backbone.'): value
-            for key, value in state.items() if key.startswith('network.encoder.backbone.')
-        }
-        height, width = made['img_size']
-        own['pos_embed'] = own['pos_embed'].unflatten(1, (height // 16, width // 16))
-        grid = backbone.patch_embed.grid_size
-        # The positions of the rectangle are kept for exactly this grid.
-        backbone.patch_embed.grid_size = tuple(own['pos_embed'].shape[1:3])
-        own['pos_embed'] = own['pos_embed'].flatten(1, 2)
-        assert grid[0] == grid[1]
-        backbone.pos_embed = torch.nn.Parameter(own['pos_embed'])
-        backbone.load_state_dict(own)
-        head.load_state_dict({
-            key.removeprefix('network.'): value
-            for key, value in state.items()
-            if key.startswith('network.') and not key.startswith(('network.encoder',
-                                                                  'network.attn_mask_probs'))
-        })
-        return backbone.eval(), head.eval()
+        model = nn.ModuleDict(dict(backbone=backbone, decode_head=head))
+        model.load_state_dict(plan_loading(model, file, 'file').state)
+        return model.eval()
 
-    def image(self) -> torch.Tensor:
+    def image(self) -> Tensor:
         scale, shift = (np.float32(value) for value in self.json['input_scale'])
         pixels = torch.from_numpy(scale * self.fill.image(*self.json['input']) + shift)
         mean, std = (
@@ -81,7 +79,7 @@ class Case:
             for value in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
         return (pixels - mean) / std
 
-    def compare(self, name: str, value: torch.Tensor) -> None:
+    def compare(self, name: str, value: Tensor) -> None:
         info = self.json['outputs'][name]
         assert list(value.shape) == info['shape']
         is_double = value.dtype == torch.float64
@@ -90,16 +88,31 @@ class Case:
         found = self.fill.subset(value.detach().numpy(), stride)
         assert np.abs(found - expected).max() <= (1e-6 if is_double else 1e-5) * info['absmax']
 
+    def file(self) -> dict[str, Tensor]:
+        """The published file; for DINOv3, after adding the weights that it belongs to."""
+        if 'base_keys' not in self.json:
+            return self.state()
+        base = self.state('base_keys')
+        return add_delta(base, self.delta())
+
+    def delta(self) -> dict[str, Tensor]:
+        """The file with differences to DINOv3."""
+        return {
+            key:
+            value * np.float32(self.json['delta_scale'])
+            if key.startswith('network.encoder.backbone.') else torch.full_like(
+                value, self.json['overrides'][key]) if key in self.json['overrides'] else value
+            for key, value in self.state().items()
+        }
+
 
 @needs_reference
 @pytest.mark.parametrize('dtype', [torch.float32, torch.float64])
-@pytest.mark.parametrize('name', [name for name in NAMES if 'dinov2' in name])
+@pytest.mark.parametrize('name', NAMES)
 def test_outputs_equal_the_original(name: str, dtype: torch.dtype) -> None:
     case = Case(name)
-    backbone, head = case.build()
-    backbone.to(dtype)
-    head.to(dtype)
-    tokens = backbone(case.image().to(dtype))
+    model = case.build(case.file()).to(dtype)
+    head, tokens = model['decode_head'], model['backbone'](case.image().to(dtype))
     (classes, ), (masks, ) = head(tokens)
     case.compare('class_logits', classes)
     case.compare('mask_logits', masks)
@@ -114,8 +127,9 @@ def test_outputs_equal_the_original(name: str, dtype: torch.dtype) -> None:
 @needs_reference
 def test_losses_equal_the_original(monkeypatch: pytest.MonkeyPatch) -> None:
     case = Case('eomt_dinov2_small_96x128_b2')
-    backbone, head = case.build()
-    classes, masks = head.train()(backbone(case.image()))
+    model = case.build(case.file())
+    head = model['decode_head']
+    classes, masks = head.train()(model['backbone'](case.image()))
     height, width = masks[0].shape[-2:]
     rows, columns = torch.meshgrid(
         (torch.arange(height) + 0.5) / height, (torch.arange(width) + 0.5) / width, indexing='ij')
@@ -154,3 +168,117 @@ def test_annealing_has_the_published_steps(max_iters: int, phase: int) -> None:
         assert found[:2] == [1., 1.] and found[4:] == [0., 0.]
         assert found[2] == pytest.approx(0.5**0.9)
         assert 0 < found[3] < 0.01
+
+
+def build_tiny(**settings: Any) -> tuple[PlainViT, EoMTHead]:
+    torch.manual_seed(0)
+    arch = dict(embed_dim=32, depth=4, num_heads=2, init_values=0.1)
+    backbone = PlainViT(
+        arch, img_size=64, **dict(norm_features=True, num_query_blocks=2) | settings)
+    head = EoMTHead(
+        32, num_queries=5, num_things_classes=2, num_stuff_classes=1, train_cfg=dict(num_points=64))
+    return backbone, head
+
+
+@pytest.mark.parametrize('with_cp', [False, True])
+def test_every_parameter_gets_a_gradient(with_cp: bool) -> None:
+    """Images are rectangles that are not multiples of the patch size."""
+    backbone, head = build_tiny(with_cp=with_cp)
+    classes, masks = head.train()(backbone.train()(torch.randn(2, 3, 40, 75)))
+    assert [tuple(part.shape) for part in classes] == [(2, 5, 4)] * 3
+    assert [tuple(part.shape) for part in masks] == [(2, 5, 12, 20)] * 3
+    objects = [
+        InstanceData(labels=torch.tensor([0, 2]), masks=torch.rand(2, 40, 75) > 0.5),
+        InstanceData(labels=torch.zeros(0, dtype=torch.long), masks=torch.zeros(0, 40, 75))
+    ]
+    losses = head.loss_by_feat(classes, masks, objects, [{}, {}])
+    sum(losses.values()).sum().backward()
+    for module in (backbone, head):
+        for name, parameter in module.named_parameters():
+            assert parameter.grad is not None and parameter.grad.isfinite().all(), name
+    with torch.no_grad():
+        (masks, ) = head.eval()(backbone.eval()(torch.randn(1, 3, 40, 75)))[1]
+    assert head.resize_masks(masks, (40, 75)).shape == (1, 5, 40, 75)
+
+
+def test_only_queries_are_masked() -> None:
+    torch.manual_seed(0)
+    heads = Heads(*torch.randn(3, 1, 2, 3 + 1 + 4, 8))
+    heads = heads._replace(key=heads.key.requires_grad_())
+    open_patches = torch.tensor([[[True, False, False, True], [False] * 4, [True] * 4]])
+    out = attend_to_open_patches(heads, open_patches)
+    seen = [torch.autograd.grad(out[0, :, row].sum(), heads.key, retain_graph=True)[0]
+            for row in range(8)]  # yapf: disable
+    expected = torch.ones(8, 8, dtype=torch.bool)
+    expected[:3, 4:] = open_patches[0]
+    assert torch.stack([grad[0].abs().sum((0, 2)) > 0 for grad in seen]).equal(expected)
+
+
+def test_wrong_arguments() -> None:
+    for settings, message in ((dict(num_query_blocks=5), 'must be in 0 ... 4, got 5'),
+                              (dict(norm_features=False), 'set norm_features=True'),
+                              (dict(out_indices=[0]), 'requires all 4 blocks')):
+        with pytest.raises(ValueError, match=message):
+            build_tiny(**settings)
+    backbone, head = build_tiny(num_query_blocks=0)
+    with pytest.raises(ValueError, match='set model.backbone.num_query_blocks'):
+        head(backbone(torch.randn(1, 3, 64, 64)))
+
+
+@needs_reference
+def test_differences_to_dinov3_need_both_files() -> None:
+    case = Case('eomt_dinov3_small_96x128')
+    model = case.build(case.file())
+    with pytest.raises(WeightsError, match='differences to the weights of DINOv3: add both files'):
+        plan_loading(model, case.delta(), 'eomt.bin')
+    other = case.state('base_keys') | {'norm.weight': torch.ones(3)}
+    with pytest.raises(WeightsError, match='those of another model, .* 1 tensors differ'):
+        add_delta(other, case.delta())
+
+
+@needs_reference
+@pytest.mark.parametrize('name', ['eomt_dinov2_small_96x128_b2', 'eomt_dinov3_small_96x128'])
+def test_files_of_transformers(name: str) -> None:
+    """Files of transformers give the same model as those of the authors."""
+    case = Case(name)
+    expected = case.build(case.file()).state_dict()
+    loaded = case.build(to_transformers(case.file())).state_dict()
+    assert loaded.keys() == expected.keys()
+    assert all(loaded[key].equal(expected[key]) for key in expected)
+
+
+def to_transformers(file: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Rename the tensors of a model as transformers' ``eomt`` and ``eomt_dinov3``."""
+    own = file if 'decode_head.q.weight' in file else convert_original(file)
+    is_dinov3 = 'backbone.blocks.0.gamma_1' in own
+    out = 'o' if is_dinov3 else 'out'
+    rules = (
+        (r'^backbone\.pos_embed$', 'embeddings.position_embeddings.weight'),
+        (r'^backbone\.cls_token$', 'embeddings.cls_token'),
+        (r'^backbone\.reg_token$', 'embeddings.register_tokens'),
+        (r'^backbone\.patch_embed\.proj\.',
+         'embeddings.patch_embeddings.' + ('' if is_dinov3 else 'projection.')),
+        (r'^backbone\.blocks\.', 'layers.'),
+        (r'^backbone\.norm\.', 'norm.' if is_dinov3 else 'layernorm.'),
+        (r'\.attn\.proj\.', f'.attention.{out}_proj.'),
+        (r'\.gamma_(\d)$', r'.layer_scale\1.lambda1'),
+        (r'\.ls(\d)\.gamma$', r'.layer_scale\1.lambda1'),
+        (r'^decode_head\.q\.', 'query.'),
+        (r'^decode_head\.class_head\.', 'class_predictor.'),
+        (r'^decode_head\.mask_head\.(\d)\.',
+         lambda match: f'mask_head.fc{int(match[1]) // 2 + 1}.'),
+        (r'^decode_head\.upscale\.(\d)\.norm\.', r'upscale_block.block.\1.layernorm2d.'),
+        (r'^decode_head\.upscale\.', 'upscale_block.block.'),
+    )
+    renamed = {}
+    for key, value in rename_keys(own, rules).items():
+        block = key.rpartition('.attn.')[0]
+        if key.endswith(('.attn.qkv.weight', '.attn.qkv.bias')):
+            kind = key.rpartition('.')[2]
+            parts = zip('qkv', value.chunk(3), strict=True)
+            renamed |= {f'{block}.attention.{name}_proj.{kind}': part for name, part in parts}
+        elif key.endswith(('.attn.q_bias', '.attn.v_bias')):
+            renamed[f'{block}.attention.{key[-6]}_proj.bias'] = value
+        else:
+            renamed[key] = value[0] if 'position_embeddings' in key else value
+    return renamed | {'attn_mask_probs': torch.zeros(3)}

@@ -24,12 +24,13 @@ from .architectures import ShownModels, TimmModels, are_normalized
 from .blocks import PlainBlock, SelfAttention, adapt_block, embed_grid
 from .checkpoint_formats import (EVA_BIASES, FORMATS, cut_frequencies, find_model, find_zero_biases,
                                  get_part, rename_layer_scale, resize_patches, resize_positions)
+from .eomt_formats import EOMT_FORMATS
 from .query_tokens import QueryTokens, check_query_blocks
 
 PREFIX_TOKENS = ('cls_token', 'dist_token', 'reg_token')  # in their order
 
 
-@register_backbone(*FORMATS)
+@register_backbone(*FORMATS, *EOMT_FORMATS)
 class PlainViT(ColumnarBackbone):
     """timm's ``VisionTransformer`` and ``Eva``: DeiT, MAE, CLIP, DINO, DINOv2, DINOv3 and others.
 

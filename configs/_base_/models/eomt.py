@@ -7,6 +7,7 @@ model = dict(
         _delete_=True,
         type='PlainViT',
         arch='vit_small_patch16_dinov3',
+        img_size=640,
         drop_path_rate=0.0,
         norm_features=True,
         num_query_blocks=3),
