@@ -136,7 +136,7 @@ def test_two_process_training(head: str, options: list[str], shapes: Path, tmp_p
     resumed = ['train', config(head), *data, '--resume', *SHORT[:1], 'train_cfg.max_iters=3']
     with pytest.raises(SystemExit) as stopped:
         run_tool(*resumed, 'train_dataloader.batch_size=2', *NO_WORKERS)
-    assert 'trained with 4 images per iteration' in str(stopped.value)
+    assert 'changed from 4 images per iteration' in str(stopped.value)
     assert 'resume with --cfg-options train_dataloader.batch_size=4' in str(stopped.value)
     run_tool(*resumed, *SHORT[2:-1], 'train_dataloader.batch_size=4', *NO_WORKERS)
     assert 'Iter(train) [3/3]' in latest_log(tmp_path)

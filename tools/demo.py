@@ -33,12 +33,16 @@ HEADS = {  # folder of configs -> name, format of the dataset
     'mask2former': ('Mask2Former', 'coco'),
     'dino': ('DINO', 'coco'),
     'rtmdet_ins': ('RTMDet-Ins', 'coco'),
+    'eomt': ('EoMT', 'coco'),
+    'pmt': ('PMT', 'coco'),
     'sem_fpn': ('Semantic FPN', 'ade'),
     'upernet': ('UperNet', 'ade'),
     'segformer': ('SegFormer', 'ade'),
     'segmenter': ('Segmenter', 'ade'),
     'linear': ('Linear head', 'ade'),
     'mask2former_semantic': ('Mask2Former, semantic', 'ade'),
+    'eomt_semantic': ('EoMT, semantic', 'ade'),
+    'pmt_semantic': ('PMT, semantic', 'ade'),
 }
 IMAGES = {'coco': 'val2017', 'ade': 'images/validation'}
 ABOUT = 'Annotations (left) and predictions (right). Run the commands in the folder of the clone.'

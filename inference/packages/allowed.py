@@ -25,12 +25,12 @@ DepthwiseSeparableASPPHead DepthwiseSeparableFCNHead DetDataPreprocessor Detecto
 DetectoRS_ResNet DiceCost DiceLoss DilatedEncoder DistancePointBBoxCoder DistributionFocalLoss
 DoubleConvFCBBoxHead DoubleHeadRoIHead DropBlock DropPath Dropout DyHead DynamicConv DynamicMaskHead
 DynamicRoIHead DynamicSoftLabelAssigner EIoULoss ELU EMAHead EQLV2Loss ERFNet EfficientNet
-EmbeddingRPNHead EncHead EncoderDecoder FCNHead FCNMaskHead FCOS FCOSHead FFN FOVEA FPG FPN FPNHead
-FPN_CARAFE FPN_DropBlock FSAF FSAFHead FastRCNN FastSCNN FasterRCNN Feature2Pyramid FeatureRelayHead
-FocalCustomLoss FocalLoss FocalLossCost FoveaHead FreeAnchorRetinaHead FrozenBN FusedSemanticHead
-GARPNHead GARetinaHead GCHead GELU GFL GFLHead GHMC GHMR GIoULoss GN GaussianFocalLoss
-GeneralizedAttention GenericRoIExtractor GlobalContextHead GridAssigner GridHead GridRCNN
-GridRoIHead HRFPN HRNet HSigmoid HSwish HTCMaskHead HeuristicFusionHead HourglassNet
+EmbeddingRPNHead EncHead EncoderDecoder EoMTHead FCNHead FCNMaskHead FCOS FCOSHead FFN FOVEA FPG FPN
+FPNHead FPN_CARAFE FPN_DropBlock FSAF FSAFHead FastRCNN FastSCNN FasterRCNN Feature2Pyramid
+FeatureRelayHead FocalCustomLoss FocalLoss FocalLossCost FoveaHead FreeAnchorRetinaHead FrozenBN
+FusedSemanticHead GARPNHead GARetinaHead GCHead GELU GFL GFLHead GHMC GHMR GIoULoss GN
+GaussianFocalLoss GeneralizedAttention GenericRoIExtractor GlobalContextHead GridAssigner GridHead
+GridRCNN GridRoIHead HRFPN HRNet HSigmoid HSwish HTCMaskHead HeuristicFusionHead HourglassNet
 HuasdorffDisstanceLoss HungarianAssigner HybridTaskCascade HybridTaskCascadeRoIHead ICNeck ICNet IN
 IN1d IN2d IN3d ISAHead InstanceBalancedPosSampler InterpConv IoUBalancedNegSampler IoUCost IoULoss
 IterativeDecodeHead JPU KernelUpdateHead KernelUpdator KnowledgeDistillationKLDivLoss L1Loss L2Loss
@@ -43,26 +43,26 @@ MobileNetV2 MobileNetV3 ModulatedDeformRoIPoolPack MultiInsRandomSampler MultiIn
 MultiInstanceBBoxHead MultiInstanceRoIHead MultiLevelNeck MultiScaleDeformableAttention
 MultiheadAttention NASFCOS NASFCOSHead NASFCOS_FPN NASFPN NLHead NonLocal2d NormedConv2d
 NormedLinear OCRHead OHEMPixelSampler OHEMSampler OhemCrossEntropy PAA PAAHead PAFPN PCPVT PIDHead
-PIDNet PISARetinaHead PISARoIHead PISASSDHead PReLU PSAHead PSPHead PanopticFPN PanopticFPNHead
-PixelDecoder PlainViT PointAssigner PointGenerator PointHead PointRend PointRendRoIHead
-PseudoBBoxCoder PseudoSampler PyramidVisionTransformer PyramidVisionTransformerV2 QualityFocalLoss
-QueryInst QuickGELU RFP RPN RPNHead RReLU RTMDet RTMDetHead RTMDetInsHead RTMDetInsSepBNHead
-RTMDetSepBNHead RandomSampler ReLU ReLU6 RegNet RegionAssigner RepPointsDetector RepPointsHead
-Res2Net ResLayer ResMLP ResNeSt ResNeXt ResNet ResNetV1c ResNetV1d RetinaHead RetinaNet
-RetinaSepBNHead RoIAlign RoIPool SABLHead SABLRetinaHead SAC SCNet SCNetBBoxHead SCNetMaskHead
-SCNetRoIHead SCNetSemanticHead SETRMLAHead SETRUPHead SIoULoss SOLO SOLOHead SOLOV2Head SOLOv2
-SSDAnchorGenerator SSDHead SSDNeck SSDVGG SSH STDCContextPathNet STDCHead STDCNet SVT
-ScoreHLRSampler SeesawLoss SegDataPreProcessor SegformerHead SegmenterMaskTransformerHead
-Shared2FCBBoxHead Shared4Conv1FCBBoxHead SiLU Sigmoid SimOTAAssigner SimplePyramid SimpleRoIAlign
-SimplifiedViT SinePositionalEncoding SingleRoIExtractor SingleStageDetector
-SingleStageInstanceSegmentor SmoothL1Loss SparseRCNN SparseRoIHead StageCascadeRPNHead
-StandardRoIHead SwinTransformer Swish SyncBN TBLRBBoxCoder TOOD TOODHead Tanh TaskAlignedAssigner
-TopkHungarianAssigner TransformerEncoderPixelDecoder TransformerLayerSequence TridentFasterRCNN
-TridentResNet TridentRoIHead TverskyLoss TwoStageDetector UNet UPerHead UniformAssigner VFNet
-VFNetHead VarifocalLoss VisionTransformer XCiT YOLACT YOLACTHead YOLACTProtonet YOLOAnchorGenerator
-YOLOBBoxCoder YOLOF YOLOFHead YOLOV3 YOLOV3Head YOLOV3Neck YOLOX YOLOXHead YOLOXPAFPN bilinear
-carafe conv deconv deconv3d dilation nearest nms offset pixel_shuffle reflect replicate soft_nms
-zero
+PIDNet PISARetinaHead PISARoIHead PISASSDHead PMTHead PReLU PSAHead PSPHead PanopticFPN
+PanopticFPNHead PixelDecoder PlainViT PointAssigner PointGenerator PointHead PointRend
+PointRendRoIHead PseudoBBoxCoder PseudoSampler PyramidVisionTransformer PyramidVisionTransformerV2
+QualityFocalLoss QueryInst QuickGELU RFP RPN RPNHead RReLU RTMDet RTMDetHead RTMDetInsHead
+RTMDetInsSepBNHead RTMDetSepBNHead RandomSampler ReLU ReLU6 RegNet RegionAssigner RepPointsDetector
+RepPointsHead Res2Net ResLayer ResMLP ResNeSt ResNeXt ResNet ResNetV1c ResNetV1d RetinaHead
+RetinaNet RetinaSepBNHead RoIAlign RoIPool SABLHead SABLRetinaHead SAC SCNet SCNetBBoxHead
+SCNetMaskHead SCNetRoIHead SCNetSemanticHead SETRMLAHead SETRUPHead SIoULoss SOLO SOLOHead
+SOLOV2Head SOLOv2 SSDAnchorGenerator SSDHead SSDNeck SSDVGG SSH STDCContextPathNet STDCHead STDCNet
+SVT ScoreHLRSampler SeesawLoss SegDataPreProcessor SegformerHead SegmenterMaskTransformerHead
+SemanticEoMTHead SemanticPMTHead Shared2FCBBoxHead Shared4Conv1FCBBoxHead SiLU Sigmoid
+SimOTAAssigner SimplePyramid SimpleRoIAlign SimplifiedViT SinePositionalEncoding SingleRoIExtractor
+SingleStageDetector SingleStageInstanceSegmentor SmoothL1Loss SparseRCNN SparseRoIHead
+StageCascadeRPNHead StandardRoIHead SwinTransformer Swish SyncBN TBLRBBoxCoder TOOD TOODHead Tanh
+TaskAlignedAssigner TopkHungarianAssigner TransformerEncoderPixelDecoder TransformerLayerSequence
+TridentFasterRCNN TridentResNet TridentRoIHead TverskyLoss TwoStageDetector UNet UPerHead
+UniformAssigner VFNet VFNetHead VarifocalLoss VisionTransformer XCiT YOLACT YOLACTHead
+YOLACTProtonet YOLOAnchorGenerator YOLOBBoxCoder YOLOF YOLOFHead YOLOV3 YOLOV3Head YOLOV3Neck YOLOX
+YOLOXHead YOLOXPAFPN bilinear carafe conv deconv deconv3d dilation nearest nms offset pixel_shuffle
+reflect replicate soft_nms zero
 """.split())
 
 #: types of ``init_cfg``
