@@ -52,7 +52,7 @@ def test_pyramid_rejects_prefix_tokens() -> None:
 
 @pytest.mark.parametrize('head, key, value, message', [
     ('mask_rcnn', 'model.rpn_head.anchor_generator.strides', [3.5, 7, 14, 28, 56],
-     r'strides is \[3.5, 7, 14, 28, 56\], and the pyramid gives \[4, 8, 16, 32, 64\]'),
+     r'strides is \[3.5, 7, 14, 28, 56\], but the pyramid gives \[4, 8, 16, 32, 64\]'),
     ('mask_rcnn', 'model.roi_head.bbox_head.num_classes', 80,
      'bbox_head.num_classes is 80, .* has 3 classes: set model.*bbox_head.num_classes=3'),
     ('mask_rcnn', 'model.roi_head.mask_head.num_classes', 200, 'mask_head.num_classes is 200'),
@@ -104,7 +104,7 @@ def test_simple_pyramid_matches() -> None:
     (dict(in_channels=64),
      'embed_dim of XCiT nano_12_p16 is 128 .*: set model.neck.in_channels=128'),
     (dict(stride=8), 'patch_size of XCiT nano_12_p16 is 16 .*: set model.neck.stride=16'),
-    (dict(out_channels=256), 'rpn_head.in_channels is 64, and the pyramid gives 256'),
+    (dict(out_channels=256), 'rpn_head.in_channels is 64, but the pyramid gives 256'),
     (dict(num_outs=4), r'anchor_generator.strides=\[4, 8, 16, 32\]'),
     (dict(out_strides=[8, 16, 32]), r'anchor_generator.strides=\[8, 16, 32, 64, 128\]'),
     (dict(fpn=dict(type='FPN')), r'model.neck \(SimplePyramid\) has no setting fpn'),
@@ -181,7 +181,7 @@ def test_strides_of_solo_heads(kind: str) -> None:
 
 
 @pytest.mark.parametrize('classes, message', [
-    (('disc', 'square', 'star'), r'metainfo.classes has star, and the categories of .*train2017.*'
+    (('disc', 'square', 'star'), r'metainfo.classes has star, but the categories of .*train2017.*'
      'are disc, square, triangle'),
     (('triangle', 'square', 'disc'),
      'must be in the order of the categories .*: disc, square, tri'),

@@ -86,7 +86,7 @@ def test_resume_without_fsdp_from_sharded_checkpoint(shapes: Path, tmp_path: Pat
     tensors = load_file(file)
     tensors.pop(next(iter(tensors)))
     save_file(tensors, file)
-    with pytest.raises(WeightsError, match='is a damaged checkpoint in shards'):
+    with pytest.raises(WeightsError, match='sharded checkpoint .* is damaged'):
         fetch(folder)
 
 

@@ -69,7 +69,7 @@ def check_folder(folder: Path) -> None:
     """Raise a DamagedError if a file of a folder of shards is missing or damaged."""
     for name, _ in read_checksums(folder):
         if not (folder / name).is_file():
-            raise DamagedError(f'{folder} is a damaged checkpoint in shards: {name} is missing')
+            raise DamagedError(f'sharded checkpoint {folder} is damaged: {name} is missing')
         verify_checksum(folder / name)
     open_folder(folder, trust=False)
 
@@ -105,7 +105,7 @@ def read_folder(folder: str | Path,
             warnings.simplefilter('ignore', UserWarning)
             dcp.load(dict(tensors), storage_reader=reader, no_dist=True)
     except (SafetensorError, dcp.CheckpointException, OSError, KeyError, ValueError) as error:
-        raise DamagedError(f'{folder} is a damaged checkpoint in shards: {error}') from error
+        raise DamagedError(f'sharded checkpoint {folder} is damaged: {error}') from error
     return map_values(rest, lambda path, value: tensors.get(path, value))
 
 
@@ -121,5 +121,5 @@ def open_folder(folder: Path, trust: bool) -> tuple[dict[str, Any], Any, dict[st
         if {path: list(tensor.size) for path, tensor in stored.items()} != shapes:
             raise UserError('files are missing')
     except (SafetensorError, OSError, KeyError, ValueError) as error:
-        raise DamagedError(f'{folder} is a damaged checkpoint in shards: {error}') from error
+        raise DamagedError(f'sharded checkpoint {folder} is damaged: {error}') from error
     return rest, reader, stored

@@ -68,7 +68,7 @@ class ShardIndex:
             return None
         shard, offset, length, checksum = self.places[row].tolist()
         if not 0 <= shard < len(self.manifest['shards']) or offset < 0 or length < 0:
-            raise UserError(f'{self.folder}/{PLACES} is damaged: the place of {path} is '
+            raise UserError(f'{self.folder}/{PLACES} is damaged: the location of {path} is '
                             f'{self.places[row].tolist()}')
         return Place(self.manifest['shards'][shard]['file'], offset, length, checksum)
 

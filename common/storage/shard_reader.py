@@ -138,8 +138,8 @@ def read_place(folder: str, place: Place, name: str, settings: Settings = None) 
     else:
         data = read_with_retries(partial(_read_range, place), shard)
     if len(data) != place.length or zlib.crc32(data) != place.checksum:
-        raise FileError(f'{shard} is damaged: {name} is not what was written there (bytes '
-                        f'{place.offset} to {end}): copy or create the shards again')
+        raise FileError(f'{shard} is damaged: {name} (bytes {place.offset} to {end}) '
+                        f'does not match its checksum: copy or create the shards again')
     return data
 
 

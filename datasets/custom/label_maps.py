@@ -109,7 +109,7 @@ def _explain_labels(values: set[int], names: Sequence[str] | None, classes: Sequ
     if names is None:
         report.add_warning(
             f'the {len(classes)} classes have no names, and are counted up to the highest label, '
-            f'{highest}: pass the names of all classes with --classes, also of labels that do '
+            f'{highest}: pass the names of all classes with --classes, including labels that do '
             'not occur')
     elif is_reduced and 0 in values:
         report.add_error(

@@ -55,9 +55,9 @@ def check_same_start(runner: Runner) -> None:
                 f'{first_start or "no checkpoint"}: --work-dir {runner.work_dir} must be a folder '
                 'that all hosts share')
         if different := format_differences(versions, first_versions, missing=False):
-            raise UserError(f'{this} has other versions than {first}: {different}')
+            raise UserError(f'{this} has different versions from {first}: {different}')
         if different := format_differences(settings, first_settings):
-            raise UserError(f'{this} has another config than {first}: {different}')
+            raise UserError(f'{this} has a different config from {first}: {different}')
 
 
 def get_relevant_settings(cfg: Config) -> dict[str, str]:
@@ -120,14 +120,14 @@ def check_same_data(cfg: Config, datasets: Mapping[str, Dataset]) -> dict[str, s
     checksums = _gather_checksums(paths)
     first_host, first_counts = states[0]
     for rank, (host, counts) in enumerate(states):
-        where = f'process {rank} on {host} has other data than process 0 on {first_host}'
+        where = f'process {rank} on {host} has different data from process 0 on {first_host}'
         for loader, count in counts.items():
             if count != first_counts[loader]:
                 raise UserError(f'{where}: {count} images in {loader}, not {first_counts[loader]}')
         for (path, checksum), (first_path, first) in zip(checksums[rank], checksums[0],
                                                          strict=True):  # yapf: disable
             if checksum != first:
-                raise UserError(f'{where}: the content of {path} is not that of {first_path} '
+                raise UserError(f'{where}: the content of {path} differs from that of {first_path} '
                                 f'on {first_host}')
     return dict(checksums[get_rank()])
 
@@ -149,8 +149,9 @@ def check_same_weights(checkpoint: str) -> None:
     first_host, first_checkpoint = states[0]
     for rank, (host, other) in enumerate(states):
         if contents[rank] != contents[0]:
-            raise UserError(f'process {rank} on {host} evaluates other weights than process 0 on '
-                            f'{first_host}: {other}, not {first_checkpoint}')
+            raise UserError(
+                f'process {rank} on {host} evaluates different weights from process 0 on '
+                f'{first_host}: {other}, not {first_checkpoint}')
 
 
 def _gather_checksums(paths: Sequence[tuple[str, bool]]) -> list[list[tuple[str, str]]]:

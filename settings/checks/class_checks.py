@@ -48,7 +48,7 @@ def find_class_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[F
     for (key, num_classes, kind, expected), names in mismatches.items():
         yield Finding(
             'class-count',
-            f'{key} is {num_classes}, and the dataset ({kind}, {", ".join(names)}) has {expected} '
+            f'{key} is {num_classes}, but the dataset ({kind}, {", ".join(names)}) has {expected} '
             'classes', (key, *(f'{name}.metainfo.classes' for name in names)),
             f'set {key}={expected}, or metainfo.classes of the dataset')
 
@@ -80,7 +80,7 @@ def _check_categories(name: str, dataset: ConfigDict, classes: tuple[str,
     ordered = [each for each in categories if each in classes]
     if missing:
         yield Finding(
-            'class-names', f'{places[0]} has {format_names(missing, 8)}, and the categories of '
+            'class-names', f'{places[0]} has {format_names(missing, 8)}, but the categories of '
             f'{ann_file} are {format_names(categories, 8)}', places)
     elif ordered != list(classes):
         yield Finding(

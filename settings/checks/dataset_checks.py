@@ -61,7 +61,7 @@ def _check_metric(key: str, metric: ConfigDict, name: str, dataset: ConfigDict,
         tasks = dict(mmdet='instances', mmseg='label maps')
         yield Finding(
             'metric-task', f'{key} is {get_type_name(metric.type)}, for {tasks[metric_library]} of '
-            f'{metric_library}, and {name} is {get_type_name(dataset.type)}, of '
+            f'{metric_library}, but {name} is {get_type_name(dataset.type)}, of '
             f'{tasks[data_library]}', (f'{key}.type', f'{name}.type'))
         return
     cls, coco = (find_class(kind, DATASETS) for kind in (dataset.type, 'mmdet.CocoDataset'))
@@ -107,13 +107,13 @@ def find_label_setting_problems(cfg: Config, dataloaders: tuple[str, ...]) -> It
             if None not in (value, reduce) and is_loading_annotations(step) and value != reduce:
                 place = f'{name}.pipeline[{index}].reduce_zero_label'
                 yield Finding('zero-label',
-                              f'{place} is {value}, and {name}.reduce_zero_label is {reduce}',
+                              f'{place} is {value}, but {name}.reduce_zero_label is {reduce}',
                               (place, f'{name}.reduce_zero_label'), f'remove {place}')
         for head_name, ignored in heads:
             if reduce and ignored != 255:
                 yield Finding(
                     'ignored-label',
-                    f'{head_name}.ignore_index is {ignored}, and {name}.reduce_zero_label changes '
+                    f'{head_name}.ignore_index is {ignored}, but {name}.reduce_zero_label changes '
                     'label 0 to 255, which the head would learn as a class',
                     (f'{head_name}.ignore_index', f'{name}.reduce_zero_label'),
                     f'set {head_name}.ignore_index=255')
@@ -128,7 +128,7 @@ def find_label_setting_problems(cfg: Config, dataloaders: tuple[str, ...]) -> It
             place = 'model.data_preprocessor.seg_pad_val'
             yield Finding(
                 'ignored-label',
-                f'{place} is {padding}, and {head_name}.ignore_index is {ignored}: the padding of '
+                f'{place} is {padding}, but {head_name}.ignore_index is {ignored}: the padding of '
                 'images is learned as a class', (place, f'{head_name}.ignore_index'),
                 f'set {place}={ignored}')
 
@@ -165,13 +165,13 @@ def find_window_problems(cfg: Config, _: tuple[str, ...]) -> Iterator[Finding]:
     for key in ('crop_size', 'stride'):
         value = test_cfg.get(key)
         if not isinstance(value, (list, tuple)) or len(value) != 2:
-            yield Finding('window', f"{section}.mode is 'slide', and {section}.{key} is {value}",
+            yield Finding('window', f"{section}.mode is 'slide', but {section}.{key} is {value}",
                           (f'{section}.mode', f'{section}.{key}'),
                           f'set {section}.{key} to height and width in pixels')
         else:
             sizes[key] = value
     if len(sizes) == 2 and any(step > side for side, step in zip(*sizes.values(), strict=True)):
         yield Finding(
-            'window', f'{section}.stride is {list(sizes["stride"])}, and {section}.crop_size '
+            'window', f'{section}.stride is {list(sizes["stride"])}, but {section}.crop_size '
             f'{list(sizes["crop_size"])}: pixels between windows are not predicted',
             (f'{section}.stride', f'{section}.crop_size'), 'set a stride of at most crop_size')

@@ -56,7 +56,7 @@ def check_setting(name: str, value: Any, expected: Any, source: str,
         return
     value, expected = (list(v) if isinstance(v, (list, tuple)) else v for v in (value, expected))
     if value != expected:
-        yield Finding('width', f'{name} is {value}, and {source} {expected} ({source_key})',
+        yield Finding('width', f'{name} is {value}, but {source} {expected} ({source_key})',
                       (name, source_key), f'set {name}={expected}')
 
 
@@ -98,7 +98,7 @@ def _check_segmentation_head(where: str, head: ConfigDict, levels: Levels) -> It
     is_list = isinstance(in_index, (list, tuple))
     if max(in_index if is_list else [in_index]) >= num_levels:
         yield Finding(
-            'level-count', f'{where}.in_index is {in_index}, and {levels.source} {num_levels} '
+            'level-count', f'{where}.in_index is {in_index}, but {levels.source} {num_levels} '
             f'levels ({levels.number_place})', (f'{where}.in_index', levels.number_place))
         return
     expected = [widths[i] for i in in_index] if is_list else widths[in_index]

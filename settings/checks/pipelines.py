@@ -66,7 +66,7 @@ def _check_required_steps(cfg: Config, place: str, steps: list[dict[str, Any]],
          if get_type_name(metric.get('type')) == 'IoUMetric' and not metric.get('format_only')), '')
     if needs and not any(map(is_loading_annotations, iter_steps(steps))):
         missing.append(
-            Finding('missing-step', f'{place} loads no annotations, and {needs} needs them',
+            Finding('missing-step', f'{place} loads no annotations, but {needs} needs them',
                     (place, 'train_cfg' if is_training else evaluator),
                     "add dict(type='LoadAnnotations')"))
     custom = ', '.join(dict.fromkeys(find_custom_steps(steps)))
@@ -88,7 +88,7 @@ def _check_detector_steps(cfg: Config, place: str, steps: list[ConfigDict]) -> I
                 if head and not (isinstance(head, dict)
                                  and 'BoxInst' in get_type_name(head.get('type'))):
                     yield Finding('loading-masks',
-                                  f'{key}.with_mask is False, and {name} learns from masks',
+                                  f'{key}.with_mask is False, but {name} learns from masks',
                                   (f'{key}.with_mask', name), f'set {key}.with_mask=True')
                     break
         if get_step_type(step) != 'PackDetInputs' or is_training:

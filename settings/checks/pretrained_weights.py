@@ -90,7 +90,7 @@ def _check_architecture(cls: type[ColumnarBackbone], arch: Any, name: str) -> It
         actual = cls.variants.describe({**expected, **sizes}) if weights_cls is cls \
             else weights_cls.__name__
         yield Finding(
-            'weights-arch', f'{PLACE} is timm://{name} ({actual}), and model.backbone.arch is '
+            'weights-arch', f'{PLACE} is timm://{name} ({actual}), but model.backbone.arch is '
             f'{cls.__name__} {arch}', (PLACE, 'model.backbone.arch'),
             'set weights of this arch, or the arch of these weights')
 

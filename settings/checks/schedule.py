@@ -29,14 +29,14 @@ class Length(NamedTuple):
     def build_unreached(self, rule: str, place: str, value: Any, result: str) -> Finding:
         """Return a finding about a setting that this training does not reach."""
         return Finding(
-            rule, f'{place} is {value}, and training has {self.number} {self.unit} '
+            rule, f'{place} is {value}, but training has {self.number} {self.unit} '
             f'({self.place}): {result}', (place, self.place))
 
     def build_wrong_unit(self, rule: str, section: str, result: str) -> Finding:
         """Return a finding about a section that counts epochs, which this training does not."""
         place = f'{section}.by_epoch'
         return Finding(rule,
-                       f'{place} is True, and training counts iterations ({self.place}): {result}',
+                       f'{place} is True, but training counts iterations ({self.place}): {result}',
                        (place, self.place), f'set {place}=False')
 
 
@@ -145,12 +145,12 @@ def _check_scheduler(where: str, scheduler: Any, length: Length) -> Iterator[Fin
     end = f'training ends at {length.number} ({length.place})'
     if scheduler.get('begin', 0) >= length.number:
         yield Finding('late-change',
-                      f'{where}.begin is {scheduler["begin"]}, and {end}: it never starts',
+                      f'{where}.begin is {scheduler["begin"]}, but {end}: it never starts',
                       (f'{where}.begin', length.place))
     late = [each for each in scheduler.get('milestones') or () if each >= length.number]
     if late:
         yield Finding('late-change',
-                      f'{where}.milestones has {late}, and {end}: they are never reached',
+                      f'{where}.milestones has {late}, but {end}: they are never reached',
                       (f'{where}.milestones', length.place))
 
 
@@ -168,5 +168,5 @@ def _check_truncation(schedulers: list[Any], length: Length) -> Iterator[Finding
         listed = ', '.join(f'{key} is {stop}' for key, stop in stops.items())
         yield Finding(
             'late-change',
-            f'{listed}, and training ends at {length.number} ({length.place}): the learning rate '
+            f'{listed}, but training ends at {length.number} ({length.place}): the learning rate '
             'does not reach its final value', (*stops, length.place))

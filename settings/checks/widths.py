@@ -64,7 +64,7 @@ def find_width_problems(cfg: Config, _: tuple[str, ...]) -> Iterator[Finding]:
         if list(neck['in_channels']) != expected:
             shown = arch if isinstance(arch, str) else 'its own'
             yield Finding(
-                'width', f'model.neck.in_channels is {list(neck["in_channels"])}, and {ARCH} '
+                'width', f'model.neck.in_channels is {list(neck["in_channels"])}, but {ARCH} '
                 f'{shown} ({cls.__name__}) is {width} wide, with {num_maps} maps',
                 ('model.neck.in_channels', ARCH), f'set model.neck.in_channels={expected}')
 
@@ -77,7 +77,7 @@ def _check_block_indices(cls: type[ColumnarBackbone], backbone: ConfigDict,
     if indices is not None and (wrong := [i for i in indices if not -depth <= i < depth]):
         yield Finding(
             'block-index', f'{OUT_INDICES} must be block numbers in {-depth} ... {depth - 1}, got '
-            f'{wrong}, and {source}', (OUT_INDICES, ARCH))
+            f'{wrong}, but {source}', (OUT_INDICES, ARCH))
         return
     built = depth if not indices else max(index % depth for index in indices) + 1
     frozen = backbone.get('frozen_stages', -1)
@@ -96,7 +96,7 @@ def _check_pyramid(model: ConfigDict, pyramid: type[Pyramid], width: int,
                                                                         'patch_size')):
         if neck.get(key) != expected:
             yield Finding(
-                'width', f'model.neck.{key} is {neck.get(key, "not set")}, and {column} of '
+                'width', f'model.neck.{key} is {neck.get(key, "not set")}, but {column} of '
                 f'{get_type_name(backbone.type)} {backbone.arch} is {expected} ({ARCH})',
                 (f'model.neck.{key}', ARCH), f'set model.neck.{key}={expected}')
     defaults = inspect.signature(pyramid).parameters.values()
@@ -159,7 +159,7 @@ def find_batch_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[F
             if pools and norm in BATCH_NORMS and not (is_distributed and 'Sync' in norm):
                 yield Finding(
                     'batch-size',
-                    f'train_dataloader.batch_size is 1, and {get_type_name(head["type"])} '
+                    f'train_dataloader.batch_size is 1, but {get_type_name(head["type"])} '
                     f'(model.{name}) normalizes one value per image and channel',
                     ('train_dataloader.batch_size', f'model.{name}'),
                     'set train_dataloader.batch_size=2 or more')

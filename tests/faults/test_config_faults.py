@@ -160,7 +160,7 @@ def test_mismatched_settings(head: str, key: str, value: Any, other: str) -> Non
     ('param_scheduler.1.by_epoch', True, 'param_scheduler[1].by_epoch', 'never changes anything'),
     ('param_scheduler.1.begin', 500, 'param_scheduler[1].begin', 'it never starts'),
     ('param_scheduler.1', dict(type='MultiStepLR', milestones=[90, 600], by_epoch=False),
-     'param_scheduler[1].milestones', 'has [600], and training ends at 500'),
+     'param_scheduler[1].milestones', 'has [600], but training ends at 500'),
     ('model.data_preprocessor.seg_pad_val', 0, 'model.decode_head.ignore_index',
      'learned as a class'),
     ('val_dataloader.dataset.reduce_zero_label', not REDUCES, f'{TRAINING}.reduce_zero_label',
@@ -390,7 +390,7 @@ def test_custom_steps_turn_errors_into_notes(step: dict[str, Any]) -> None:
     steps = cfg.train_dataloader.dataset.pipeline
     steps[1:] = [step, steps[-1]]
     note = get_finding(check(cfg), f'{TRAINING}.pipeline', severity='note')
-    assert str(note) == (f'{TRAINING}.pipeline loads no annotations, and training needs them, '
+    assert str(note) == (f'{TRAINING}.pipeline loads no annotations, but training needs them, '
                          'unless OwnStep does')
     steps[-1:] = []
     notes = check(cfg)
@@ -418,9 +418,9 @@ def test_invalid_steps() -> None:
     (dict(checkpoint='s3://bucket/a.pth'), 'is neither a file nor an HTTP URL'),
     (dict(checkpoint='timm://xcit_nano_12_p16_38.fb_dist_in1k'), 'timm publishes no weights'),
     (dict(checkpoint='timm://xcit_tiny_12_p16_384.fb_dist_in1k'),
-     '(XCiT tiny_12_p16), and model.backbone.arch is XCiT nano_12_p16'),
+     '(XCiT tiny_12_p16), but model.backbone.arch is XCiT nano_12_p16'),
     (dict(checkpoint='timm://xcit_nano_12_p8_384.fb_dist_in1k'), '(XCiT nano_12_p8), and'),
-    (dict(checkpoint='timm://cait_xxs24_224.fb_dist_in1k'), '(CaiT), and model.backbone.arch'),
+    (dict(checkpoint='timm://cait_xxs24_224.fb_dist_in1k'), '(CaiT), but model.backbone.arch'),
     (dict(checkpoint='timm://resnet50.a1_in1k'), 'does not match any backbone'),
     (dict(checkpoint='timm://xcit_nano_12_p16_384.fb_dist_in1k'), ''),
 ])
@@ -578,7 +578,7 @@ def test_training_reports_errors_before_loading_data(shapes: Path, tmp_path: Pat
 def test_training_logs_warnings(shapes: Path, tmp_path: Path, run_tool: Callable) -> None:
     run_tool('train', config('sem_fpn'), '--data-root', shapes / 'ade', '--work-dir',
              tmp_path / 'run', '--no-report', *SHORT, *NO_WORKERS, *NO_VAL)
-    assert ('config: param_scheduler[0].end is 50, param_scheduler[1].end is 500, and training '
+    assert ('config: param_scheduler[0].end is 50, param_scheduler[1].end is 500, but training '
             'ends at 2 (train_cfg.max_iters)') in latest_log(tmp_path / 'run')
 
 

@@ -174,7 +174,7 @@ def test_evaluation_refuses_different_checkpoints(shapes: Path, tmp_path: Path) 
     ended = run_independently(*commands, out=tmp_path)
     assert [each.status for each in ended] == [1, 1]
     for each in ended:
-        assert re.search('test: process 1 .* evaluates other weights than process 0 .*: '
+        assert re.search('test: process 1 .* evaluates different weights from process 0 .*: '
                          '.*other.pth, not .*one.pth', each.printed)  # yapf: disable
 
 
@@ -249,8 +249,8 @@ def test_process_consistency(tmp_path: Path) -> None:
     printed = run_two('tests/helpers/consistent_processes.py', tmp_path, out=tmp_path)
     assert printed.count('the same file: the same') == 2
     assert printed.count('equal shards: the same') == 2
-    assert len(re.findall('other shards: process 1 .* evaluates other weights than process 0 .*: '
-                          '.*other, not .*one', printed)) == 2  # yapf: disable
+    assert len(re.findall('other shards: process 1 .* evaluates different weights from process 0 '
+                          '.*: .*other, not .*one', printed)) == 2  # yapf: disable
     assert printed.count('the same URL: the same') == 2
     assert len(re.findall('another URL: .*: https://b/x.pth, not https://a/x.pth', printed)) == 2
     assert printed.count('data of a backend: the same') == 2
@@ -262,10 +262,12 @@ def test_process_consistency(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize('option, expected', [
     ('train_dataloader.batch_size=4',
-     'process 1 .* another config than process 0 .*: train_dataloader.batch_size is 4 there, not 2'
+     'process 1 .* different config from process 0 .*: train_dataloader.batch_size is 4 there, not 2'
      ),
-    ('data', 'process 1 .* other data than process 0 .*: 11 images in train_dataloader, not 12'),
-    ('label map', 'process 1 .* other data .*: the content of .*annotations/training is not that '),
+    ('data',
+     'process 1 .* different data from process 0 .*: 11 images in train_dataloader, not 12'),
+    ('label map',
+     'process 1 .* different data .*: the content of .*annotations/training differs from '),
 ])
 def test_different_config_or_data_is_refused(option: str, expected: str, shapes: Path,
                                              tmp_path: Path) -> None:
