@@ -88,7 +88,7 @@ class CheckDataOptions(ConfigOptions):
 class ShardOptions:
     """Options of ``colonnade make-shards``."""
     config: Path | None = argument(f'{CONFIG}; omit with --verify', None)
-    out: str = argument('folder to create; with --verify also a URL')
+    out: str = argument('folder to create; with --verify, the folder or URL to check')
     data_root: str | Path | None = option(DATA_ROOT, metavar='DIR')
     shard_size: float = option('size of a shard in MB (default: %(default)g)', 256., metavar='MB')
     verify: bool = option(

@@ -52,8 +52,8 @@ def report_deep_json(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[None
     except RecursionError as error:
         files = [path for _, dataset in find_datasets(cfg, dataloaders)
                  for path in get_setting_paths(dataset.get('ann_file'), dataset)]  # yapf: disable
-        raise UserError(f'{" or ".join(files)}: JSON is nested too deeply, which annotations never '
-                        'are') from error
+        raise UserError(f'{" or ".join(files)}: JSON is nested too deeply for an annotation '
+                        'file') from error
 
 
 def iter_image_paths(datasets: Iterable[Any],

@@ -138,8 +138,8 @@ def set_batch_size(cfg: Config, options: TrainOptions) -> None:
     elif options.grad_accum is not None:
         count = set_grad_accumulation(cfg, options.grad_accum or None)
         print_log(f'--grad-accum: an optimizer step every {count} iterations of '
-                  f'{get_batch_size(cfg)} images; everything that the config counts in iterations '
-                  f'is {count} times as long')
+                  f'{get_batch_size(cfg)} images; all numbers of iterations in the config are '
+                  f'multiplied by {count}')
 
 
 def set_amp(cfg: Config, amp: bool | str) -> None:

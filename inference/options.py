@@ -33,7 +33,7 @@ class PredictOptions(InferenceOptions):
     outputs: Sequence[str] = option(
         'what to write (default: all, except label maps of videos)', (), choices=OUTPUTS)
     ids_from: Path | None = option(
-        'COCO JSON file with IDs of images and categories, for results', metavar='FILE')
+        'COCO JSON file whose image and category IDs the results use', metavar='FILE')
     label_offset: int | None = option(
         'label of the first class in label maps; 1 if 0 means unlabeled (default: 0)', metavar='N')
     threshold: float | None = option(

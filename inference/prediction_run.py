@@ -120,7 +120,7 @@ def set_task_defaults(args: PredictOptions, model: Model) -> None:
     args.threshold = THRESHOLD if args.threshold is None else args.threshold
     args.label_offset = args.label_offset or 0
     if not 0 <= args.label_offset <= 65536 - len(model.classes):
-        raise UserError('--label-offset must be at least 0, with labels below 65536, got '
+        raise UserError('--label-offset must be at least 0 and keep labels below 65536, got '
                         f'{args.label_offset}')
     args.frame_step = args.frame_step or 1
 

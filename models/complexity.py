@@ -78,7 +78,7 @@ def iter_parts(model: nn.Module, height: int, width: int) -> Iterator[Part]:
         raise UserError(f'--size must be two positive integers, got {height} {width}')
     children = dict(model.named_children())
     if 'backbone' not in children:
-        raise UserError(f'{type(model).__name__} cannot be counted: it has no backbone')
+        raise UserError(f'{type(model).__name__} has no backbone, so its cost cannot be counted')
     image = torch.empty(1, 3, height, width, device='meta')
     work, levels = _count_part('backbone', model.backbone, image)
     before = [Part('backbone', count_parameters(model.backbone), work)]

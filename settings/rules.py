@@ -135,7 +135,7 @@ DATA_RULES = {
         'save it as PNG or JPEG', 'sample'),
     'damaged-image': Rule('error', 'truncated or damaged files',
         'copy or download the file again', 'sample'),
-    'other-size': Rule('error', 'images with another size than their annotations',
+    'other-size': Rule('error', 'images whose size differs from their annotations',
         'annotate the image again, or restore the annotated one', 'meaning',
         meaning='Compared with the size in the annotation file or of the label map. '
         'The image may have been rotated or resized since then.'),
@@ -143,7 +143,7 @@ DATA_RULES = {
         'split it into tiles: decoding takes gigabytes'),
     'no-label-map': Rule('error', 'images without a label map',
         'add the label map or move the image away', 'sample'),
-    'other-label-map': Rule('error', 'label maps with another size than their images',
+    'other-label-map': Rule('error', 'label maps whose size differs from their images',
         'annotate the image again, or restore the annotated one', 'sample'),
     'no-image': Rule('error', 'label maps without an image',
         'restore the image or move the label map away: training ignores it', 'meaning'),
@@ -200,11 +200,11 @@ BROWSER_RULES = {
         meaning='A model can hardly learn them, and their score is mostly noise.'),
     'similar-images': Rule('note', 'near-duplicate images in the same split',
         meaning='Their 64-bit difference hashes differ in at most 6 bits, and their gray values '
-        'little. Typical for video frames, which add little information.'),
+        'differ little. Typical for video frames, which add little information.'),
     'split-images': Rule('note', 'near-duplicate images in different splits',
         meaning='Their 64-bit difference hashes differ in at most 6 bits, and their gray values '
-        'little. Evaluation on a training image is meaningless.'),
-    'tiny-box': Rule('note', 'boxes of one pixel or less',
+        'differ little. Evaluation on a training image is meaningless.'),
+    'tiny-box': Rule('note', 'boxes at most one pixel wide or high',
         meaning='mmdet ignores boxes with a side of less than one pixel.'),
     'unlabelled-map': Rule('note', 'label maps with more than 90% unlabeled pixels',
         meaning='Label 0 may be a class that is treated as unlabeled, or the work is unfinished.'),

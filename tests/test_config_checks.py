@@ -238,10 +238,10 @@ def fail_training(run_tool: Callable, capsys: pytest.CaptureFixture[str], *argum
 
 
 @pytest.mark.parametrize('option, message', [
-    ('model.backbone.out_indices=[1,2,3,12]', 'out_indices must be block numbers in -12 ... 11'),
+    ('model.backbone.out_indices=[1,2,3,12]', 'out_indices must be block numbers from -12 to 11'),
     ('model.backbone.type=Xcitt', 'type Xcitt is not known; did you mean XCiT'),
     ('model.decode_head.num_classes=7', 'decode_head.num_classes is 7'),
-    ('model.backbone.frozen_stages=99', 'frozen_stages must be in -1 ... 12, got 99'),
+    ('model.backbone.frozen_stages=99', 'frozen_stages must be from -1 to 12, got 99'),
     ('train_cfg.max_iters=two', "train_cfg.max_iters: expected a number such as 500, got 'two'"),
     ('model.neck.fpn.out_channel=7', 'did you mean model.neck.fpn.out_channels?'),
     ('model.backbone.arch=nano', "XCiT has no arch 'nano'"),

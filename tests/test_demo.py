@@ -72,5 +72,5 @@ def test_table(calls: Calls, tmp_path: Path, run_tool: Callable,
 def test_backbone_without_config(calls: Calls, tmp_path: Path, run_tool: Callable) -> None:
     with pytest.raises(SystemExit) as stopped:
         run_tool('demo', '--out', tmp_path, '--head', 'sem_fpn', 'segformer', '--backbone', 'cait')
-    assert stopped.value.code == 'demo: --backbone cait: segformer has slim configs for xcit'
+    assert stopped.value.code == 'demo: --backbone cait: segformer has slim configs only for xcit'
     assert not calls

@@ -221,4 +221,4 @@ def test_orphaned_worker_holds_no_lock(tmp_path: Path) -> None:
 def test_log_omits_paramwise_options(trained: Path) -> None:
     log = latest_log(trained)
     assert 'paramwise_options' not in log
-    assert '2 parameter groups of different learning rate or weight decay' in log
+    assert '2 parameter groups with different learning rates or weight decay' in log

@@ -180,7 +180,7 @@ def main(options: DemoOptions) -> None:
     configs = {}
     for head in options.head:
         if options.backbone not in (choices := list_configs(head)):
-            raise UserError(f'--backbone {options.backbone}: {head} has slim configs for '
+            raise UserError(f'--backbone {options.backbone}: {head} has slim configs only for '
                             f'{", ".join(choices)}')
         configs[head] = choices[options.backbone]
     create_dataset(data)

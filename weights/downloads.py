@@ -84,9 +84,10 @@ def fetch_file(url: str, path: Path) -> None:
             digest = copy(response, file)
         expected = WITH_HASH.search(Path(urlparse(url).path).name)
         if expected and not digest.startswith(expected[1]):
-            raise OSError(f'its SHA-256 is {digest}, expected {expected[1]} from its name: it is '
-                          'damaged or another file. If it is the right one, download it yourself '
-                          'and pass its path')
+            raise OSError(
+                f'its SHA-256 is {digest}, expected {expected[1]} from its name: it is '
+                'damaged, or a different file. If it is the right one, download it yourself '
+                'and pass its path')
         scratch.replace(path)
     finally:
         scratch.unlink(missing_ok=True)

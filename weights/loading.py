@@ -193,5 +193,6 @@ def require_complete(module: nn.Module, state_dict: State, prefix: str, *_: Any)
     required = {prefix + key: value.shape for key, value in module.state_dict().items()}
     present = {key: value for key, value in state_dict.items() if key in required}
     if problems := find_mismatches(present, required):
-        raise WeightsError(f'{type(module).__name__} is not loaded, because weights do not fit:\n'
-                           f'{format_mismatches(problems)}')
+        raise WeightsError(
+            f'{type(module).__name__} is not loaded, because some weights do not fit the model:\n'
+            f'{format_mismatches(problems)}')

@@ -68,8 +68,8 @@ def _convert_error(url: str, error: Exception) -> OSError:
                            'backend_args or, for s3://, in AWS_ACCESS_KEY_ID and '
                            'AWS_SECRET_ACCESS_KEY, or ~/.aws')
     if isinstance(error, (ConnectionError, TimeoutError)) or name in CONNECTION_ERRORS:
-        return UnreachableError(f'{url}: the endpoint cannot be reached ({text or name}): for an '
-                                's3:// storage that is not Amazon\'s, set AWS_ENDPOINT_URL')
+        return UnreachableError(f'{url}: the endpoint cannot be reached ({text or name}): for '
+                                's3:// storage other than Amazon\'s, set AWS_ENDPOINT_URL')
     return FileError(f'{url} cannot be read: {name}: {text}')
 
 

@@ -100,8 +100,8 @@ def read_manifest(folder: str, settings: Settings = None) -> dict[str, Any]:
             isinstance(each, dict) and isinstance(each.get('sha256'), str)
             for each in shards) or not isinstance(others, dict) or not all(
                 isinstance(each, str) for each in others.values()):
-        raise UserError(f'{folder}/{MANIFEST} is damaged: it must have files, shards with file '
-                        'and sha256, and beside')
+        raise UserError(f'{folder}/{MANIFEST} is damaged: expected the keys files, shards (each '
+                        'with file and sha256) and beside')
     for name in (each.get('file') for each in shards):
         if not isinstance(name, str) or not name or Path(name).name != name:
             raise UserError(f'{folder}/{MANIFEST}: shards must be files next to it, got {name!r}')

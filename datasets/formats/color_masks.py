@@ -217,7 +217,7 @@ def choose_color_table(args: DataOptions, roots: Iterable[Path], sources: Sequen
     report.add_warning(f'{path}: colors of {len(table.classes)} classes')
     if table.unlabeled:
         report.add_warning(f'{path}: pixels of {", ".join(map(str, table.unlabeled))} are '
-                           'unlabeled by their name: rename the row to train it as a class')
+                           'unlabeled because of their name: rename the row to train it as a class')
     return table
 
 

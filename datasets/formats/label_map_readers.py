@@ -213,7 +213,7 @@ def find_voc_lists(root: Path) -> list[Path]:
 def read_voc_label_maps(args: DataOptions, report: Report) -> LabelSet:
     """Return label maps unchanged, or color-coded masks to be converted."""
     if len(args.data) > 1:
-        raise UserError('--data: pass only one folder in Pascal VOC format, whose lists name both '
+        raise UserError('--data: pass only one folder in Pascal VOC format: its lists define both '
                         'splits')
     reject_options(args, 'Pascal VOC', 'suffixes')
     root = args.data[0]

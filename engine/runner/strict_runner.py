@@ -181,8 +181,9 @@ class StrictRunner(Runner):
                   for each in get_optim_wrappers(built)
                   for group in each.param_groups}  # yapf: disable
         if len(groups) > 1:
-            self.logger.info(f'{len(groups)} parameter groups of different learning rate or weight '
-                             'decay: colonnade list-param-groups CONFIG lists them')
+            self.logger.info(
+                f'{len(groups)} parameter groups with different learning rates or weight '
+                'decay: colonnade list-param-groups CONFIG lists them')
         return built
 
     def load_or_resume(self) -> None:

@@ -168,7 +168,7 @@ def _require_plain(value: Any, name: str) -> None:
         for index, item in enumerate(value):
             _require_plain(item, f'{name}[{index}]')
     elif isinstance(value, str) and '{{' in value:
-        raise PackageError(f'{name} is {value!r}, and mmengine replaces what is in {{{{ }}}}')
+        raise PackageError(f'{name} is {value!r}, but mmengine replaces text in {{{{ }}}}')
     elif type(value) not in PLAIN or (isinstance(value, float) and not isfinite(value)):
         raise PackageError(f'{name} is {value!r}: a shared config may only contain numbers, '
                            'strings, None, and lists, tuples and dicts of them')

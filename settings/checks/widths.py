@@ -76,15 +76,15 @@ def _check_block_indices(cls: type[ColumnarBackbone], backbone: ConfigDict,
     source = f'{ARCH} of {cls.__name__} has {depth} blocks'
     if indices is not None and (wrong := [i for i in indices if not -depth <= i < depth]):
         yield Finding(
-            'block-index', f'{OUT_INDICES} must be block numbers in {-depth} ... {depth - 1}, got '
-            f'{wrong}, but {source}', (OUT_INDICES, ARCH))
+            'block-index', f'{OUT_INDICES} must be block numbers from {-depth} to {depth - 1}, got '
+            f'{wrong}: {source}', (OUT_INDICES, ARCH))
         return
     built = depth if not indices else max(index % depth for index in indices) + 1
     frozen = backbone.get('frozen_stages', -1)
     if isinstance(frozen, int) and not -1 <= frozen <= built:
         yield Finding(
             'block-index',
-            f'model.backbone.frozen_stages must be in -1 ... {built}, got {frozen}, and '
+            f'model.backbone.frozen_stages must be from -1 to {built}, got {frozen}, and '
             f'{source}, of which {built} are built', ('model.backbone.frozen_stages', ARCH))
 
 
