@@ -58,10 +58,10 @@ def test_pyramid_rejects_prefix_tokens() -> None:
     ('mask_rcnn', 'model.roi_head.mask_head.num_classes', 200, 'mask_head.num_classes is 200'),
     ('upernet', 'model.auxiliary_head.num_classes', 3, 'auxiliary_head.num_classes is 3, .* has 4'),
     ('sem_fpn', 'model.neck.in_channels', 384,
-     r'is 384, and embed_dim of XCiT nano_12_p16 is 128 \(model.backbone.arch\): '
+     r'is 384, but embed_dim of XCiT nano_12_p16 is 128 \(model.backbone.arch\): '
      'set model.neck.in_channels=128'),
     ('sem_fpn', 'model.backbone.arch', 'nano_12_p8',
-     'neck.stride is 16, and patch_size of XCiT nano_12_p8 is 8 .*: set model.neck.stride=8'),
+     'neck.stride is 16, but patch_size of XCiT nano_12_p8 is 8 .*: set model.neck.stride=8'),
     ('sem_fpn', 'model.backbone.out_indices', (3, 7), 'out_indices has 2 blocks, .* 4 strides'),
     ('upernet', 'model.decode_head.in_channels', [384] * 4,
      r'in_channels is \[384, .*set model.decode_head.in_channels=\[128, 128, 128, 128\]'),

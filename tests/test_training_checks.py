@@ -79,7 +79,7 @@ def test_classes_missing_in_file(kind: str, key: str, data: Path) -> None:
     redirect_data_root(cfg, data / 'coco')
     if kind:
         cfg[key].dataset = wrapped(cfg[key].dataset, kind)
-    with pytest.raises(ValueError, match=rf'{key}.*classes has disc, square, triangle, and the '
+    with pytest.raises(ValueError, match=rf'{key}.*classes has disc, square, triangle, but the '
                        'categories of .*json are cat, dog'):  # yapf: disable
         check_config(cfg, (key, ))
 

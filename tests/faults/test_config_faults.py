@@ -371,7 +371,7 @@ def test_missing_pipeline_steps() -> None:
     cfg.val_dataloader.dataset.pipeline = steps[:2]
     messages = '; '.join(map(str, check(cfg)))
     assert "does not pack what it loads: end it with dict(type='PackSegInputs')" in messages
-    assert 'loads no annotations, and IoUMetric (val_evaluator) needs them' in messages
+    assert 'loads no annotations, but IoUMetric (val_evaluator) needs them' in messages
 
 
 class OwnStep(BaseTransform):
@@ -419,7 +419,7 @@ def test_invalid_steps() -> None:
     (dict(checkpoint='timm://xcit_nano_12_p16_38.fb_dist_in1k'), 'timm publishes no weights'),
     (dict(checkpoint='timm://xcit_tiny_12_p16_384.fb_dist_in1k'),
      '(XCiT tiny_12_p16), but model.backbone.arch is XCiT nano_12_p16'),
-    (dict(checkpoint='timm://xcit_nano_12_p8_384.fb_dist_in1k'), '(XCiT nano_12_p8), and'),
+    (dict(checkpoint='timm://xcit_nano_12_p8_384.fb_dist_in1k'), '(XCiT nano_12_p8), but'),
     (dict(checkpoint='timm://cait_xxs24_224.fb_dist_in1k'), '(CaiT), but model.backbone.arch'),
     (dict(checkpoint='timm://resnet50.a1_in1k'), 'does not match any backbone'),
     (dict(checkpoint='timm://xcit_nano_12_p16_384.fb_dist_in1k'), ''),

@@ -254,7 +254,7 @@ def test_process_consistency(tmp_path: Path) -> None:
     assert printed.count('the same URL: the same') == 2
     assert len(re.findall('another URL: .*: https://b/x.pth, not https://a/x.pth', printed)) == 2
     assert printed.count('data of a backend: the same') == 2
-    assert len(re.findall('another number: .* other data .*: 2 images in', printed)) == 2
+    assert len(re.findall('another number: .* different data .*: 2 images in', printed)) == 2
     assert len(re.findall('files elsewhere: .* refers to 1 file outside of /data', printed)) == 2
     assert 'process 0 has looked 1 times' in printed and 'process 1 has looked 0 times' in printed
 
