@@ -53,7 +53,7 @@ def compare_segments(truth: np.ndarray, segments: Sequence[Mapping[str, Any]],
             matched_truth.add(a)
             matched.add(b)
     crowds = {info[a]['label']: a for a in info if info[a].get('iscrowd')}
-    for a in info.keys() - matched_truth - set(crowds.values()):
+    for a in info.keys() - matched_truth:
         if not info[a].get('iscrowd'):
             stats[info[a]['label'], 3] += 1
     for b in labels.keys() - matched:

@@ -75,7 +75,7 @@ def test_group_runs_with_same_samples(trained: Path) -> None:
     ]
     for title, section in sections.items():
         names = title.removeprefix('Samples: ').split(', ')
-        assert [each for each, _ in section.tiles[0][1]] == ['truth', *names]
+        assert [each for each, _ in section.tiles[0][1]] == ['ground truth', *names]
         assert ('The same images' in section.text) == (len(names) > 1)
     assert sections['Samples: colors'].legend[0][1] == (1, 2, 3)
     assert sections['Samples: silent'].legend[0][1] == tuple(about['palette'][0])

@@ -225,7 +225,8 @@ def test_record_segmenter(trained: Path) -> None:
     assert 'epoch' not in evaluation and 'epoch' not in about
     assert 'the first 16 of 64 digits of SHA-256' in text and 'at least 0.3 are drawn' not in text
     report = build_report(read_run(trained))
-    assert [title for title, _ in report['Worst images'].tiles[0][1]] == ['truth', 'prediction']
+    assert [title
+            for title, _ in report['Worst images'].tiles[0][1]] == ['ground truth', 'prediction']
     assert list(report)[0] == 'Run' and {'Samples', 'Classes', 'Confusion'} < report.keys()
 
 

@@ -1,5 +1,7 @@
 # PMT for panoptic segmentation, 24 epochs of COCO at 640 x 640, see pmt_24ep_coco.py.
-_base_ = ['./models/pmt_panoptic.py', './datasets/coco_panoptic.py', './schedules/adamw_24ep.py']
+_base_ = [
+    './models/pmt_panoptic.py', './datasets/coco_panoptic.py', './schedules/adamw_24ep_pmt.py'
+]
 
 custom_imports = dict(
     imports=_base_.custom_imports.imports +

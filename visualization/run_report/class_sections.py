@@ -25,8 +25,9 @@ ABOUT_DETECTOR = (
     'AP is the mean over IoU 0.5 to 0.95, as COCO defines it. Precision and recall count '
     f'detections with a score of at least {MIN_SCORE}, matched with objects at a box IoU of at '
     f'least {MIN_IOU}. All are from 0 to 1.')
-ABOUT_SEGMENTER = ('IoU is the intersection of truth and prediction over their union, Acc over the '
-                   'truth. Both are from 0 to 1.')
+ABOUT_SEGMENTER = (
+    'IoU is the intersection of ground truth and prediction over their union, Acc over '
+    'the ground truth. Both are from 0 to 1.')
 ABOUT_CONFUSION = (
     f'Detections with a score of at least {MIN_SCORE} are matched with objects of any class at a '
     f'box IoU of at least {MIN_IOU}, by descending score. Missed objects are in the column '
@@ -97,8 +98,8 @@ def build_confusion_sections(details: dict[str, Any], classes: Sequence[str],
     if is_detector:
         chosen.append(len(classes))
     plot = plots.draw_matrix(fractions[np.ix_(chosen, chosen)], [names[k] for k in chosen],
-                             'prediction', 'truth')  # yapf: disable
-    text = 'Rows are the truth, columns the prediction. '
+                             'prediction', 'ground truth')  # yapf: disable
+    text = 'Rows are the ground truth, columns the predictions. '
     wrong = table.copy()
     np.fill_diagonal(wrong, 0)
     if not is_detector:
@@ -108,6 +109,6 @@ def build_confusion_sections(details: dict[str, Any], classes: Sequence[str],
     pairs = [[names[t], names[p], int(wrong[t, p]),
               '–' if is_detector and t == len(classes) else f'{fractions[t, p]:.1%}']
              for t, p in cells if wrong[t, p]]  # yapf: disable
-    listed = Table(['truth', 'prediction', unit, 'share of the truth'], pairs)
+    listed = Table(['ground truth', 'prediction', unit, 'fraction of the ground truth'], pairs)
     return [Section('Confusion', text + (ABOUT_CONFUSION if is_detector else ''),
                     [(caption, plot)], [listed] if pairs else ())]  # yapf: disable

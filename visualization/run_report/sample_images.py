@@ -91,7 +91,7 @@ def read_samples(drawn: Sequence[tuple[str, RecordedRun, Evaluation]]) -> list[t
     """Return each sample with its titled images: the ground truth, and predictions of runs."""
     samples = []
     for number, name in enumerate(drawn[-1][2]['samples']):
-        paths = [('truth', drawn[0][1].folder / RECORD / f'truth_{number}.jpg')]
+        paths = [('ground truth', drawn[0][1].folder / RECORD / f'truth_{number}.jpg')]
         for title, run, evaluation in drawn:
             folder = get_evaluation_folder(run.folder, evaluation['iteration'])
             paths.append((title, folder / f'sample_{number}.jpg'))
@@ -115,7 +115,7 @@ def build_worst_sections(run: RecordedRun) -> list[Section]:
     images, worst = [], run.details.get('worst', ())
     for number, each in enumerate(worst):
         folder = get_evaluation_folder(run.folder, run.details['iteration'])
-        tiles = read_tiles([('truth', folder / f'worst_{number}_truth.jpg'),
+        tiles = read_tiles([('ground truth', folder / f'worst_{number}_truth.jpg'),
                             ('prediction', folder / f'worst_{number}.jpg')])
         if tiles:
             measure = f'mean IoU {each["miou"]:.2f}' if 'miou' in each else (
