@@ -80,6 +80,7 @@ def evaluate(config: str | Path, checkpoint: str | Path | None = None, **options
 def testing_settings(options: TestOptions) -> Settings:
     """Return the settings of an evaluation, checked as far as possible without a model."""
     if options.config.is_dir():
+        options.work_dir = options.work_dir or options.config  # also if it was moved
         options.config, checkpoint = Run(options.config).find_model(options.checkpoint)
         options.checkpoint = str(checkpoint)
     if options.checkpoint is None:

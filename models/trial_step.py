@@ -18,6 +18,8 @@ from colonnade.settings.reading import report_third_party_errors
 
 from .building import build_random_model, replace_sync_norms
 
+#: steps that load masks and label maps of panoptic segments
+PANOPTIC_STEPS = {'LoadPanopticAnnotations', 'LoadPanopticSegments'}
 #: sizes of the images in pixels; the second is for heads that select more pixels than the first has
 SIDES = (128, 512)
 
@@ -61,8 +63,12 @@ def compute_trial_loss(model: nn.Module, cfg: Config, side: int) -> Tensor:
 def has_masks(cfg: Config) -> bool:
     """Return True if a detector is trained with masks."""
     data = cfg.get('train_dataloader')
-    return True in iter_values(data, 'with_mask') or \
-        'LoadPanopticAnnotations' in iter_values(data, 'type')
+    return True in iter_values(data, 'with_mask') or loads_segments(cfg)
+
+
+def loads_segments(cfg: Config) -> bool:
+    """Return True if a detector is trained with panoptic segments: masks and label maps."""
+    return not PANOPTIC_STEPS.isdisjoint(iter_values(cfg.get('train_dataloader'), 'type'))
 
 
 def iter_values(value: Any, name: str) -> Iterator[Any]:

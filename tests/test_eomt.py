@@ -14,10 +14,12 @@ from mmengine.structures import InstanceData
 from torch import Tensor, nn
 
 from colonnade.backbones import PlainViT
+from colonnade.backbones.attention_maps import has_token_attention
 from colonnade.backbones.plain_vit.eomt_formats import add_delta, convert_original
 from colonnade.backbones.plain_vit.query_tokens import attend_to_open_patches
 from colonnade.backbones.plain_vit.window_attention import Heads
 from colonnade.heads.eomt_head import EoMTHead, SemanticEoMTHead
+from colonnade.visualization.figures.methods import METHODS
 from colonnade.weights.formats import rename_keys
 from colonnade.weights.loading import plan_loading
 from colonnade.weights.state_dicts import WeightsError
@@ -226,6 +228,12 @@ def test_wrong_arguments() -> None:
 
 
 @needs_reference
+def test_no_figures_of_feature_maps() -> None:
+    backbone = PlainViT(
+        dict(embed_dim=32, depth=2, num_heads=2), norm_features=True, num_query_blocks=1)
+    assert not has_token_attention(backbone) and not METHODS['grad-cam'].supports(backbone)
+
+
 def test_differences_to_dinov3_need_both_files() -> None:
     case = Case('eomt_dinov3_small_96x128')
     model = case.build(case.file())

@@ -14,7 +14,9 @@ from mmengine.registry import DATASETS
 from pycocotools.coco import COCO
 
 from colonnade.datasets.panoptic_annotations import read_segment_ids
+from colonnade.engine.work_dir import Run
 from colonnade.evaluation.panoptic_quality import PanopticQuality, compare_segments, summarize
+from colonnade.models.trial_step import find_trial_error, has_masks, loads_segments
 from colonnade.settings.dataset_paths import redirect_data_root
 from colonnade.settings.reading import read_config
 
@@ -118,3 +120,25 @@ def test_training(shapes: Path, tmp_path: Path, run_tool: Callable) -> None:
     }
     assert metrics.keys() >= expected
     assert all(0 <= metrics[name] <= 100 for name in expected)
+
+    assert Run(tmp_path / 'run').best  # by PQ
+    moved = (tmp_path / 'run').rename(tmp_path / 'moved')
+    run_tool('test', moved, '--data-root', shapes / 'coco', '--cfg-options', *NO_WORKERS)
+    assert len(list(moved.glob('*/metrics.json'))) == 1 and not (tmp_path / 'run').exists()
+    image = next((shapes / 'coco/val2017').iterdir())
+    run_tool('predict', moved, image, '--out', tmp_path / 'predictions')
+    assert (tmp_path / 'predictions/results.json').exists()
+
+
+@pytest.mark.parametrize('name', ['pmt/xcit_nano_12_p16', 'eomt/plain_vit_nano_12'])
+def test_trial_step(name: str) -> None:
+    cfg = read_config(ROOT / f'configs/{name}_slim_shapes_panoptic.py')
+    assert has_masks(cfg) and loads_segments(cfg)
+    assert find_trial_error(cfg) is None
+
+
+def test_folder_without_checkpoints(tmp_path: Path, run_tool: Callable) -> None:
+    read_config(CONFIG).dump(tmp_path / 'config.py')
+    with pytest.raises(SystemExit, match='nor the work dir of a run: it has no best or last'):
+        run_tool('predict', tmp_path, ROOT / 'docs/images/predict_labels.jpg', '--out',
+                 tmp_path / 'out')

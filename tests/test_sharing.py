@@ -231,7 +231,7 @@ def test_errors_of_the_command(checkpoints: dict[str, Path], tmp_path: Path,
          '--token-file .*no.txt cannot be read: No such file'),
         (('make', config('sem_fpn'), '--out', tmp_path / 'new'), 'no weights after '),
         (('make', tmp_path / 'there', '--out', tmp_path / 'new'),
-         '.*there is not the work dir of a run: pass a config and a checkpoint'),
+         '.*there is neither a package nor the work dir of a run: it has no config'),
         (('check', tmp_path / 'there'), 'no .*model.json: the folder is not a package'),
         (('check', tmp_path / 'a.pth'), '.*a.pth is not a folder of a package'),
     ):

@@ -30,7 +30,7 @@ from colonnade.common.console_logging import log_errors_only
 from colonnade.common.errors import UserCodeError, UserError
 from colonnade.models.half_precision import keep_outputs_float32
 from colonnade.models.trial_step import (build_box_batch, build_label_batch, build_trial_model,
-                                         has_masks, iter_values)
+                                         has_masks, iter_values, loads_segments)
 
 from ..upstream import identify_storage
 from .training_images import Size
@@ -166,7 +166,8 @@ class Trial:
             images,
             objects=max(1, self.setting.objects),
             masks=has_masks(cfg),
-            semantic=True in iter_values(cfg.get('train_dataloader'), 'with_seg'))
+            semantic=loads_segments(cfg)
+            or True in iter_values(cfg.get('train_dataloader'), 'with_seg'))
 
     def _step(self, batch: dict[str, Any]) -> None:
         for _ in range(self.iterations):

@@ -21,7 +21,8 @@ MAIN_NUMBERS = dict(
     OpenImagesMetric='mAP',
     CityScapesMetric='mAP',
     CrowdHumanMetric='mAP',
-    CocoPanopticMetric='PQ')
+    CocoPanopticMetric='PQ',
+    PanopticQuality='PQ')
 IOU_NUMBERS = ('mIoU', 'mDice', 'mFscore')  # mmseg's IoUMetric
 
 

@@ -89,7 +89,9 @@ class Run:
                               f'{configs[-1]}')
                     return configs[-1], path
         missing = 'best or last checkpoint' if configs else 'config'
-        raise MissingFileError(f'{self.work_dir} is not the work dir of a run: it has no {missing}')
+        raise MissingFileError(
+            f'{self.work_dir} is neither a package nor the work dir of a run: it '
+            f'has no {missing}')
 
     @property
     def metrics(self) -> Path:

@@ -16,7 +16,6 @@ from safetensors import SafetensorError, safe_open
 from colonnade.common.atomic_files import write_json
 from colonnade.common.errors import file_errors
 from colonnade.common.hashing import compute_sha256
-from colonnade.engine.work_dir import Run
 from colonnade.models.building import drop_pretrained
 from colonnade.settings.config_values import plain
 from colonnade.settings.reading import LIBRARIES, prepare_library
@@ -123,11 +122,10 @@ class Package:
 
 
 def is_package_folder(path: str | Path) -> bool:
-    """Return True if a path is a folder, but neither a checkpoint in shards nor a work dir."""
+    """Return True if a path is a folder of a package, perhaps without some files."""
     if not Path(path).is_dir() or is_sharded(path):
         return False
-    run = Run(path)
-    return Path(path, METADATA).exists() or not (run.best or run.last)
+    return any(Path(path, name).exists() for name in (METADATA, WEIGHTS))
 
 
 def open_package(folder: str | Path, *, trust: bool = False) -> Package:

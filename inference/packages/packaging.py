@@ -37,8 +37,8 @@ def make(args: MakeOptions) -> None:
     if args.out.exists():
         raise UserError(f'{args.out} already exists: choose another folder')
     if is_package_folder(args.config):
-        raise UserError(f'{args.config} is not the work dir of a run: pass a config and a '
-                        'checkpoint, a checkpoint of a run, or a work dir')
+        raise UserError(f'{args.config} is already a package: pass a config and a checkpoint, a '
+                        'checkpoint of a run, or a work dir')
     checkpoint = args.checkpoint or str(args.config)
     if args.config.is_dir() and not is_sharded(args.config):
         args.checkpoint = checkpoint = str(Run(args.config).find_model(args.checkpoint)[1])

@@ -10,7 +10,7 @@ from typing import Any
 from matplotlib.figure import Figure
 from torch import nn
 
-from colonnade.backbones import CaiT, ResMLP, XCiT
+from colonnade.backbones import CaiT, ColumnarBackbone, ResMLP, XCiT
 from colonnade.backbones.attention_maps import has_token_attention
 from colonnade.common.atomic_files import atomic_write
 from colonnade.common.errors import UserError, file_errors
@@ -50,6 +50,11 @@ def is_instance_of(*types: type[nn.Module]) -> Callable[[nn.Module], bool]:
     return lambda backbone: isinstance(backbone, types)
 
 
+def has_feature_maps(backbone: nn.Module) -> bool:
+    """Return True if a backbone outputs feature maps, and no tokens for a head of queries."""
+    return not (isinstance(backbone, ColumnarBackbone) and backbone.num_query_blocks)
+
+
 METHODS = {
     'class-attention': Method(make_class_attention_drawer, is_instance_of(XCiT, CaiT),
                               'classifier blocks heads interpolation'),
@@ -60,7 +65,7 @@ METHODS = {
                                 'blocks heads'),
     'mixing': Method(make_mixing_drawer, is_instance_of(ResMLP), 'blocks point'),
     'features': Method(make_feature_drawer, is_instance_of(nn.Module), 'interpolation'),
-    'grad-cam': Method(make_grad_cam_drawer, is_instance_of(nn.Module), 'target interpolation'),
+    'grad-cam': Method(make_grad_cam_drawer, has_feature_maps, 'target interpolation'),
 }  # yapf: disable
 
 
