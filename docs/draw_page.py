@@ -10,7 +10,7 @@
     python docs/draw_page.py run/report.html docs/images/report.png \\
         --start 'Losses and learning rate' --end 'Classes'
 
-    colonnade serve $CONFIG "$(cat run/best_checkpoint)" &
+    colonnade serve run &    # draw the page once "serving on" is printed
     python docs/draw_page.py http://127.0.0.1:7860 docs/images/serve.png \\
         --upload shapes/coco/val2017/000000.jpg
 """
@@ -61,7 +61,7 @@ def main() -> None:
         page.goto(args.page if '://' in args.page else Path(args.page).resolve().as_uri())
         if args.upload:
             page.set_input_files('input[type=file]', args.upload)
-            page.wait_for_load_state('networkidle')
+            page.get_by_text('decoding').wait_for()  # how long the prediction took
             page.wait_for_timeout(1000)  # milliseconds until the overlay is drawn
         picture = take_picture(page, args.start, args.end)
         browser.close()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from colonnade.common.errors import UserError
+from colonnade.common.errors import MissingFileError, UserError
 from colonnade.common.options import Amp, LaunchOptions, amp_option, option
 
 PROJECT = 'colonnade'  # default; environment variables go before
@@ -117,10 +117,13 @@ class TrainOptions(LaunchOptions):
                 if source not in (None, 'auto'):
                     raise UserError(f'--pretrained has no effect with --{option_name} {source}: '
                                     'remove one of them')
-            is_timm = '://' not in self.pretrained and not os.path.exists(self.pretrained)
+            path = os.path.expanduser(self.pretrained)
+            is_timm = '://' not in path and not os.path.exists(path)
+            if is_timm and (os.sep in path or path.endswith(('.pth', '.pt', '.safetensors'))):
+                raise MissingFileError(f'--pretrained: no file {self.pretrained}')
             self.cfg_options = {
                 **(self.cfg_options or {}), 'model.backbone.init_cfg.type': 'Pretrained',
-                'model.backbone.init_cfg.checkpoint': 'timm://' * is_timm + self.pretrained
+                'model.backbone.init_cfg.checkpoint': 'timm://' * is_timm + path
             }
         if isinstance(self.tracker, str):  # from Python
             self.tracker = (self.tracker, )

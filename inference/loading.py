@@ -215,7 +215,7 @@ def parse_run_config(text: str, source: str, *, trust: bool = False) -> Config:
     """Return the config that a run wrote, without running its code."""
     if not is_plain_config(text):
         raise WeightsError(f'the config of {source} contains code: pass a config and a checkpoint, '
-                           'as in load(CONFIG, CHECKPOINT)')
+                           'or pass --trust, or trust=True, if you trust its author')
     cfg = Config.fromstring(text, '.py')
     prepare_library(cfg, source)
     if not trust:

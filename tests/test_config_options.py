@@ -210,10 +210,11 @@ def test_pretrained(name: str, checkpoint: str) -> None:
     (dict(pretrained='xcit_small_12_p16_384'), 'publishes no weights .*; did you mean xcit_small'),
     (dict(pretrained='xcit_tiny_12_p16_384.fb_dist_in1k'), 'is timm://xcit_tiny.*arch is XCiT'),
     (dict(pretrained='a', load_from='b.pth'), 'pretrained has no effect with --load-from b.pth'),
+    (dict(pretrained='weights/a.pth'), '--pretrained: no file weights/a.pth'),
     (dict(pretrained='a', resume='b.pth'), '--pretrained has no effect with --resume b.pth'),
 ])
 def test_wrong_pretrained(options: dict[str, str], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
         check_config(
             load_config(TrainOptions(DETECTOR, **options)),  # type: ignore[arg-type]
             ('train_dataloader', ))

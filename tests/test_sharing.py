@@ -232,7 +232,7 @@ def test_errors_of_the_command(checkpoints: dict[str, Path], tmp_path: Path,
         (('make', config('sem_fpn'), '--out', tmp_path / 'new'), 'no weights after '),
         (('make', tmp_path / 'there', '--out', tmp_path / 'new'),
          '.*there is neither a package nor the work dir of a run: it has no config'),
-        (('check', tmp_path / 'there'), 'no .*model.json: the folder is not a package'),
+        (('check', tmp_path / 'there'), '.*there is not a folder of a package'),
         (('check', tmp_path / 'a.pth'), '.*a.pth is not a folder of a package'),
     ):
         with pytest.raises(SystemExit, match=f'package: {message}'):

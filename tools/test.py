@@ -1,4 +1,4 @@
-"""Evaluate a checkpoint: box and mask mAP of a detector, mIoU of a segmenter.
+"""Evaluate a checkpoint: mAP or PQ of a detector, mIoU of a segmenter.
 
     colonnade test configs/mask_rcnn/xcit_small_12_p16_3x_coco.py epoch_36.pth
 """

@@ -123,7 +123,9 @@ def fetch_from_timm(name: str) -> State:
         require_hub()
         return load_state_dict_from_hf(repository, *filename, weights_only=True)
     except (OSError, RuntimeError, HfHubHTTPError) as error:
-        raise WeightsError(f'timm://{name} cannot be downloaded: {error}') from error
+        raise WeightsError(
+            f'timm://{name} cannot be downloaded: {error}. Or pass the path of a file '
+            'that you downloaded elsewhere') from error
 
 
 def check_published(name: str) -> None:
