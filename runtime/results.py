@@ -1,4 +1,4 @@
-"""Predictions for an image: instances, a label map, or feature maps."""
+"""Predictions for an image: instances, a label map, segments, or feature maps."""
 from __future__ import annotations
 
 import json
@@ -169,6 +169,84 @@ class LabelMap(Result):
         write_json(info,
                    dict(source=self.source, size=self.size, labels=image.name, shares=fractions))
         return [image, info]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class PanopticMap(Result):
+    """Segments of an image, which do not overlap: one per object, and one per class of stuff.
+
+    Attributes:
+        segments: Number of the segment of each pixel, ``(H, W)``, int32, from 1; 0 for none.
+        labels: Class of each segment, from number 1 on, as indices in ``classes``, ``(S,)``, int64.
+        num_things: Number of classes of objects, which come first in ``classes``.
+        source: Path of the image, if it was passed as a path.
+    """
+    segments: np.ndarray
+    labels: np.ndarray
+    num_things: int
+    source: str | None = None
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __repr__(self) -> str:
+        names = ', '.join(self.names[:8]) + (f', {len(self) - 8} more' if len(self) > 8 else '')
+        return (f'{len(self)} segments, image of {format_size(self.size)}'
+                f'{": " if names else ""}{names}')
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Class of each segment."""
+        return tuple(self.classes[label] for label in self.labels)
+
+    @property
+    def areas(self) -> np.ndarray:
+        """Pixels of each segment, ``(S,)``, int64."""
+        return np.bincount(self.segments.ravel(), minlength=len(self) + 1)[1:]
+
+    def to_image(self) -> Image.Image:
+        """Return the numbers of the segments as colors: red + 256 green + 65536 blue (COCO)."""
+        channels = [self.segments >> shift & 255 for shift in (0, 8, 16)]
+        return Image.fromarray(np.stack(channels, -1).astype(np.uint8))
+
+    def segments_info(self) -> list[dict[str, Any]]:
+        """Return number, class and area of each segment, and whether it is an object."""
+        return [
+            dict(id=number, label=name, isthing=bool(label < self.num_things), area=int(area))
+            for number, (
+                name, label,
+                area) in enumerate(zip(self.names, self.labels, self.areas, strict=True), 1)
+        ]
+
+    def save(self, stem: str | Path) -> list[Path]:
+        """Write segments as ``STEM.png`` and their classes as ``STEM.json``; return both paths."""
+        image, info = add_suffix(stem, '.png'), add_suffix(stem, '.json')
+        self.to_image().save(image)
+        write_json(
+            info,
+            dict(
+                source=self.source,
+                size=self.size,
+                segments=image.name,
+                segments_info=self.segments_info()))
+        return [image, info]
+
+
+def number_segments(codes: np.ndarray, num_classes: int) -> tuple[np.ndarray, np.ndarray]:
+    """Number the segments of mmdet's panoptic map from 1.
+
+    Args:
+        codes: Class + 1000 times the number of the object, ``(H, W)``; ``num_classes`` for none.
+        num_classes: Number of classes.
+
+    Returns:
+        ``segments`` and ``labels`` of a :class:`PanopticMap`.
+    """
+    values, segments = np.unique(codes, return_inverse=True)
+    labels = values % 1000
+    is_segment = labels < num_classes
+    numbers = np.where(is_segment, np.cumsum(is_segment), 0)
+    return numbers[segments].reshape(codes.shape).astype(np.int32), labels[is_segment]
 
 
 @dataclass(frozen=True, eq=False, repr=False)

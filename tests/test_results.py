@@ -1,17 +1,22 @@
 """Results of models, and their drawings."""
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 from pycocotools import mask as coco_masks
 
+from colonnade.datasets.panoptic_annotations import read_segment_ids
 from colonnade.inference.drawing import draw_instances
 from colonnade.inference.results import Instances, LabelMap
 from colonnade.runtime.colors import distinct_colors
+from colonnade.runtime.results import PanopticMap, number_segments
 
 RED, BLUE = (255, 0, 0), (0, 0, 255)
 GRAY = np.full((2, 3, 3), 100, dtype=np.uint8)
@@ -130,3 +135,25 @@ def test_captions_with_line_breaks() -> None:
     assert squares.draw(image).size == (10, 8)
     labels = LabelMap((8, 10), squares.classes, squares.palette, np.ones((8, 10), dtype=np.uint8))
     assert labels.draw(image).height > 8
+
+
+def test_panoptic_map(tmp_path: Path) -> None:
+    # mmdet's codes of two classes: a background (1), two discs (0), and pixels without a segment
+    codes = np.array([[1, 1000, 1000, 2], [1, 1, 2000, 2]], dtype=np.int32)
+    segments, labels = number_segments(codes, num_classes=2)
+    result = PanopticMap((2, 4), ('disc', 'sky'), (RED, BLUE), segments, labels, num_things=1)
+    np.testing.assert_array_equal(segments, [[1, 2, 2, 0], [1, 1, 3, 0]])
+    assert (len(result), result.names) == (3, ('sky', 'disc', 'disc'))
+    assert repr(result) == '3 segments, image of height 2 and width 4: sky, disc, disc'
+    assert result.segments_info()[1] == dict(id=2, label='disc', isthing=True, area=2)
+    image, info = result.save(tmp_path / 'a.b')
+    np.testing.assert_array_equal(read_segment_ids(np.array(Image.open(image))), segments)
+    content = json.loads(info.read_text())
+    assert (info.name, content['segments']) == ('a.b.json', 'a.b.png')
+    assert content['segments_info'] == result.segments_info()
+
+
+def test_no_segments() -> None:
+    segments, labels = number_segments(np.full((2, 2), 2), num_classes=2)
+    result = PanopticMap((2, 2), ('disc', 'sky'), (RED, BLUE), segments, labels, num_things=1)
+    assert result.segments_info() == [] and not segments.any()
