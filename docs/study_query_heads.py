@@ -59,7 +59,7 @@ def build_trunk(name: str) -> ColumnarBackbone:
     return BACKBONES[settings.pop('type')](**settings)
 
 
-@MODELS.register_module()
+@MODELS.register_module(force=True)  # the script may run again in one process
 class ClassAttentionHead(AnnealedMasks, MaskQueryHead):
     """Queries in the class-attention layers of a trunk.
 

@@ -15,10 +15,23 @@ from conftest import NO_WORKERS, ROOT
 OPTIONS = ['train_dataloader.batch_size=2', *NO_WORKERS]
 
 
+@pytest.fixture
+def run_script(monkeypatch: pytest.MonkeyPatch,
+               capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Run a script of docs/ with options, and return what it prints."""
+
+    def run(name: str, *arguments: object) -> str:
+        script = str(ROOT / 'docs' / name)
+        monkeypatch.setattr(sys, 'argv', [script, *map(str, arguments)])
+        runpy.run_path(script, run_name='__main__')
+        return capsys.readouterr().out
+
+    return run
+
+
 @pytest.mark.slow
 def test_study_simplified_vit(shapes: Path, tmp_path: Path, run_tool: Callable,
-                              monkeypatch: pytest.MonkeyPatch,
-                              capsys: pytest.CaptureFixture[str]) -> None:
+                              monkeypatch: pytest.MonkeyPatch, run_script: Callable) -> None:
     started = []
 
     def run(tool: str, log: Path, *arguments: object, show: bool) -> None:
@@ -29,13 +42,10 @@ def test_study_simplified_vit(shapes: Path, tmp_path: Path, run_tool: Callable,
     command = [tmp_path / 'runs', '--shapes', shapes, '--backbones', 'xcit', 'parallel',
                '--seeds', 3, '--iterations', 2, '--interval', 1, '--plot', tmp_path / 'a.png',
                '--cfg-options', *OPTIONS]  # yapf: disable
-    for _ in range(2):
-        script = str(ROOT / 'docs/study_simplified_vit.py')
-        monkeypatch.setattr(sys, 'argv', [script, *map(str, command)])
-        runpy.run_path(script, run_name='__main__')
+    printed = ''.join(run_script('study_simplified_vit.py', *command)
+                      for _ in range(2)).splitlines()
 
     assert started == ['shapes_xcit_p16_seed3', 'shapes_parallel_p16_seed3']
-    printed = capsys.readouterr().out.splitlines()
     assert '| backbone | parameters | mIoU, shapes |' in printed
     assert sum(line.startswith('| parallel | 2,086,624 | ') for line in printed) == 2
     assert cv2.imread(str(tmp_path / 'a.png')).std() > 1
@@ -54,3 +64,30 @@ def test_measure_models_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     assert list(json.loads(rows.read_text())) == ['linear/xcit_small_12_p16']
     assert printed.err.count('linear/xcit_small_12_p16') == 1  # the second call measured nothing
     assert re.search(r'linear/xcit_small_12_p16_40k_ade20k,22\.\d,2\d,\d', printed.out)
+
+
+@pytest.mark.slow
+def test_measure_eomt(run_script: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr('colonnade.evaluation.benchmark.measurement.run_in_new_process',
+                        lambda function, *args: function(*args))  # yapf: disable
+    printed = run_script('measure_eomt.py', '--arch', 'vit_tiny_patch16_224', '--sizes', 96,
+                         '--train-sizes', 64, '--rounds', 1)
+    rows = [line.split(' | ') for line in printed.splitlines() if '²' in line]
+    assert [row[0] for row in rows] == ['| eval 96²', '| train 64²']
+    assert rows[1][2] == rows[1][5] == '–'  # fused models are not trained
+    assert all(float(row[-1].rstrip(' |')) < 1e-5 for row in rows)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('trunk', ['XCiT', 'CaiT'])
+def test_study_query_heads(trunk: str, shapes: Path, tmp_path: Path, run_script: Callable) -> None:
+    options = [tmp_path / 'runs', '--data', shapes, '--trunks', trunk, '--modes', 'frozen',
+               '--heads', 'pmt', 'class_attention', '--seeds', 3, '--iterations', 2,
+               '--pretraining', 2]  # yapf: disable
+    row = re.compile(rf'^\| {trunk} \| frozen \| \w+ \| \d+\.\d \| .*', re.MULTILINE)
+    rows = row.findall(run_script('study_query_heads.py', *options))
+    assert len(rows) == 4 and rows[:2] == rows[2:]  # as they are measured, then as a table
+    runs = sorted((tmp_path / 'runs').glob('*_seed3'))
+    before = [len(list(run.iterdir())) for run in runs]
+    assert row.findall(run_script('study_query_heads.py', *options)) == rows
+    assert [len(list(run.iterdir())) for run in runs] == before  # nothing was trained again
