@@ -113,7 +113,7 @@ def train(args: argparse.Namespace, data: str, kind: str, seed: int) -> Curve:
 def rows(curves: dict[str, dict[str, list[Curve]]], patch_size: int) -> Iterator[str]:
     """Return a table of the last evaluations: mean, minimum and maximum over seeds."""
     from colonnade.backbones import BACKBONES as CLASSES
-    yield '| kind | parameters | ' + ' | '.join(f'mIoU, {data}' for data in curves) + ' |'
+    yield '| backbone | parameters | ' + ' | '.join(f'mIoU, {data}' for data in curves) + ' |'
     yield '|---|---|' + '---|' * len(curves)
     for kind in next(iter(curves.values())):
         settings = backbone_of(kind, patch_size)
