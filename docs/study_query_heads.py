@@ -40,7 +40,7 @@ from colonnade.settings.reading import read_config
 ROOT = Path(__file__).resolve().parent.parent
 CONFIG = ROOT / 'configs/pmt/xcit_nano_12_p16_slim_shapes_panoptic.py'
 SIDE = 128  # pixels
-TRUNKS: dict[str, dict[str, Any]] = {
+SETTINGS: dict[str, dict[str, Any]] = {
     'XCiT':
     dict(type='XCiT', arch='nano_12_p16'),
     'CaiT':
@@ -53,19 +53,19 @@ HEADS = ('pmt', 'class_attention', 'class_attention_random')
 MODES = ('full', 'frozen')
 
 
-def build_trunk(name: str) -> ColumnarBackbone:
+def build_backbone(name: str) -> ColumnarBackbone:
     """Build a backbone with random weights."""
-    settings = dict(TRUNKS[name])
+    settings = dict(SETTINGS[name])
     return BACKBONES[settings.pop('type')](**settings)
 
 
 @MODELS.register_module(force=True)  # the script may run again in one process
 class ClassAttentionHead(AnnealedMasks, MaskQueryHead):
-    """Queries in the class-attention layers of a trunk.
+    """Queries in the class-attention layers of a backbone.
 
     Args:
         in_channels: Width C of the feature maps.
-        trunk: Key of ``TRUNKS``.
+        name: Key of ``SETTINGS``.
         classifier: File of the trained classifier; without it, the layers have random weights.
         **kwargs: Arguments of :class:`.MaskQueryHead`.
     """
@@ -73,17 +73,17 @@ class ClassAttentionHead(AnnealedMasks, MaskQueryHead):
     def __init__(self,
                  in_channels: int,
                  *,
-                 trunk: str,
+                 name: str,
                  classifier: str | None = None,
                  **kwargs: Any) -> None:
         super().__init__(in_channels, **kwargs)
-        backbone = build_trunk(trunk)
+        backbone = build_backbone(name)
         module = backbone.build_timm_module(SIDE)
         if classifier is not None:
             state = torch.load(classifier, weights_only=True)
             module.load_state_dict({k: v for k, v in state.items() if not k.startswith('head.')})
         self.layers = module.get_submodule(backbone.class_attention_name)
-        self.norm, self.residual_of_norm = module.norm, trunk == 'XCiT'
+        self.norm, self.residual_of_norm = module.norm, name == 'XCiT'
         with torch.no_grad():
             trunc_normal_(self.q.weight, std=0.02).add_(module.cls_token[0])
 
@@ -128,7 +128,7 @@ class ClassAttentionHead(AnnealedMasks, MaskQueryHead):
         return queries + layer.gamma_2 * layer.mlp(layer.norm2(queries))
 
 
-def train_classifier(trunk: str, data: Path, path: Path, iterations: int) -> None:
+def train_classifier(name: str, data: Path, path: Path, iterations: int) -> None:
     """Train timm's module to name the classes in each image, and write its weights."""
     content = json.loads((data / 'coco/annotations/instances_train2017.json').read_text())
     targets = {image['id']: torch.zeros(len(content['categories'])) for image in content['images']}
@@ -139,7 +139,7 @@ def train_classifier(trunk: str, data: Path, path: Path, iterations: int) -> Non
     images = torch.from_numpy(pixels[..., ::-1].copy()).permute(0, 3, 1, 2)
     labels = torch.stack([targets[image['id']] for image in content['images']])
     torch.manual_seed(0)
-    model = build_trunk(trunk).build_timm_module(SIDE, num_classes=labels.shape[1]).train()
+    model = build_backbone(name).build_timm_module(SIDE, num_classes=labels.shape[1]).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.05)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 1e-3, total_steps=iterations)
     correct = 0.
@@ -153,29 +153,29 @@ def train_classifier(trunk: str, data: Path, path: Path, iterations: int) -> Non
         schedule.step()
         hits = (logits > 0) == (labels[chosen] > 0)
         correct = 0.98 * correct + 0.02 * float(hits.float().mean())
-    print(f'{trunk}: {correct:.0%} of the labels of the last training images are right', flush=True)
+    print(f'{name}: {correct:.0%} of the labels of the last training images are right', flush=True)
     torch.save(model.state_dict(), path)
 
 
-def measure_run(trunk: str, head: str, *, frozen: bool, seed: int, args: argparse.Namespace,
+def measure_run(name: str, head: str, *, frozen: bool, seed: int, args: argparse.Namespace,
                 classifier: Path) -> dict[str, float]:
     """Return PQ and seconds per iteration of a run, and train it first if it does not exist."""
-    work_dir = args.out / f'{trunk}_{head}_{"frozen" if frozen else "full"}_seed{seed}'
+    work_dir = args.out / f'{name}_{head}_{"frozen" if frozen else "full"}_seed{seed}'
     done = work_dir / 'result.json'
     if done.exists():
         return json.loads(done.read_text())
     cfg = read_config(CONFIG)
-    backbone = dict(TRUNKS[trunk], drop_path_rate=0., frozen_stages=12 if frozen else -1)
+    backbone = dict(SETTINGS[name], drop_path_rate=0., frozen_stages=12 if frozen else -1)
     cfg.model.backbone = backbone | dict(
         init_cfg=dict(type='Pretrained', checkpoint=str(classifier)))
     if head != 'pmt':
         kept = ('num_queries', 'num_things_classes', 'num_stuff_classes', 'in_channels')
         cfg.model.panoptic_head = dict(
             type='ClassAttentionHead',
-            trunk=trunk,
+            name=name,
             classifier=str(classifier) if head == 'class_attention' else None,
-            **{name: cfg.model.panoptic_head[name]
-               for name in kept})
+            **{key: cfg.model.panoptic_head[key]
+               for key in kept})
     work_dir.mkdir(parents=True, exist_ok=True)
     config = work_dir / 'study.py'
     cfg.dump(config)
@@ -205,7 +205,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('out', type=Path, help='folder of all runs')
     parser.add_argument('--data', type=Path, required=True, help='output of make-shapes')
-    parser.add_argument('--trunks', nargs='+', choices=TRUNKS, default=list(TRUNKS))
+    parser.add_argument('--backbones', nargs='+', choices=SETTINGS, default=list(SETTINGS))
     parser.add_argument('--heads', nargs='+', choices=HEADS, default=list(HEADS))
     parser.add_argument('--modes', nargs='+', choices=MODES, default=list(MODES))
     parser.add_argument('--seeds', nargs='+', type=int, default=[0, 1])
@@ -214,19 +214,19 @@ def main() -> None:
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     rows = []
-    for trunk in args.trunks:
-        classifier = args.out / f'{trunk}.pth'
+    for name in args.backbones:
+        classifier = args.out / f'{name}.pth'
         if not classifier.exists():
-            train_classifier(trunk, args.data, classifier, args.pretraining)
+            train_classifier(name, args.data, classifier, args.pretraining)
         for mode in args.modes:
             for head in args.heads:
                 results = [
-                    measure_run(trunk, head, frozen=mode == 'frozen', seed=seed, args=args,
+                    measure_run(name, head, frozen=mode == 'frozen', seed=seed, args=args,
                                 classifier=classifier) for seed in args.seeds
                 ]  # yapf: disable
                 values = ', '.join(f'{result["PQ"]:.1f}' for result in results)
                 seconds = min(result['seconds'] for result in results)
-                rows.append(f'| {trunk} | {mode} | {head} | {values} | {seconds:.2f} s |')
+                rows.append(f'| {name} | {mode} | {head} | {values} | {seconds:.2f} s |')
                 print(rows[-1], flush=True)
     print('| backbone | training | head | PQ of each seed | time per iteration |')
     print('|---|---|---|---|---|', *rows, sep='\n')

@@ -79,12 +79,12 @@ def test_measure_eomt(run_script: Callable, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('trunk', ['XCiT', 'CaiT'])
-def test_study_query_heads(trunk: str, shapes: Path, tmp_path: Path, run_script: Callable) -> None:
-    options = [tmp_path / 'runs', '--data', shapes, '--trunks', trunk, '--modes', 'frozen',
+@pytest.mark.parametrize('name', ['XCiT', 'CaiT'])
+def test_study_query_heads(name: str, shapes: Path, tmp_path: Path, run_script: Callable) -> None:
+    options = [tmp_path / 'runs', '--data', shapes, '--backbones', name, '--modes', 'frozen',
                '--heads', 'pmt', 'class_attention', '--seeds', 3, '--iterations', 2,
                '--pretraining', 2]  # yapf: disable
-    row = re.compile(rf'^\| {trunk} \| frozen \| \w+ \| \d+\.\d \| .*', re.MULTILINE)
+    row = re.compile(rf'^\| {name} \| frozen \| \w+ \| \d+\.\d \| .*', re.MULTILINE)
     rows = row.findall(run_script('study_query_heads.py', *options))
     assert len(rows) == 4 and rows[:2] == rows[2:]  # as they are measured, then as a table
     runs = sorted((tmp_path / 'runs').glob('*_seed3'))
