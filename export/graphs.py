@@ -143,7 +143,7 @@ def to_openvino(path: Path, target: Path) -> None:
     try:
         model = openvino.convert_model(str(path))
     except Exception as error:  # OpenVINO raises errors of many types
-        raise ExportError(f'{path.stem} cannot be exported to OpenVINO: {error}') from error
+        raise ExportError(f'{path.stem} cannot be exported for OpenVINO: {error}') from error
     openvino.save_model(model, str(target), compress_to_fp16=False)
     for file in (path, path.with_name(f'{path.name}.data')):
         file.unlink(missing_ok=True)

@@ -63,7 +63,7 @@ def build_class_changes(head: dict[str, Any], num_classes: int) -> dict[str, Any
     old = get_num_classes(head)
     if head.get('num_stuff_classes'):
         raise UserError(f'{head.get("type")} predicts panoptic segments (num_stuff_classes='
-                        f'{head["num_stuff_classes"]}): use an instance segmentation config')
+                        f'{head["num_stuff_classes"]}): use a config of instance segmentation')
     changes: dict[str, Any] = {get_class_count_key(head): num_classes}
     for name, weights in _iter_class_weights(head):
         padded = weights[:old] + weights[old - 1:old] * num_classes

@@ -30,7 +30,7 @@ def main(options: ShardOptions, dataset_sharding: ModuleType) -> None:
         print(
             f'  {split}: {format_num_shards(shards)}, {sum(each["files"] for each in shards)} files'
         )
-    print(f'to train or test on them, pass --data-root {Path(options.out)}')
+    print(f'train and test from them with --data-root {Path(options.out)}')
 
 
 def format_counts(manifest: dict[str, Any]) -> str:

@@ -85,7 +85,7 @@ def fetch_file(url: str, path: Path) -> None:
         expected = WITH_HASH.search(Path(urlparse(url).path).name)
         if expected and not digest.startswith(expected[1]):
             raise OSError(
-                f'its SHA-256 is {digest}, but its name contains {expected[1]}: it is '
+                f'its SHA-256 is {digest}, expected {expected[1]} from its name: it is '
                 'damaged, or a different file. If it is the right one, download it yourself '
                 'and pass its path')
         scratch.replace(path)
@@ -104,7 +104,7 @@ def copy(response: HTTPResponse, file: BinaryIO) -> str:
         digest.update(chunk)
         file.write(chunk)
     if announced.isdecimal() and int(announced) != count:
-        raise OSError(f'the connection was lost after {count} of {announced} bytes')
+        raise OSError(f'the connection broke after {count} of {announced} bytes')
     return digest.hexdigest()
 
 
@@ -124,8 +124,8 @@ def fetch_from_timm(name: str) -> State:
         return load_state_dict_from_hf(repository, *filename, weights_only=True)
     except (OSError, RuntimeError, HfHubHTTPError) as error:
         raise WeightsError(
-            f'timm://{name} cannot be downloaded: {error}. Alternatively, download the '
-            'file elsewhere and pass its path') from error
+            f'timm://{name} cannot be downloaded: {error}. Or pass the path of a file '
+            'that you downloaded elsewhere') from error
 
 
 def check_published(name: str) -> None:
@@ -133,8 +133,8 @@ def check_published(name: str) -> None:
     known = list_pretrained()
     if name not in known:
         near = ' or '.join(get_close_matches(name, known, n=4))
-        hint = f'; did you mean {near}?' if near else ': timm.list_pretrained() lists all names'
-        raise WeightsError(f'timm has no pretrained weights named {name}{hint}')
+        hint = f'; did you mean {near}?' if near else ': timm.list_pretrained() lists them'
+        raise WeightsError(f'timm publishes no weights {name}{hint}')
 
 
 def require_hub() -> None:

@@ -99,8 +99,8 @@ def convert_transformers(state: State) -> State:
 def convert_delta(state: State) -> State:
     """Raise a WeightsError that explains files with differences to DINOv3."""
     raise WeightsError(
-        'its backbone is stored as differences from the DINOv3 weights: add both files with '
-        'colonnade.backbones.plain_vit.eomt_formats.add_delta(dinov3, eomt), save the result with '
+        'its backbone has differences to the weights of DINOv3: add both files by '
+        'colonnade.backbones.plain_vit.eomt_formats.add_delta(dinov3, eomt), save the result by '
         'torch.save, and use that file')
 
 
@@ -126,7 +126,7 @@ def add_delta(base: State, delta: State) -> State:
     found = {key: value.shape for key, value in renamed.items()}
     if expected != found:
         keys = [key for key in {**expected, **found} if expected.get(key) != found.get(key)]
-        raise WeightsError('the DINOv3 weights are for a different model or use different names: '
+        raise WeightsError('the weights of DINOv3 are those of another model, or have other names: '
                            f'{len(keys)} tensors differ, such as {keys[0]}')
     state = own | {key: renamed[key] + own[key] for key in expected}
     return name_head(join_projections(rename_keys(state, BLOCKS)))

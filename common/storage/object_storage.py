@@ -52,9 +52,9 @@ def convert_storage_errors(url: str) -> Iterator[None]:
         yield
     except ImportError as error:
         protocol = url.partition('://')[0].removeprefix('shards+')
-        package = PACKAGES.get(protocol, 'the fsspec package for this protocol')
-        raise UserError(f'{url} cannot be read: a package is not installed ({error}): '
-                        f'run pip install {package!r}') from error
+        package = PACKAGES.get(protocol, 'the package of fsspec for it')
+        raise UserError(f'{url} cannot be read, a package is not installed ({error}): '
+                        f'pip install {package!r}') from error
     except Exception as error:  # each storage client raises error classes of its own
         raise _convert_error(url, error) from error
 
@@ -64,7 +64,7 @@ def _convert_error(url: str, error: Exception) -> OSError:
     if isinstance(error, FileNotFoundError):
         return MissingFileError(f'{url} does not exist')
     if isinstance(error, PermissionError) or name in CREDENTIAL_ERRORS:
-        return AccessError(f'{url}: access denied ({text or name}): check the credentials in '
+        return AccessError(f'{url}: access is denied ({text or name}): check the credentials in '
                            'backend_args or, for s3://, in AWS_ACCESS_KEY_ID and '
                            'AWS_SECRET_ACCESS_KEY, or ~/.aws')
     if isinstance(error, (ConnectionError, TimeoutError)) or name in CONNECTION_ERRORS:
@@ -90,8 +90,8 @@ def _cache_file(url: str, version: str, fetch: Callable[[str], object]) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, scratch = tempfile.mkstemp(prefix='.unfinished-', dir=path.parent)
     except OSError as error:
-        raise FileError(f'the cache of remote files cannot be written ({error}): set '
-                        f'{CACHE_VARIABLE} to another folder') from error
+        raise FileError('the cache of remote files cannot be written: set '
+                        f'{CACHE_VARIABLE} to another folder: {error}') from error
     os.close(handle)
     try:
         fetch(scratch)

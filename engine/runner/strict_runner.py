@@ -53,9 +53,9 @@ class StrictRunner(Runner):
         self.logger.addFilter(QuietFilter())
         norms = [module for module in self.model.modules() if isinstance(module, _BatchNorm)]
         if any(isinstance(norm, nn.SyncBatchNorm) for norm in norms):
-            self.logger.info(f'batch norms are synchronized across {get_world_size()} processes')
+            self.logger.info(f'batch norms are synchronized over {get_world_size()} processes')
         elif norms:
-            self.logger.info('batch norms are not synchronized across processes')
+            self.logger.info('batch norms are not synchronized between processes')
 
     def build_logger(self, *args: Any, **kwargs: Any) -> MMLogger:
         logger = super().build_logger(*args, **kwargs)
@@ -92,7 +92,7 @@ class StrictRunner(Runner):
             raise WeightsError(
                 f'{source} holds weights, but no training state (no {", ".join(missing)}): it was '
                 'converted or published, or is the best checkpoint of a run. Resume from the last '
-                'checkpoint of that run, or start a new run with --load-from')
+                'checkpoint of that run, or start a new training with --load-from')
         self._use_seed(checkpoint['meta'].get('seed'), source)
         if 'ema_state_dict' in checkpoint and not any(
                 isinstance(hook, EMAHook) for hook in self.hooks):
@@ -108,8 +108,8 @@ class StrictRunner(Runner):
         if not isinstance(seed, int) or seed == own:
             return
         if own is not None:
-            self.logger.warning(f'randomness.seed={own} has no effect: training resumes with '
-                                f'seed {seed} from {source}')
+            self.logger.warning(f'randomness.seed={own} has no effect: training resumes with the '
+                                f'seed {seed} of {source}')
         self._randomness_cfg.update(seed=seed)
         self.set_randomness(**self._randomness_cfg)
 
