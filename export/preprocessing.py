@@ -28,7 +28,7 @@ def build_preprocess(model: Model, limits: ImageSizeLimits) -> Values:
     """
     preprocessor = model.module.data_preprocessor
     stats = dict(mean=[0., 0., 0.], std=[1., 1., 1.])
-    if preprocessor._enable_normalize:
+    if 'mean' in dict(preprocessor.named_buffers()):
         stats = dict(mean=preprocessor.mean.flatten().tolist(),
                      std=preprocessor.std.flatten().tolist())  # yapf: disable
     for key, values in stats.items():

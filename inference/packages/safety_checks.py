@@ -183,7 +183,7 @@ class MetaTensorMode(TorchDispatchMode):
                            args: tuple = (),
                            kwargs: dict[str, Any] | None = None) -> Any:
         kwargs = kwargs or {}
-        if func is torch.ops.aten._local_scalar_dense.default:  # Tensor.item()
+        if str(func) == 'aten._local_scalar_dense.default':  # Tensor.item()
             return func(*args, **kwargs)
         tensors = [each for each in tree_iter((args, kwargs)) if isinstance(each, Tensor)]
         meta_args, meta_kwargs = tree_map_only(Tensor, lambda each: each.to('meta'), (args, kwargs))
