@@ -35,8 +35,8 @@ class MissingFileError(FileNotFoundError, FileError):
 
 
 @contextmanager
-def convert_errors(convert: Callable[[Exception], Exception],
-                   *kept: type[Exception]) -> Iterator[None]:
+def convert_errors(convert: Callable[[Exception], Exception], *kept:
+                   type[Exception]) -> Iterator[None]:
     """Context manager that raises ``convert(error)`` from an error, whatever its type.
 
     It is for calls of code that may raise anything: a user's own, optional libraries that define

@@ -162,13 +162,12 @@ def report_build_errors() -> Iterator[None]:
         raise UserCodeError(f'a part of the config cannot be built: {error}') from error
 
 
-def report_third_party_errors(text: str,
-                              *kept: type[Exception]) -> AbstractContextManager[None]:
+def report_third_party_errors(text: str, *kept: type[Exception]) -> AbstractContextManager[None]:
     """Return a context manager that turns any error of third-party code into a UserCodeError.
 
     Args:
         text: Start of the message: what cannot be done.
         kept: Types of errors that are not converted.
     """
-    return convert_errors(
-        lambda error: UserCodeError(f'{text}: {type(error).__name__}: {error}'), *kept)
+    return convert_errors(lambda error: UserCodeError(f'{text}: {type(error).__name__}: {error}'),
+                          *kept)

@@ -6,8 +6,7 @@ from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Literal
 
-from colonnade.common.options import (DATA_ROOT, TRUST, ConfigOptions, ModelOptions, argument,
-                                      option)
+from colonnade.common.options import DATA_ROOT, TRUST, ConfigOptions, ModelOptions, argument, option
 
 METHODS = ('class-attention', 'attention', 'query-key', 'channel-attention', 'mixing', 'features',
            'grad-cam')  # yapf: disable

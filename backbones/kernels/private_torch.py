@@ -18,7 +18,8 @@ HAS_PACKING = torch.backends.mkldnn.is_available() and all(
     hasattr(torch.ops.mkldnn, name) for name in PACKING)
 if HAS_PACKING:  # resolved once, not in every call
     (pack_linear, run_linear, pack_convolution, run_convolution,
-     run_convolution_in_place) = attrgetter(*PACKING)(torch.ops.mkldnn)
+     run_convolution_in_place) = attrgetter(*PACKING)(
+         torch.ops.mkldnn)
 
 
 def has_fast_matmuls(dtype: torch.dtype) -> bool:

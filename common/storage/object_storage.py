@@ -38,7 +38,7 @@ class UnreachableError(ConnectionError, FileError):
 
 
 def convert_storage_errors(url: str) -> AbstractContextManager[None]:
-    """Return a context manager that turns errors of a storage into an OSError of one line with the URL.
+    """Return a context manager that turns errors of a storage into an OSError with the URL.
 
     Raises:
         UnreachableError: If the endpoint cannot be reached.

@@ -124,8 +124,8 @@ class Worker:
             return
         try:
             with convert_errors(  # the thread must go on after any error of a user's model
-                    lambda error: ModelError(
-                        f'the model failed: {type(error).__name__}: {error}'), ImageError):
+                    lambda error: ModelError(f'the model failed: {type(error).__name__}: {error}'),
+                    ImageError):
                 results = jobs[0].run([job.item for job in jobs])
         except (ImageError, ModelError) as error:
             if len(jobs) > 1:
