@@ -34,6 +34,7 @@ def build_preprocess(model: Model, limits: ImageSizeLimits) -> Values:
     for key, values in stats.items():
         if len(values) != 3:
             raise ExportError(f'data_preprocessor.{key} must have three values, got {values}')
+    # mmengine 0.10 has no public name for whether it swaps channels.
     return dict(
         steps=[each for step in get_array_steps(model.cfg) for each in convert_step(step)],
         channels='RGB' if preprocessor._channel_conversion else 'BGR',
