@@ -32,7 +32,7 @@ test-slow: env
 
 test-faults: env
 	$(BIN)/python -m pytest -m slow -s -o faulthandler_timeout=3600 tests/faults \
-	    tests/test_launchers.py tests/test_memory_leaks.py --ignore-glob='*/test_fuzzing_*.py'
+	    tests/test_launchers.py --ignore-glob='*/test_fuzzing_*.py'
 	HYPOTHESIS_PROFILE=thousands $(BIN)/python -m pytest -m "slow or not slow" -q \
 	    --hypothesis-show-statistics tests/faults/test_fuzzing_*.py
 

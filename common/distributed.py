@@ -2,8 +2,8 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from datetime import timedelta
 from itertools import count
 from typing import Any, TypeVar
@@ -30,9 +30,8 @@ class ProcessError(RuntimeError):
     """An error of another process, with its traceback."""
 
 
-@contextmanager
-def raise_on_all_ranks() -> Iterator[None]:
-    """Context manager that raises in all processes if its block raises in one.
+def raise_on_all_ranks() -> ExitStack:
+    """Return a context manager that raises in all processes if its block raises in one.
 
     Without it, the others would wait for the one that failed.
 
@@ -40,22 +39,29 @@ def raise_on_all_ranks() -> Iterator[None]:
         FileError: If a file of another process could not be written.
         ProcessError: If another process failed with any other error.
     """
-    failure: Exception | None = None
+    stack = ExitStack()
+    stack.push(_exchange_errors)
+    return stack
+
+
+def _exchange_errors(kind: Any, error: BaseException | None, trace: Any) -> None:
+    """Raise the error of another process; ``error`` of this process is raised anyway."""
     report: tuple[int | None, str] | str | None = None
-    try:
-        yield
-    except FileError as error:
-        failure, report = error, (error.errno, error.strerror or str(error))
-    except Exception as error:  # raised again below, once the other processes know of it
-        failure, report = error, ''.join(traceback.format_exception(error))
+    if isinstance(error, FileError):
+        report = error.errno, error.strerror or str(error)
+    elif isinstance(error, Exception):
+        report = ''.join(traceback.format_exception(error))
+    elif error is not None:  # such as KeyboardInterrupt, which all processes get
+        return
     reports = all_gather_object(report)
-    if failure is not None and not isinstance(failure, FileError):
-        raise failure
+    if isinstance(report, str):
+        return
     for rank, report in enumerate(reports):
         if isinstance(report, str):
-            raise ProcessError(f'process {rank} failed:\n{report}') from failure
+            raise ProcessError(f'process {rank} failed:\n{report}') from error
     for report in filter(None, reports):
-        raise failure or FileError(*report)
+        if error is None:
+            raise FileError(*report)
 
 
 def wait_for_all() -> None:
@@ -82,17 +88,21 @@ def run_on_first_rank(work: Callable[[], Result]) -> Result:
         ProcessError: In the other processes, if it raised another error, with its traceback.
     """
     result: list[Any] = [None, None]
-    if is_main_process():
-        try:
+
+    def share(kind: Any, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, UserError):
+            result[1] = True, str(error)
+        elif isinstance(error, Exception):
+            result[1] = False, ''.join(traceback.format_exception(error))
+        elif error is not None:  # such as KeyboardInterrupt, which all processes get
+            return
+        wait_for_all()
+        broadcast_object_list(result)
+
+    with ExitStack() as stack:
+        stack.push(share)
+        if is_main_process():
             result[0] = work()
-        except Exception as error:  # raised again, once the other processes know of it
-            wait_for_all()
-            is_known = isinstance(error, UserError)
-            text = str(error) if is_known else ''.join(traceback.format_exception(error))
-            broadcast_object_list([None, (is_known, text)])
-            raise
-    wait_for_all()
-    broadcast_object_list(result)
     if result[1] is not None:
         is_known, text = result[1]
         raise UserError(text) if is_known else ProcessError(f'process 0 failed:\n{text}')

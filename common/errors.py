@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 
@@ -32,6 +32,26 @@ class FileError(OSError, UserError):
 
 class MissingFileError(FileNotFoundError, FileError):
     """A file or folder that a command needs and that does not exist."""
+
+
+@contextmanager
+def convert_errors(convert: Callable[[Exception], Exception], *kept:
+                   type[Exception]) -> Iterator[None]:
+    """Context manager that raises ``convert(error)`` from an error, whatever its type.
+
+    It is for calls of code that may raise anything: a user's own, optional libraries that define
+    unrelated error classes, and readers of damaged or untrusted files.
+
+    Args:
+        convert: Function that returns the error to raise.
+        kept: Types of errors that are not converted.
+    """
+    try:
+        yield
+    except kept:
+        raise
+    except Exception as error:  # this code can raise errors of any type
+        raise convert(error) from error
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Lists of names and suggestions of similar names, for messages."""
+"""Lists of names, counts and suggestions of similar names, for messages."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
@@ -10,6 +10,11 @@ def format_names(names: Sequence[Any], max_names: int = 10) -> str:
     """Return the first names, separated by commas, and the number of the others."""
     more = f' and {len(names) - max_names} more' if len(names) > max_names else ''
     return ', '.join(map(str, names[:max_names])) + more
+
+
+def format_count(number: int, noun: str) -> str:
+    """Return a number with a noun, such as "1 process" or "2 processes"."""
+    return f'{number} {noun}' + (number != 1) * ('es' if noun.endswith('s') else 's')
 
 
 def suggest_names(name: str, known: Iterable[str], *, count: int = 1, cutoff: float = 0.6) -> str:

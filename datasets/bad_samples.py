@@ -22,6 +22,7 @@ from mmengine.runner import Runner
 from colonnade.common.errors import UserCodeError, UserError
 from colonnade.common.storage.retrying_backend import PASSING
 from colonnade.runtime.sanitize import one_line
+from colonnade.settings.reading import report_third_party_errors
 
 from .training_checks import iter_datasets
 
@@ -99,10 +100,10 @@ class SampleLoader:
                           f'{self.advice}') from cause
 
     def _get_info(self, index: int) -> dict[str, Any]:
-        try:
+        info: Any = None
+        # A custom dataset may fail here as it did in loading the sample.
+        with suppress(UserCodeError), report_third_party_errors(''):
             info = self.dataset.get_data_info(index)
-        except Exception:  # a custom dataset may fail here as it did in loading the sample
-            return {}
         return info if isinstance(info, dict) else {}
 
     def _describe(self, index: int, info: dict[str, Any], error: Exception) -> str:

@@ -8,9 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from mmengine.dataset import InfiniteSampler
-from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop, Runner
+from mmengine.runner import Runner
 from mmengine.visualization import BaseVisBackend
-from torch import Tensor
 from torch.utils.data import DataLoader
 
 ENVIRONMENT_LOGGER = Runner._log_env.__name__  # method that logs environment and config
@@ -44,13 +43,3 @@ def stop_workers(loader: DataLoader) -> None:
 def get_indices_of_rank(sampler: InfiniteSampler) -> Any:
     """Return an iterator over a sampler's indices from the start, which it creates only once."""
     return sampler._indices_of_rank()
-
-
-def update_val_interval(loop: EpochBasedTrainLoop | IterBasedTrainLoop) -> None:
-    """Set the current interval of evaluations, as a loop does after each iteration."""
-    loop._decide_current_val_interval()
-
-
-def identify_storage(tensor: Tensor) -> int:
-    """Return a number that tensors of one storage share; its address is 0 for empty ones."""
-    return tensor.untyped_storage()._cdata

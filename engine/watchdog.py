@@ -128,24 +128,22 @@ class Heartbeat:
                       f'{reason}{details}\n')
 
     def end_process(self) -> None:
-        """End this process unless it exits soon, and keep the stacks of its threads."""
+        """Write the stacks of all threads and end this process, unless it exits soon."""
+        if self.closed.wait(GRACE):
+            return
         # A disk that does not respond must not block this thread.
         writer = Thread(target=self.write_stacks, daemon=True)
         writer.start()
-        if self.closed.wait(GRACE):
-            writer.join(1)
-            return
+        writer.join(1)
         for child in multiprocessing.active_children():
             child.kill()
         os.write(2, f'\n{self.reason}\n'.encode(errors='backslashreplace'))
         os._exit(1)
 
     def write_stacks(self) -> None:
-        """Write the stacks of all threads to a file, and remove it if the process exits soon."""
+        """Write the stacks of all threads to a file."""
         with suppress(OSError), self.stacks.open('w', encoding='utf-8') as stacks:
             faulthandler.dump_traceback(file=stacks)
-            if self.closed.wait(GRACE):
-                self.stacks.unlink(missing_ok=True)
 
     def leave(self, error: BaseException | None) -> None:
         """Stop the thread, and end the job if this process failed.

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 from colonnade.common.console_logging import log_errors_only
-from colonnade.common.errors import UserCodeError, UserError
+from colonnade.common.errors import UserCodeError, UserError, convert_errors
 
 #: supported by onnxruntime >= 1.23; the first opset with GELU as one operator
 OPSET = 20
@@ -140,10 +140,9 @@ def to_openvino(path: Path, target: Path) -> None:
         ExportError: If OpenVINO cannot convert it; the operator is named.
     """
     import openvino  # optional
-    try:
+    with convert_errors(  # OpenVINO's errors have no common class
+            lambda error: ExportError(f'{path.stem} cannot be exported for OpenVINO: {error}')):
         model = openvino.convert_model(str(path))
-    except Exception as error:  # OpenVINO raises errors of many types
-        raise ExportError(f'{path.stem} cannot be exported for OpenVINO: {error}') from error
     openvino.save_model(model, str(target), compress_to_fp16=False)
     for file in (path, path.with_name(f'{path.name}.data')):
         file.unlink(missing_ok=True)
@@ -170,9 +169,9 @@ def trace(module: nn.Module, example_inputs: tuple[Tensor, ...],
         prefer_deferred_runtime_asserts_over_guards=True)
     for part in program.graph_module.modules():
         if isinstance(part, torch.fx.GraphModule):
-            for node in part.graph.find_nodes(
-                    op='call_function', target=torch.ops.aten._assert_scalar.default):
-                part.graph.erase_node(node)
+            for node in part.graph.nodes:
+                if str(node.target) == 'aten._assert_scalar.default':
+                    part.graph.erase_node(node)
             part.graph.eliminate_dead_code()
             part.recompile()
     return program

@@ -28,12 +28,13 @@ def build_preprocess(model: Model, limits: ImageSizeLimits) -> Values:
     """
     preprocessor = model.module.data_preprocessor
     stats = dict(mean=[0., 0., 0.], std=[1., 1., 1.])
-    if preprocessor._enable_normalize:
+    if 'mean' in dict(preprocessor.named_buffers()):
         stats = dict(mean=preprocessor.mean.flatten().tolist(),
                      std=preprocessor.std.flatten().tolist())  # yapf: disable
     for key, values in stats.items():
         if len(values) != 3:
             raise ExportError(f'data_preprocessor.{key} must have three values, got {values}')
+    # mmengine 0.10 has no public name for whether it swaps channels.
     return dict(
         steps=[each for step in get_array_steps(model.cfg) for each in convert_step(step)],
         channels='RGB' if preprocessor._channel_conversion else 'BGR',

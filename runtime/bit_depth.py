@@ -1,6 +1,8 @@
 """Images that are not three channels of 8 bits, and why some cannot be converted."""
 from __future__ import annotations
 
+import struct
+import zlib
 from collections.abc import Callable
 from typing import IO, BinaryIO
 
@@ -20,6 +22,10 @@ SIGNED, FLOAT = 2, 3  # values of FORMAT
 CODESTREAM = b'\xff\x4f\xff\x51'  # start of the pixels of JPEG 2000
 NUM_CHANNELS, DEPTHS = 36, 38  # offsets after CODESTREAM
 FORMATS_OF_PAGES = ('GIF', 'PNG', 'TIFF', 'WEBP')  # In other formats, further pages are previews.
+#: what Pillow raises for damaged files, whose values its decoders use unchecked
+DECODER_ERRORS = (ArithmeticError, AssertionError, AttributeError, EOFError, LookupError,
+                  MemoryError, OSError, RuntimeError, SyntaxError, TypeError, ValueError,
+                  Image.DecompressionBombError, struct.error, zlib.error)
 EIGHT_BITS = 'save it as 8 bits, with the same value range for all images'
 NO_RANGE = f'its values are floating-point numbers of unknown range: {EIGHT_BITS}'
 
@@ -86,7 +92,7 @@ def _find_tag_problem(read_tags: Callable[[], Tags]) -> str | None:
     try:
         tags = read_tags()
         return _find_value_problem(tags) or _find_color_problem(tags) if tags else None
-    except Exception:  # Damaged tags cause errors of any type. The decoder will report them.
+    except DECODER_ERRORS:  # The decoder will report them.
         return None
 
 

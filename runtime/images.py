@@ -13,8 +13,8 @@ from typing import Any, BinaryIO, TypeAlias
 import numpy as np
 from PIL import EpsImagePlugin, Image, ImageFile, ImageOps, UnidentifiedImageError
 
-from .bit_depth import (DARK, FORMATS_OF_PAGES, NO_RANGE, find_depth_problem, find_tiff_problem,
-                        has_16_bits, suggest_8_bits)
+from .bit_depth import (DARK, DECODER_ERRORS, FORMATS_OF_PAGES, NO_RANGE, find_depth_problem,
+                        find_tiff_problem, has_16_bits, suggest_8_bits)
 
 #: a path, a Pillow image, RGB values (H, W, 3), the content of a file, or an open file
 Source: TypeAlias = str | Path | Image.Image | np.ndarray | bytes | BinaryIO
@@ -102,7 +102,7 @@ def read_image(source: Source, *, max_pixels: int = MAX_PIXELS) -> np.ndarray:
         raise ImageError(f'{name}: permission denied') from None
     except UnidentifiedImageError:
         raise ImageError(_explain_unidentified(source, name)) from None
-    except Exception as error:  # Decoders raise errors of many types.
+    except DECODER_ERRORS as error:
         raise ImageError(f'{name} cannot be decoded: {error}') from error
 
 
@@ -165,6 +165,6 @@ def num_frames(path: Path) -> int:
         with Image.open(path) as image:
             if image.format in FORMATS_OF_PAGES:
                 return getattr(image, 'n_frames', 1)
-    except Exception:  # Decoders raise errors of many types.
+    except DECODER_ERRORS:
         pass
     return 1

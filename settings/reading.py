@@ -4,7 +4,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import wraps
 from importlib import import_module
 from importlib.util import find_spec
@@ -16,7 +16,8 @@ from mmengine.config import Config
 from mmengine.registry import METRICS, DefaultScope
 
 from colonnade.common.console_logging import import_without_warnings
-from colonnade.common.errors import MissingFileError, UserCodeError, UserError, has_run_module
+from colonnade.common.errors import (MissingFileError, UserCodeError, UserError, convert_errors,
+                                     has_run_module)
 from colonnade.common.options import LaunchOptions
 
 from .config_types import check_types
@@ -114,11 +115,13 @@ def read_file(path: Path, *, import_modules: bool = True) -> Config:
         UserCodeError: If its code, or a module that it imports, raises an error.
         UserError: If it cannot be read for another reason.
     """
-    try:
-        return Config.fromfile(path, import_custom_modules=import_modules)
-    except Exception as error:  # a config is a program, which can raise any error
+
+    def convert(error: Exception) -> UserError:
         kind = UserCodeError if has_run_module(error) else UserError
-        raise kind(f'{path} cannot be read: {type(error).__name__}: {error}') from error
+        return kind(f'{path} cannot be read: {type(error).__name__}: {error}')
+
+    with convert_errors(convert):
+        return Config.fromfile(path, import_custom_modules=import_modules)
 
 
 def prepare_library(cfg: Config, source: str) -> None:
@@ -159,14 +162,12 @@ def report_build_errors() -> Iterator[None]:
         raise UserCodeError(f'a part of the config cannot be built: {error}') from error
 
 
-@contextmanager
-def report_third_party_errors(text: str) -> Iterator[None]:
-    """Context manager that turns any error of third-party code into a UserCodeError.
+def report_third_party_errors(text: str, *kept: type[Exception]) -> AbstractContextManager[None]:
+    """Return a context manager that turns any error of third-party code into a UserCodeError.
 
     Args:
         text: Start of the message: what cannot be done.
+        kept: Types of errors that are not converted.
     """
-    try:
-        yield
-    except Exception as error:  # third-party classes can raise any error
-        raise UserCodeError(f'{text}: {type(error).__name__}: {error}') from error
+    return convert_errors(lambda error: UserCodeError(f'{text}: {type(error).__name__}: {error}'),
+                          *kept)

@@ -111,24 +111,13 @@ def test_grad_accum_stretches_schedulers_of_several_optimizers() -> None:
 
 
 @pytest.mark.parametrize('changes, count, message', [
-    ({
-        'train_dataloader.batch_size': 3
-    }, None, '1 processes x 3 images do not divide .* 16'),
-    ({
-        'train_dataloader.batch_size': 32
-    }, None, '1 processes x 32 images do not divide'),
-    ({
-        'auto_scale_lr': None
-    }, None, 'no auto_scale_lr.base_batch_size'),
+    (dict(train_dataloader=dict(batch_size=3)), None, '1 process x 3 images do not divide .* 16'),
+    (dict(train_dataloader=dict(batch_size=32)), None, '1 process x 32 images do not divide'),
+    (dict(auto_scale_lr=dict(_delete_=True)), None, 'no auto_scale_lr.base_batch_size'),
     ({}, -1, '--grad-accum must be at least 1, got -1'),
 ])
 def test_grad_accum_errors(changes: dict, count: int | None, message: str) -> None:
-    cfg = load(SEGMENTER)
-    for key, value in changes.items():
-        if value is None:
-            cfg.pop(key)
-        else:
-            cfg.merge_from_dict({key: value})
+    cfg = load(SEGMENTER, **changes)
     with pytest.raises(ValueError, match=message):
         set_grad_accumulation(cfg, count)
 

@@ -66,37 +66,27 @@ def test_unknown_keys_are_errors(key: str, message: str) -> None:
         override(DETECTOR, key)
 
 
-@pytest.mark.parametrize('path, key', [
-    (DETECTOR, 'model.backbone.init_cfg.type'),
-    (DETECTOR, 'model.backbone.init_cfg.checkpoint'),
-    (DETECTOR, 'model.backbone.with_cp'),
-    (DETECTOR, 'model.backbone.frozen_stages'),
-    (DETECTOR, 'model.backbone.arch'),
-    (DETECTOR, 'optim_wrapper.clip_grad.max_norm'),
-    (DETECTOR, 'optim_wrapper.accumulative_counts'),
-    (DETECTOR, 'optim_wrapper.optimizer.eps'),
-    (DETECTOR, 'optim_wrapper.paramwise_cfg.custom_keys.backbone.lr_mult'),
-    (DETECTOR, 'train_dataloader.dataset.indices'),
-    (DETECTOR, 'train_dataloader.pin_memory'),
-    (DETECTOR, 'train_dataloader.dataset.pipeline.0.color_type'),
-    (DETECTOR, 'train_cfg.val_begin'),
-    (DETECTOR, 'default_hooks.visualization.draw'),
-    (DETECTOR, 'default_hooks.early_stopping.type'),
-    (DETECTOR, 'default_hooks.checkpoint.save_best'),
-    (DETECTOR, 'test_evaluator.classwise'),
-    (DETECTOR, 'val_dataloader'),
-    (DETECTOR, 'randomness.seed'),
-    (DETECTOR, 'visualizer.save_dir'),
-    (DETECTOR, 'resume'),
-    (DETECTOR, 'default_hooks.logger.priority'),
-    (DETECTOR, 'param_scheduler.1.convert_to_iter_based'),
-    (DETECTOR, 'optim_wrapper.paramwise_cfg.bias_decay_mult'),
-    (DETECTOR, 'model.train_cfg.rpn.ga_assigner'),
-    (SEGMENTER, 'model.decode_head.norm_cfg.requires_grad'),
-    (SEGMENTER, 'model.test_cfg.crop_size'),
-    (SEGMENTER, 'model.decode_head.loss_decode.avg_non_ignore'),
-    (SEGMENTER, 'train_dataloader.dataset.reduce_zero_label'),
-])
+KNOWN = {
+    DETECTOR: (
+        'model.backbone.init_cfg.type', 'model.backbone.init_cfg.checkpoint',
+        'model.backbone.with_cp', 'model.backbone.frozen_stages', 'model.backbone.arch',
+        'optim_wrapper.clip_grad.max_norm', 'optim_wrapper.accumulative_counts',
+        'optim_wrapper.optimizer.eps', 'optim_wrapper.paramwise_cfg.custom_keys.backbone.lr_mult',
+        'train_dataloader.dataset.indices', 'train_dataloader.pin_memory',
+        'train_dataloader.dataset.pipeline.0.color_type', 'train_cfg.val_begin',
+        'default_hooks.visualization.draw', 'default_hooks.early_stopping.type',
+        'default_hooks.checkpoint.save_best', 'test_evaluator.classwise', 'val_dataloader',
+        'randomness.seed', 'visualizer.save_dir', 'resume', 'default_hooks.logger.priority',
+        'param_scheduler.1.convert_to_iter_based', 'optim_wrapper.paramwise_cfg.bias_decay_mult',
+        'model.train_cfg.rpn.ga_assigner'),
+    SEGMENTER: (
+        'model.decode_head.norm_cfg.requires_grad', 'model.test_cfg.crop_size',
+        'model.decode_head.loss_decode.avg_non_ignore',
+        'train_dataloader.dataset.reduce_zero_label'),
+}  # yapf: disable
+
+
+@pytest.mark.parametrize('path, key', [(path, key) for path in KNOWN for key in KNOWN[path]])
 def test_known_keys_are_set(path: Path, key: str) -> None:
     value: Any = override(path, key, 'x').to_dict()
     for part in key.split('.'):

@@ -32,6 +32,10 @@ LEAVES = {
     folder.name: published_leaf(folder)
     for folder in sorted(ROOT.glob('configs/[!_]*')) if folder.is_dir()
 }
+VARIANTS = [
+    path for head in LAYOUTS for path in sorted((ROOT / 'configs' / head).glob('*small_12_p16_*'))
+    if path.stem.endswith(('_ema', '_lld', '_lsj', '_slide'))
+]
 METRICS = {'coco': ('coco/bbox_mAP', 'coco/segm_mAP'), 'ade': ('mIoU', )}
 SIZES = ('scale', 'scales', 'img_scale', 'crop_size', 'size', 'max_size', 'stride',
          'pad_size_divisor')  # in pixels
@@ -90,9 +94,9 @@ def shorten(cfg: Config) -> None:
     cfg.default_hooks.checkpoint.interval = 2
 
 
-def head_recipe(head: str, factor: int) -> Config:
-    """Return the recipe of a head with a backbone of two blocks, and images smaller by a factor."""
-    cfg = read_config(LEAVES[head])
+def head_recipe(leaf: Path, factor: int) -> Config:
+    """Return a recipe with a backbone of two blocks, and images smaller by a factor."""
+    cfg = read_config(leaf)
     backbone = cfg.model.backbone
     width = MODELS.get(backbone.type).variants.complete(backbone.arch)['embed_dim']
     cfg.model.backbone = dict(
@@ -122,9 +126,11 @@ def family_recipe(family: str, head: str) -> Config:
 
 
 RUNS = [
-    *(pytest.param(head, partial(head_recipe, head, factor), id=f'{head}-{factor}',
+    *(pytest.param(head, partial(head_recipe, leaf, factor), id=f'{head}-{factor}',
                    marks=pytest.mark.slow if factor == 1 or head in COVERED else [])
-      for head in LEAVES for factor in (8, 1)),
+      for head, leaf in LEAVES.items() for factor in (8, 1)),
+    *(pytest.param(leaf.parent.name, partial(head_recipe, leaf, 8), id=f'{leaf.parent.name}-8-'
+                   f'{leaf.stem[18:]}', marks=pytest.mark.slow) for leaf in VARIANTS),
     *(pytest.param(head, partial(family_recipe, family, head), id=f'{family}-{head}',
                    marks=[] if (family, head) == ('CaiT', 'sem_fpn') else pytest.mark.slow)
       for family in FAMILIES if family != 'XCiT' for head in ('mask_rcnn', 'sem_fpn')),
@@ -132,9 +138,9 @@ RUNS = [
 
 
 @pytest.mark.parametrize('head, make', RUNS)
-def test_training_resumes_and_evaluates(head: str, make: Callable[[], Config],
-                                        real_data: dict[str, Path], tmp_path: Path,
-                                        run_tool: Callable) -> None:
+def test_training_resumes_and_evaluates(head: str, make: partial[Config], real_data: dict[str,
+                                                                                          Path],
+                                        tmp_path: Path, run_tool: Callable) -> None:
     cfg, work_dir, config = make(), tmp_path / 'run', tmp_path / 'config.py'
     layout = 'coco' if cfg.default_scope == 'mmdet' else 'ade'
     data = ('--data-root', real_data[layout], '--work-dir', work_dir)
@@ -146,7 +152,8 @@ def test_training_resumes_and_evaluates(head: str, make: Callable[[], Config],
         run_tool('train', config, *data, *resume)
         checkpoint = (work_dir / 'last_checkpoint').read_text()
         states.append(read_checkpoint(checkpoint))
-    run_tool('test', config, checkpoint, *data, '--out', tmp_path / 'metrics.json')
+    for options in ([], ['--tta'])[:1 + (make.args[0] in VARIANTS)]:
+        run_tool('test', config, checkpoint, *data, *options, '--out', tmp_path / 'metrics.json')
 
     first, last = (state['state_dict'] for state in states)
     assert all(value.isfinite().all() for value in last.values())
@@ -163,24 +170,6 @@ def test_training_resumes_and_evaluates(head: str, make: Callable[[], Config],
     }
     assert expected <= metrics.keys()
     assert all(0 <= metrics[metric] <= 100 for metric in expected)
-
-
-@pytest.mark.slow
-def test_averaged_weights_are_saved_and_resumed(shapes: Path, tmp_path: Path,
-                                                run_tool: Callable) -> None:
-    cfg = read_config(ROOT / 'configs/sem_fpn/resmlp_nano_12_slim_shapes.py')
-    averaging = read_config(ROOT / 'configs/sem_fpn/xcit_small_12_p16_80k_ade20k_ema.py')
-    shorten(cfg)
-    cfg.custom_hooks, cfg.default_hooks.checkpoint.interval = averaging.custom_hooks, 1
-    for steps, resume in ((2, []), (3, ['--resume'])):
-        cfg.train_cfg.max_iters = steps
-        cfg.dump(tmp_path / 'config.py')
-        run_tool('train', tmp_path / 'config.py', '--data-root', shapes / 'ade', '--work-dir',
-                 tmp_path / 'run', *resume)
-        saved = read_checkpoint(tmp_path / f'run/iter_{steps}.pth')
-        key = 'backbone.blocks.3.linear_tokens.weight'
-        assert not saved['state_dict'][key].equal(saved['ema_state_dict'][f'module.{key}'])
-    assert saved['meta']['iter'] == saved['ema_state_dict']['steps'] == 3
 
 
 def test_linear_head_is_norm_and_matrix() -> None:

@@ -1,4 +1,4 @@
-"""Kernels: packed layers, custom operators, and private names of torch and timm."""
+"""Kernels: packed layers, custom operators, and private names of torch."""
 from __future__ import annotations
 
 import copy
@@ -19,6 +19,7 @@ from colonnade.backbones.kernels.custom_ops import depthwise, outer_products, pr
 from colonnade.backbones.kernels.folding import FusedError
 from colonnade.backbones.kernels.layers import gram
 from colonnade.backbones.kernels.packed import PackedDepthwise, PackedHalving, PackedLinear
+from colonnade.backbones.plain_vit.blocks import embed_grid
 from colonnade.weights import load_weights
 
 needs_packing = pytest.mark.skipif(not private_torch.HAS_PACKING, reason='needs oneDNN')
@@ -266,12 +267,22 @@ def test_get_parameters_and_children() -> None:
     assert dict(private_torch.get_children(module)) == dict(a=module['a'], b=None)
 
 
-def test_embed_coordinates() -> None:
-    rope = RotaryEmbeddingDinoV3(8).eval()
-    centers = (torch.arange(3) + 0.5) / 3
-    coordinates = torch.stack(torch.meshgrid(centers, centers, indexing='ij'), dim=-1).flatten(0, 1)
-    found = torch.cat(list(private_torch.embed_coordinates(rope, 2 * coordinates - 1)), dim=-1)
-    torch.testing.assert_close(found, rope.get_embed(shape=[3, 3]))
+@pytest.mark.parametrize('settings', [
+    dict(),
+    dict(rotate_half=False, normalize_coords='max', grid_indexing='xy'),
+])
+def test_exported_positions_of_a_grid(settings: dict) -> None:
+
+    class Positions(nn.Module):
+        rope = RotaryEmbeddingDinoV3(8, **settings)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return embed_grid(self.rope, x.shape)
+
+    sizes = (torch.export.Dim.AUTO, ) * 2
+    exported = torch.export.export(Positions(), (torch.ones(3, 4), ), dynamic_shapes=[sizes])
+    expected = Positions.rope.get_embed(shape=[5, 2])
+    torch.testing.assert_close(exported.module()(torch.ones(5, 2)), expected)
 
 
 @needs_packing

@@ -54,17 +54,9 @@ def test_resume_without_fsdp_from_sharded_checkpoint(shapes: Path, tmp_path: Pat
     """A single torchrun process writes it; a run without FSDP resumes."""
     cfg, run = write_config('sem_fpn', tmp_path), tmp_path / 'run'
     data = ['--data-root', shapes / 'ade', '--work-dir', run]
-    options = [*SHORT, 'default_hooks.checkpoint.interval=2', *NO_WORKERS]
-    run_processes(
-        1,
-        'tools/train.py',
-        cfg,
-        *data,
-        *FSDP,
-        '--checkpoint-format',
-        'sharded',
-        *options,
-        out=tmp_path)
+    training = [cfg, *data, *FSDP, '--checkpoint-format', 'sharded', *SHORT,
+                'default_hooks.checkpoint.interval=2', *NO_WORKERS]  # yapf: disable
+    run_processes(1, 'tools/train.py', *training, out=tmp_path)
 
     folder = run / 'iter_2.pth'
     assert folder.is_dir() and not list(run.glob('.*'))
@@ -100,30 +92,14 @@ def parse_log(log: str) -> list[tuple[str, ...]]:
 def train(shapes: Path, tmp_path: Path) -> Callable:
     """Function that trains in several processes, and returns their log."""
 
-    def run(processes: int,
-            head: str,
-            name: str,
-            *arguments: str,
-            images: int = 6,
-            iters: int = 2) -> list[tuple[str, ...]]:
-        options = [SHORT[0], f'train_cfg.max_iters={iters}', *SHORT[2:-1], *SEED]
-        batch = f'train_dataloader.batch_size={images // processes}'
-        log = run_processes(
-            processes,
-            'tools/train.py',
-            write_config(head, tmp_path),
-            '--data-root',
-            shapes / LAYOUTS.get(head, 'coco'),
-            '--work-dir',
-            tmp_path / name,
-            '--launcher',
-            'pytorch',
-            *arguments,
-            *options,
-            batch,
-            *NO_WORKERS,
-            out=tmp_path)
-        return parse_log(log)
+    def run(processes: int, head: str, name: str, *arguments: str, images: int = 6,
+            iters: int = 2) -> list[tuple[str, ...]]:  # yapf: disable
+        options = [SHORT[0], f'train_cfg.max_iters={iters}', *SHORT[2:-1], *SEED, *NO_WORKERS,
+                   f'train_dataloader.batch_size={images // processes}']  # yapf: disable
+        data = ['--data-root', shapes / LAYOUTS.get(head, 'coco'), '--work-dir', tmp_path / name]
+        training = [write_config(head, tmp_path), *data, '--launcher', 'pytorch', *arguments]
+        return parse_log(
+            run_processes(processes, 'tools/train.py', *training, *options, out=tmp_path))
 
     return run
 

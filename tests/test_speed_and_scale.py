@@ -68,7 +68,7 @@ def test_sync_bn_on_gpu(options: list[str], shapes: Path, tmp_path: Path) -> Non
     launch = [*LAUNCH[:-1], 1]
     log = run_python(*launch, 'tools/train.py', config('sem_fpn'), *data, *options, *SHORT,
                      'sync_bn=torch', 'model.backbone.with_cp=True')
-    assert 'batch norms are synchronized over 1 processes' in log
+    assert 'batch norms are synchronized over 1 process' in log
     assert re.search(r'Iter\(train\) \[(2/2|4/4)\]', log)
     run_python(*launch, 'tools/test.py', config('sem_fpn'),
                (tmp_path / 'last_checkpoint').read_text(), *data)
@@ -105,27 +105,11 @@ def test_two_process_training(head: str, options: list[str], shapes: Path, tmp_p
     torch.save(dict(state_dict=state, made_by=Path('here')), tmp_path / 'start.pth')
     start = ['--load-from', tmp_path / 'start.pth', '--trust']
 
-    log = run_two(
-        'tools/train.py',
-        config(head),
-        *data,
-        '--launcher',
-        'pytorch',
-        *options,
-        *start,
-        *SHORT,
-        out=tmp_path)
+    training = [config(head), *data, '--launcher', 'pytorch', *options, *start, *SHORT]
+    log = run_two('tools/train.py', *training, out=tmp_path)
     dumped = tmp_path / config(head).name  # by the first run
-    printed = run_two(
-        'tools/test.py',
-        dumped,
-        tmp_path / 'iter_2.pth',
-        *data,
-        '--launcher',
-        'pytorch',
-        '--out',
-        tmp_path / 'm.json',
-        out=tmp_path)
+    test = [dumped, tmp_path / 'iter_2.pth', *data, '--launcher', 'pytorch']
+    printed = run_two('tools/test.py', *test, '--out', tmp_path / 'm.json', out=tmp_path)
 
     assert 'batch norms are not synchronized between processes' in log
     assert re.search(r'Iter\(val\) \[2/2\]', log)  # four images

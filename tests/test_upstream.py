@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from mmengine.dataset import InfiniteSampler
-from mmengine.runner import IterBasedTrainLoop, Runner
+from mmengine.runner import Runner
 from mmengine.visualization import LocalVisBackend, Visualizer
 from torch.utils.data import DataLoader
 
@@ -40,18 +40,3 @@ def test_sampler_restarts() -> None:
     sampler = InfiniteSampler(range(4), shuffle=False)
     assert next(sampler.indices) == 0 and next(sampler.indices) == 1
     assert next(upstream.get_indices_of_rank(sampler)) == 0
-
-
-def test_validation_interval() -> None:
-    loop = IterBasedTrainLoop(
-        SimpleNamespace(visualizer=SimpleNamespace()), DataLoader(range(4)), max_iters=9,
-        dynamic_intervals=[(4, 2)])  # yapf: disable
-    loop._iter = 5
-    upstream.update_val_interval(loop)
-    assert loop.val_interval == 2
-
-
-def test_storage_of_views() -> None:
-    tensor = torch.ones(4)
-    assert upstream.identify_storage(tensor) == upstream.identify_storage(tensor[1:])
-    assert upstream.identify_storage(tensor) != upstream.identify_storage(torch.ones(4))

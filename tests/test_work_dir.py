@@ -350,22 +350,37 @@ def test_best_checkpoint_of_moved_run(metrics: list[str], tmp_path: Path) -> Non
     assert hub.get_info(hook.get_key('mIoU')) == own == (tmp_path / 'best_checkpoint').read_text()
 
 
-def test_third_party_checkpoint_hook_keeps_its_method() -> None:
+class OwnCheckpoints(CheckpointHook):
+    """A hook with a name of its own for files, and another rule_map."""
+    rule_map = {'greater': min, 'equal': max}
 
-    class Own(CheckpointHook):
-        """A hook with a name of its own for files."""
+    def _save_checkpoint_with_step(self, runner: Any, step: int, meta: dict) -> None:
+        self.last_ckpt = f'{self.interval}_{step}'
 
-        def _save_checkpoint_with_step(self, runner: Any, step: int, meta: dict) -> None:
-            self.last_ckpt = f'{self.interval}_{step}'
 
-    for kind, is_stock in ((CheckpointHook, True), (Own, False)):
-        runner: Any = SimpleNamespace(hooks=[kind(interval=3, save_best='auto')])
+class NamedCheckpoints(CheckpointHook):
+    """A hook with an attribute of ours."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names = ['a']
+
+
+def test_third_party_checkpoint_hooks() -> None:
+    warned: list[str] = []
+    runner: Any = SimpleNamespace(logger=SimpleNamespace(warning=warned.append))
+    for kind, is_stock in ((CheckpointHook, True), (OwnCheckpoints, False)):
+        runner.hooks = [kind(interval=3, save_best='auto')]
         saving = replace_checkpoint_hook(runner)
         assert saving is runner.hooks[0] is find_checkpoint_hook(runner)
         assert isinstance(saving, kind) and saving.is_stock == is_stock
+    assert saving.rule_map['equal'] is max and saving.rule_map['greater'] is operator.ge
     saving.file_backend = MagicMock()
     saving.write(runner, 6, dict(iter=6))
-    assert saving.last_ckpt == '3_6' and saving.saved_at == 6
+    assert saving.last_ckpt == '3_6' and saving.saved_at == 6 and not warned
+    runner.hooks = [named := NamedCheckpoints()]
+    assert replace_checkpoint_hook(runner) is None and named.names == ['a']
+    assert 'NamedCheckpoints replaces the attributes names of' in warned[0]
 
 
 def test_last_checkpoint_survives_failed_save(evaluated: Callable, tmp_path: Path,
@@ -601,28 +616,3 @@ def test_overfitting_stops_early(run_tool: Callable, shapes: Path, tmp_path: Pat
              tmp_path / 'm.json', *['--cfg-options', *NO_WORKERS])
     assert json.loads((tmp_path / 'm.json').read_text())['metrics']['mIoU'] == pytest.approx(
         max(found), rel=1e-4)
-
-
-def test_third_party_checkpoint_hook_keeps_its_attributes() -> None:
-
-    class Named(CheckpointHook):
-        """One that calls its files so."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.names = ['a']
-
-    class Plain(CheckpointHook):
-        """A hook with another rule_map."""
-        rule_map = {'greater': min, 'equal': max}
-
-    hooks: list[CheckpointHook] = [Named()]
-    warned: list[str] = []
-    runner: Any = SimpleNamespace(hooks=hooks, logger=SimpleNamespace(warning=warned.append))
-    assert replace_checkpoint_hook(runner) is None and hooks[0].names == ['a']
-    assert 'Named replaces the attributes names of' in \
-        warned[0]
-    runner.hooks = [Plain()]
-    ours = replace_checkpoint_hook(runner)
-    assert isinstance(ours, Plain) and runner.hooks == [ours] and len(warned) == 1
-    assert ours.rule_map['equal'] is max and ours.rule_map['greater'] is operator.ge

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 
 from colonnade.common.errors import UserError
+from colonnade.common.name_lists import format_count
 from colonnade.common.options import DATA_ROOT, ConfigOptions, option
 from colonnade.tools.command_line import command
 
@@ -42,8 +43,7 @@ def main(options: CheckConfigOptions, config_report: ModuleType) -> None:
             traceback.print_exception(finding.cause)
         print(f'{finding.severity}: {finding}')
     severities = [finding.severity for finding in findings]
-    counts = [f'{(number := severities.count(name))} {name}{"s" * (number != 1)}'
-              for name in ('error', 'warning')]  # yapf: disable
+    counts = [format_count(severities.count(name), name) for name in ('error', 'warning')]
     print(f'{options.config}: {", ".join(counts)}')
     if 'error' in severities:
         sys.exit(1)

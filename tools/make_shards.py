@@ -7,11 +7,11 @@ For datasets with millions of files. Pass ``--data-root shards`` to ``colonnade 
 """
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from colonnade.common.name_lists import format_count
 from colonnade.datasets.options import ShardOptions
 from colonnade.tools.command_line import command
 
@@ -27,21 +27,15 @@ def main(options: ShardOptions, dataset_sharding: ModuleType) -> None:
     print(f'{options.out}: {format_counts(manifest)}; all were verified')
     for split in dict.fromkeys(shard['file'].rpartition('-')[0] for shard in manifest['shards']):
         shards = [each for each in manifest['shards'] if each['file'].startswith(f'{split}-')]
-        print(
-            f'  {split}: {format_num_shards(shards)}, {sum(each["files"] for each in shards)} files'
-        )
+        num_files = sum(each['files'] for each in shards)
+        print(f'  {split}: {format_count(len(shards), "shard")}, {num_files} files')
     print(f'train and test from them with --data-root {Path(options.out)}')
 
 
 def format_counts(manifest: dict[str, Any]) -> str:
     """Return the numbers of samples, files and shards as text."""
     return (f'{manifest["samples"]} samples, {manifest["files"]} files of '
-            f'{manifest["bytes"] / 1e6:.1f} MB in {format_num_shards(manifest["shards"])}')
-
-
-def format_num_shards(shards: Sequence[Any]) -> str:
-    """Return the number of shards as text."""
-    return f'{len(shards)} shard{"s" * (len(shards) != 1)}'
+            f'{manifest["bytes"] / 1e6:.1f} MB in {format_count(len(manifest["shards"]), "shard")}')
 
 
 if __name__ == '__main__':

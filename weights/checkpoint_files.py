@@ -9,6 +9,7 @@ import errno
 import os
 import re
 import shutil
+import struct
 import zipfile
 from contextlib import suppress
 from functools import lru_cache
@@ -30,6 +31,9 @@ LOCAL: tuple[dict | None, ...] = (None, {}, dict(backend='local'), dict(backend=
 SUMS = 'checkpoints.sha256'
 LINE = re.compile(r'([0-9a-f]{64}) [ *](.+)')
 BLOCK = 2**20  # bytes read at a time
+#: what zipfile raises for damaged headers
+ZIP_ERRORS = (ArithmeticError, EOFError, OSError, RuntimeError, ValueError, struct.error,
+              zipfile.BadZipFile)
 CHANGED = '. If you changed the file, delete its line there'
 
 
@@ -85,7 +89,7 @@ def find_damaged_record(path: Path) -> str | None:
                             pass
                 except zipfile.BadZipFile:
                     return record.filename
-    except Exception:  # zipfile raises errors of all types for damaged headers; torch reports them
+    except ZIP_ERRORS:  # torch reports them
         pass
     return None
 

@@ -19,9 +19,9 @@ from mmengine.config import ConfigDict
 from mmengine.logging import HistoryBuffer
 from safetensors import SafetensorError
 
-from colonnade.common.errors import MissingFileError, file_errors
+from colonnade.common.errors import MissingFileError, convert_errors, file_errors
 
-from .checkpoint_files import verify_checksum
+from .checkpoint_files import ZIP_ERRORS, verify_checksum
 from .state_dicts import DamagedError, WeightsError
 
 #: key of safetensors metadata with classes and palette in JSON, as in mmengine
@@ -105,7 +105,11 @@ def read_checkpoint(path: str | Path, *, trust: bool = False) -> dict[str, Any]:
             'it and you trust the author, pass --trust, or trust=True')
     with torch.serialization.safe_globals(HARMLESS):
         try:
-            with open(path, 'rb') as file:  # given a path, torch would trust the suffix
+            # Given a path, torch would trust the suffix. It raises all errors for damaged files.
+            with open(path, 'rb') as file, convert_errors(
+                    lambda error: DamagedError(f'{path} is damaged or not a weights file: '
+                                               f'{str(error) or type(error).__name__}'),
+                    pickle.UnpicklingError, ImportError):
                 content = torch.load(file, map_location='cpu', weights_only=not trust)
         except pickle.UnpicklingError as error:
             raise explain_refusal(path, error, is_archive) from error
@@ -113,9 +117,6 @@ def read_checkpoint(path: str | Path, *, trust: bool = False) -> dict[str, Any]:
             raise WeightsError(
                 f'{path} has objects of a module that is not installed ({error}): install it, or '
                 'ask the author of the file for its tensors only') from error
-        except Exception as error:  # torch raises errors of all types for damaged files
-            raise DamagedError(f'{path} is damaged or not a weights file: '
-                               f'{str(error) or type(error).__name__}') from error
     if not isinstance(content, Mapping):
         raise WeightsError(f'{path} has a {type(content).__name__}, expected a dict of weights')
     return dict(content)
@@ -127,7 +128,7 @@ def check_unpacked_size(path: Path) -> None:
     torch.save does not compress, but torch unpacks compressed files: 100 kB to 100 MB.
     """
     unpacked = 0
-    with suppress(Exception), zipfile.ZipFile(path) as file:  # torch reports damage
+    with suppress(*ZIP_ERRORS), zipfile.ZipFile(path) as file:  # torch reports damage
         unpacked = sum(record.file_size for record in file.infolist())
     if unpacked > path.stat().st_size:
         raise WeightsError(f'{path} unpacks to {unpacked} bytes and has {path.stat().st_size}: '

@@ -1,13 +1,13 @@
-"""Private names of torch and timm that this room uses; no other module of it uses any.
+"""Private names of torch that this room uses; no other module of it uses any.
 
-Read in torch 2.15 and timm 1.0.31; ``tests/test_kernels.py`` checks that they still exist.
+Read in torch 2.15; ``tests/test_kernels.py`` checks that they still exist.
 """
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from operator import attrgetter
 
 import torch
-from timm.layers import RotaryEmbeddingDinoV3
 from torch import Tensor, nn
 from torch.nn.modules import module as all_modules
 
@@ -17,11 +17,9 @@ PACKING = ('_reorder_linear_weight', '_linear_pointwise', '_reorder_convolution_
 HAS_PACKING = torch.backends.mkldnn.is_available() and all(
     hasattr(torch.ops.mkldnn, name) for name in PACKING)
 if HAS_PACKING:  # resolved once, not in every call
-    pack_linear = torch.ops.mkldnn._reorder_linear_weight
-    run_linear = torch.ops.mkldnn._linear_pointwise
-    pack_convolution = torch.ops.mkldnn._reorder_convolution_weight
-    run_convolution = torch.ops.mkldnn._convolution_pointwise
-    run_convolution_in_place = torch.ops.mkldnn._convolution_pointwise_
+    (pack_linear, run_linear, pack_convolution, run_convolution,
+     run_convolution_in_place) = attrgetter(*PACKING)(
+         torch.ops.mkldnn)
 
 
 def has_fast_matmuls(dtype: torch.dtype) -> bool:
@@ -56,8 +54,3 @@ def get_parameters(module: nn.Module) -> Mapping[str, Tensor | None]:
 def get_children(module: nn.Module) -> Mapping[str, nn.Module | None]:
     """Return the children; attributes take several times as long."""
     return module._modules
-
-
-def embed_coordinates(rope: RotaryEmbeddingDinoV3, coordinates: Tensor) -> Iterable[Tensor]:
-    """Return sines and cosines of coordinates ``(N, 2)`` in [-1, 1], which may be symbolic."""
-    return rope._get_pos_embed_from_coords(coordinates)

@@ -5,6 +5,8 @@ Shapes: ``B`` images, ``P`` prefix tokens (class and registers), ``N = h w`` tok
 """
 from __future__ import annotations
 
+import math
+
 import torch
 from timm.layers import (Attention, AttentionRope, DropPath, LayerScale, RotaryEmbeddingDinoV3,
                          apply_rot_embed_cat)
@@ -19,7 +21,6 @@ from ..kernels.fast_path import (LINEAR, MLP, NORM, Parts, add_branch, find_modi
                                  is_unobserved)
 from ..kernels.folding import fold_norm, fold_scale
 from ..kernels.layers import add, call_linear, feed_forward, linear
-from ..kernels.private_torch import embed_coordinates
 from .query_tokens import attend_to_open_patches
 from .window_attention import Grid, Heads, attend_in_windows
 
@@ -253,5 +254,8 @@ def embed_grid(rope: nn.Module, grid: Grid) -> Tensor:
     coordinates = torch.stack(torch.meshgrid(*lines, indexing='ij'), dim=-1)
     if rope.grid_indexing == 'xy':
         coordinates = coordinates.flip(-1)
-    sines, cosines = embed_coordinates(rope, 2 * coordinates.flatten(0, 1) - 1)
-    return torch.cat((sines, cosines), dim=-1)
+    angles = 2 * math.pi * (2 * coordinates.flatten(0, 1) - 1)[..., None].to(rope.periods)
+    angles = (angles / rope.periods).flatten(1)  # (N, d / 2)
+    waves = torch.stack((angles.sin(), angles.cos()))
+    waves = waves.repeat(1, 1, 2) if rope.rotate_half else waves.repeat_interleave(2, dim=-1)
+    return torch.cat((waves[0], waves[1]), dim=-1)

@@ -5,7 +5,7 @@ import hashlib
 import os
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
@@ -15,7 +15,7 @@ from fsspec.core import url_to_fs
 from mmengine.fileio import register_backend
 from mmengine.fileio.backends import BaseStorageBackend, PetrelBackend, prefix_to_backends
 
-from ..errors import FileError, MissingFileError, UserError
+from ..errors import FileError, MissingFileError, UserError, convert_errors
 
 PROTOCOLS = ('s3', 'gs', 'gcs', 'az', 'abfs', 'hf', 'memory')
 CACHE_VARIABLE = 'COLONNADE_CACHE'
@@ -37,9 +37,8 @@ class UnreachableError(ConnectionError, FileError):
     """An error of a storage that does not answer."""
 
 
-@contextmanager
-def convert_storage_errors(url: str) -> Iterator[None]:
-    """Context manager that turns errors of a storage into an OSError of one line with the URL.
+def convert_storage_errors(url: str) -> AbstractContextManager[None]:
+    """Return a context manager that turns errors of a storage into an OSError with the URL.
 
     Raises:
         UnreachableError: If the endpoint cannot be reached.
@@ -48,18 +47,15 @@ def convert_storage_errors(url: str) -> Iterator[None]:
         FileError: If it cannot be read for another reason.
         UserError: If a package that reads this protocol is not installed.
     """
-    try:
-        yield
-    except ImportError as error:
+    return convert_errors(partial(_convert_error, url))
+
+
+def _convert_error(url: str, error: Exception) -> UserError:
+    if isinstance(error, ImportError):
         protocol = url.partition('://')[0].removeprefix('shards+')
         package = PACKAGES.get(protocol, 'the package of fsspec for it')
-        raise UserError(f'{url} cannot be read, a package is not installed ({error}): '
-                        f'pip install {package!r}') from error
-    except Exception as error:  # each storage client raises error classes of its own
-        raise _convert_error(url, error) from error
-
-
-def _convert_error(url: str, error: Exception) -> OSError:
+        return UserError(f'{url} cannot be read, a package is not installed ({error}): '
+                         f'pip install {package!r}')
     name, text = type(error).__name__, ' '.join(str(error).split())
     if isinstance(error, FileNotFoundError):
         return MissingFileError(f'{url} does not exist')

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import UserError
+from ..errors import UserError, convert_errors
 from .file_access import Settings, exists, local_copy
 
 MANIFEST, PATHS, PLACES = 'shards.json', 'paths.npy', 'places.npy'
@@ -49,13 +49,10 @@ class ShardIndex:
             raise UserError(f'{folder}: {PATHS} or {PLACES} is damaged: copy the folder again')
 
     def _map_array(self, name: str) -> np.ndarray:
-        with local_copy(f'{self.folder}/{name}', self.settings) as local:
-            try:
-                return np.load(local, mmap_mode='r', allow_pickle=False)
-            except OSError:
-                raise
-            except Exception as error:  # numpy raises errors of all kinds for damaged headers
-                raise UserError(f'{self.folder}/{name} is damaged: {error}') from error
+        path = f'{self.folder}/{name}'
+        with local_copy(path, self.settings) as local, convert_errors(
+                lambda error: UserError(f'{path} is damaged: {error}'), OSError):
+            return np.load(local, mmap_mode='r', allow_pickle=False)
 
     def __len__(self) -> int:
         return len(self.paths)

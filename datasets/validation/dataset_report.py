@@ -10,6 +10,7 @@ import cv2
 
 from colonnade.common.atomic_files import check_writable, write_json
 from colonnade.common.errors import UserError
+from colonnade.common.name_lists import format_count
 from colonnade.runtime.sanitize import one_line
 from colonnade.settings.pipeline_steps import get_type_name
 from colonnade.settings.reading import LaunchOptions, load_config
@@ -76,11 +77,6 @@ def check_datasets(options: CheckDataOptions) -> list[Source]:
 def count_stopping_findings(sources: Sequence[Source]) -> int:
     """Return the number of findings that stop training or evaluation."""
     return sum(source.report.count_effects(*STOPPING) for source in sources)
-
-
-def format_count(number: int, name: str) -> str:
-    """Return a number with a name in the singular or plural."""
-    return f'{number} {name}' + 's' * (number != 1)
 
 
 def format_report(source: Source) -> Iterator[str]:

@@ -16,7 +16,7 @@ from PIL import Image, UnidentifiedImageError
 from PIL.JpegImagePlugin import JpegImageFile
 
 from colonnade.common.errors import FileError, UserError
-from colonnade.runtime.bit_depth import find_depth_problem, find_tiff_problem
+from colonnade.runtime.bit_depth import DECODER_ERRORS, find_depth_problem, find_tiff_problem
 from colonnade.runtime.images import any_size
 from colonnade.settings.findings import Finding
 
@@ -54,7 +54,7 @@ def open_image(source: Path | BytesIO) -> Iterator[Image.Image]:
                 yield image
         except OSError:
             raise
-        except Exception as error:  # decoders raise errors of any type for damaged files
+        except DECODER_ERRORS as error:
             raise FileError(f'{type(error).__name__}: {error}') from error
 
 

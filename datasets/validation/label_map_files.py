@@ -12,6 +12,7 @@ from mmcv.transforms import LoadAnnotations
 from mmengine.config import Config, ConfigDict
 from mmengine.registry import DATASETS, TRANSFORMS
 
+from colonnade.common.errors import UserCodeError
 from colonnade.common.name_lists import format_names
 from colonnade.common.storage import content as content_of
 from colonnade.common.storage import exists, is_readable
@@ -19,6 +20,7 @@ from colonnade.settings.classes import iter_class_heads
 from colonnade.settings.dataset_paths import find_datasets, get_dataset_classes, get_dataset_paths
 from colonnade.settings.findings import Finding
 from colonnade.settings.pipeline_steps import is_loading_annotations
+from colonnade.settings.reading import report_third_party_errors
 from colonnade.settings.registries import find_class
 
 from .image_files import (OtherLabelsError, OtherSizeError, describe_read_error, open_image,
@@ -102,10 +104,11 @@ def check_label_map(info: dict[str, Any],
     """
     path = info['seg_map_path']
     try:
-        if loading.is_stock:
-            source = content_of(path, loading.settings)
-            read_label_values(source if isinstance(source, BytesIO) else Path(source), size)
-        labels = loading.load(dict(info)).get('gt_seg_map')
+        with report_third_party_errors(f'{path} cannot be read', OSError, ValueError):
+            if loading.is_stock:
+                source = content_of(path, loading.settings)
+                read_label_values(source if isinstance(source, BytesIO) else Path(source), size)
+            labels = loading.load(dict(info)).get('gt_seg_map')
     except OSError as error:
         finding = describe_read_error(path, error)
         is_other = finding.rule == 'not-an-image'
@@ -114,11 +117,10 @@ def check_label_map(info: dict[str, Any],
         return Finding('other-label-map', f'{path} cannot be used: {error}')
     except OtherLabelsError as error:  # training still reads it
         return Finding('wrong-label-map', f'{path} cannot be used: {error}', effect='meaning')
+    except UserCodeError as error:
+        return Finding('wrong-label-map', str(error))
     except ValueError as error:
         return Finding('wrong-label-map', f'{path} cannot be used: {error}')
-    except Exception as error:  # decoders and custom steps raise errors of any type
-        text = f'{path} cannot be read: {type(error).__name__}: {error}'
-        return Finding('wrong-label-map', text)
     if labels is None:  # a step that loads something else, e.g. depth
         return None
     if labels.ndim != 2 and isinstance(loading.load, LoadAnnotations):

@@ -14,10 +14,11 @@ from mmengine.logging import print_log
 
 from colonnade.common.atomic_files import write_json
 from colonnade.common.distributed import VARIABLES, wait_for_all
-from colonnade.common.errors import UserError
+from colonnade.common.errors import UserCodeError, UserError
 from colonnade.common.storage.file_access import is_remote
 from colonnade.common.storage.object_storage import cache_folder
 from colonnade.runtime.sanitize import one_line
+from colonnade.settings.reading import report_third_party_errors
 from colonnade.settings.rules import RULES, STOPPING
 
 from .conversion_sources import report_changes
@@ -89,19 +90,17 @@ def check_sources(cfg: Config) -> list[dict[str, Any]]:
     results: list[dict[str, Any]] = []
     conversions: set[Path] = set()
     try:
-        for source in find_sources(cfg, ('train', 'val')):
-            report = _read_or_create_report(cfg, source)
-            changes = Report()  # never cached, because it depends on files outside of the dataset
-            report_changes(source.dataset, cfg.filename, conversions, changes)
-            results += [
-                dict(name=source.name, split=source.split, report=each)
-                for each in (report, changes.to_json(MAX_CACHED))
-            ]
-    except Exception as error:  # custom datasets raise errors of any type, also when loaded
-        print_log(
-            f'the data could not be checked before training: {type(error).__name__}: {error}',
-            logger='current',
-            level=logging.WARNING)
+        with report_third_party_errors('the data could not be checked before training'):
+            for source in find_sources(cfg, ('train', 'val')):
+                report = _read_or_create_report(cfg, source)
+                changes = Report()  # never cached, as it depends on files outside of the dataset
+                report_changes(source.dataset, cfg.filename, conversions, changes)
+                results += [
+                    dict(name=source.name, split=source.split, report=each)
+                    for each in (report, changes.to_json(MAX_CACHED))
+                ]
+    except UserCodeError as error:
+        print_log(str(error), logger='current', level=logging.WARNING)
     return results
 
 

@@ -277,7 +277,8 @@ class BufferCopies:
         """Copy all buffers."""
         buffers = self._get_buffers()
         if self.copies and [each.shape for each in self.copies] == [each.shape for each in buffers]:
-            torch._foreach_copy_(self.copies, buffers)
+            for copy, buffer in zip(self.copies, buffers, strict=True):
+                copy.copy_(buffer)
         else:
             self.copies = [each.clone() for each in buffers]
 

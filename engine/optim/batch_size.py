@@ -9,6 +9,7 @@ from mmengine.config import Config
 
 from colonnade.common.distributed import VARIABLES
 from colonnade.common.errors import UserError
+from colonnade.common.name_lists import format_count
 
 from ..runner.hooks import is_ema_hook, iter_hook_configs
 
@@ -95,7 +96,8 @@ def set_grad_accumulation(cfg: Config, count: int | None = None) -> int:
         count, rest = divmod(base, current)
         if rest or not count:
             raise UserError(
-                f'{count_processes(cfg)} processes x {cfg.train_dataloader.batch_size} images do '
+                f'{format_count(count_processes(cfg), "process")} x '
+                f'{cfg.train_dataloader.batch_size} images do '
                 f'not divide the batch size {base} of the config: pass --grad-accum N, or set '
                 'train_dataloader.batch_size')
     if count < 1:

@@ -5,6 +5,7 @@ import copy
 from collections.abc import Iterator
 from datetime import timedelta
 
+from colonnade.common.name_lists import format_count
 from colonnade.models.half_precision import explain_missing_bfloat16
 from colonnade.settings.backbone_config import get_backbone_class
 from colonnade.settings.checks.widths import find_batch_problems
@@ -21,10 +22,10 @@ def format_estimate(estimate: TrainingEstimate) -> Iterator[str]:
     yield 'schedule'
     yield _format_row('images in the data',
                       'unknown: not found here' if num_images is None else f'{num_images:8,}')
+    count = format_count(setting.processes, 'GPU' if on_gpu else 'process')
     yield _format_row('images per step',
-                      f'{setting.processes * setting.images * accumulated:8,} = {setting.processes}'
-                      f' {"GPUs" if on_gpu else "processes"} x {setting.images} x {accumulated} '
-                      'accumulated')  # yapf: disable
+                      f'{setting.processes * setting.images * accumulated:8,} = {count} x '
+                      f'{setting.images} x {accumulated} accumulated')  # yapf: disable
     steps = None if iterations is None else -(-iterations // accumulated)
     for name, value in (('iterations', iterations), ('steps', steps)):
         yield _format_row(name, 'unknown, as the images' if value is None else f'{value:8,}')

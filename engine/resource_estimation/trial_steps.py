@@ -32,7 +32,6 @@ from colonnade.models.half_precision import keep_outputs_float32
 from colonnade.models.trial_step import (build_box_batch, build_label_batch, build_trial_model,
                                          has_masks, iter_values, loads_segments)
 
-from ..upstream import identify_storage
 from .training_images import Size
 
 MIN_IOU = 0.01  # IoU of a box and an object from which RoI heads count it as positive
@@ -213,8 +212,8 @@ class LiveMemory(TorchDispatchMode):
 
     def _add(self, tensor: Tensor) -> None:
         storage = tensor.untyped_storage()
-        key, size = identify_storage(tensor), storage.nbytes()
-        if key not in self._living:
+        key, size = storage.data_ptr(), storage.nbytes()
+        if size and key not in self._living:
             self._living[key] = weakref.ref(storage, lambda _: self._drop(key, size))
             self.now += size
             self.peak = max(self.peak, self.now)

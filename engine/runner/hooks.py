@@ -14,6 +14,7 @@ from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
 from colonnade.common.errors import UserError
+from colonnade.common.name_lists import format_count
 from colonnade.settings.config_values import plain
 from colonnade.settings.registries import find_class
 from colonnade.weights.state_dicts import WeightsError
@@ -127,9 +128,8 @@ class BatchSizeHook(Hook):
 
 
 def _format_batch(batch: dict[str, int]) -> str:
-    count = batch['iterations_per_step']
-    return (f'{batch["images_per_iteration"]} images per iteration and {count} '
-            f'iteration{"s" * (count > 1)} per step')
+    return (f'{batch["images_per_iteration"]} images per iteration and '
+            f'{format_count(batch["iterations_per_step"], "iteration")} per step')
 
 
 class BroadcastBuffers(Hook):

@@ -18,6 +18,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.data import DataLoader
 
 from colonnade.backbones import ColumnarBackbone
+from colonnade.common.name_lists import format_count
 from colonnade.datasets.bad_samples import ADVICE, handle_bad_samples
 from colonnade.datasets.rle import encode_masks_for
 from colonnade.weights.checkpoint_files import get_save_options
@@ -53,8 +54,9 @@ class StrictRunner(Runner):
         self.logger.addFilter(QuietFilter())
         norms = [module for module in self.model.modules() if isinstance(module, _BatchNorm)]
         if any(isinstance(norm, nn.SyncBatchNorm) for norm in norms):
-            self.logger.info(f'batch norms are synchronized over {get_world_size()} processes')
-        elif norms:
+            count = format_count(get_world_size(), 'process')
+            self.logger.info(f'batch norms are synchronized over {count}')
+        elif norms and get_world_size() > 1:
             self.logger.info('batch norms are not synchronized between processes')
 
     def build_logger(self, *args: Any, **kwargs: Any) -> MMLogger:

@@ -10,6 +10,7 @@ from mmengine.logging import print_log
 from mmengine.runner import Runner
 
 from colonnade.common.errors import UserError
+from colonnade.common.name_lists import format_count
 
 from ..runner.hooks import iter_hook_configs
 from ..upstream import get_backends
@@ -56,8 +57,8 @@ def configure_run(cfg: Config, patience: int | None, min_delta: float | None,
     num_evaluations = -(-length // loop.get('val_interval', 1))
     if num_evaluations <= patience:
         print_log(
-            f'--patience {patience} has no effect, because training has only {num_evaluations} '
-            f'evaluation{"s" * (num_evaluations != 1)}: lower train_cfg.val_interval',
+            f'--patience {patience} has no effect, because training has only '
+            f'{format_count(num_evaluations, "evaluation")}: lower train_cfg.val_interval',
             logger='current',
             level=logging.WARNING)
 

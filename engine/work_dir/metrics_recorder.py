@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import time
+from bisect import bisect
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,7 +11,6 @@ from mmengine.hooks import Hook
 from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop, Runner
 from mmengine.visualization import BaseVisBackend
 
-from ..upstream import update_val_interval
 from .metric_values import fill_missing_metrics, to_number
 from .metrics_table import MetricsTable, Value
 
@@ -161,5 +161,5 @@ def _is_evaluation_due(runner: Runner) -> bool:
         step, end = loop.iter, loop.max_iters
     else:
         return False
-    update_val_interval(loop)
-    return step >= loop.val_begin and (step % loop.val_interval == 0 or step == end)
+    interval = loop.dynamic_intervals[bisect(loop.dynamic_milestones, step + 1) - 1]
+    return step >= loop.val_begin and (step % interval == 0 or step == end)

@@ -111,7 +111,7 @@ def check_options(args: BenchmarkOptions) -> None:
         raise UserError('fused models need --amp instead of --dtype for half precision')
     args.threads = args.threads or torch.get_num_threads()
     args.device = 'cuda' if torch.cuda.is_available() else 'cpu'
-    args.amp = get_half_type(args.amp, args.device)
+    args.amp = get_half_type(args.amp, args.device)  # type: ignore[assignment]
     if args.amp and args.dtype != 'float32':
         raise UserError(f'--amp needs float32 weights: remove --dtype {args.dtype}')
     if args.device == 'cpu' and not Path('/proc/self/clear_refs').exists():

@@ -1,13 +1,12 @@
 """Errors of packages."""
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import torch
 
-from colonnade.common.errors import MissingFileError, UserCodeError, UserError
+from colonnade.common.errors import MissingFileError, UserCodeError, UserError, convert_errors
 from colonnade.settings.registries import is_from_user_code
 
 
@@ -23,14 +22,12 @@ class MissingPackageFileError(PackageError, MissingFileError):
     """Package that lacks a file."""
 
 
-@contextmanager
-def package_errors(source: str | Path) -> Iterator[None]:
-    """Context manager that turns any error of an untrusted package into a PackageError."""
-    try:
-        yield
-    except (PackageError, MemoryError, torch.OutOfMemoryError):
-        raise
-    except Exception as error:  # untrusted content can make any library raise any error
+def package_errors(source: str | Path) -> AbstractContextManager[None]:
+    """Return a context manager that turns any error of an untrusted package into a PackageError."""
+
+    def convert(error: Exception) -> PackageError:
         kind = '' if isinstance(error, UserError) else f'{type(error).__name__}: '
         cls = PackageCodeError if is_from_user_code(error) else PackageError
-        raise cls(f'{source} cannot be loaded: {kind}{error}') from error
+        return cls(f'{source} cannot be loaded: {kind}{error}')
+
+    return convert_errors(convert, PackageError, MemoryError, torch.OutOfMemoryError)

@@ -14,7 +14,8 @@ from huggingface_hub.errors import (EntryNotFoundError, GatedRepoError, HfHubHTT
 from huggingface_hub.hf_api import RepoFile
 
 from colonnade.common.atomic_files import new_folder
-from colonnade.common.errors import FileError, MissingFileError, UserError, file_errors
+from colonnade.common.errors import (FileError, MissingFileError, UserError, convert_errors,
+                                     file_errors)
 from colonnade.common.hashing import compute_sha256
 from colonnade.engine.work_dir import Run
 from colonnade.weights.downloads import require_hub
@@ -123,7 +124,10 @@ def pull(args: PullOptions) -> None:
 def explain_hub_errors(repository: str) -> Iterator[None]:
     """Context manager that turns errors of ``huggingface_hub`` into one sentence."""
     try:
-        yield
+        with convert_errors(  # the HTTP library depends on the version of huggingface_hub
+                lambda error: UserError(f'{repository} cannot be reached: {error}'), OSError,
+                ValueError, EntryNotFoundError):
+            yield
     except HFValidationError as error:
         raise UserError(f'{repository} is not a valid OWNER/NAME: {error}') from error
     except GatedRepoError as error:
@@ -139,10 +143,6 @@ def explain_hub_errors(repository: str) -> Iterator[None]:
         raise PackageError(f'{repository} is not a package: {error}') from error
     except HfHubHTTPError as error:
         raise FileError(f'{repository}: the hub rejected the request: {error}') from error
-    except (OSError, ValueError):
-        raise
-    except Exception as error:  # The HTTP library depends on the version of huggingface_hub.
-        raise UserError(f'{repository} cannot be reached: {error}') from error
 
 
 def read_token(path: Path | None) -> str | None:

@@ -183,10 +183,11 @@ class MetaTensorMode(TorchDispatchMode):
                            args: tuple = (),
                            kwargs: dict[str, Any] | None = None) -> Any:
         kwargs = kwargs or {}
-        if func is torch.ops.aten._local_scalar_dense.default:  # Tensor.item()
+        if str(func) == 'aten._local_scalar_dense.default':  # Tensor.item()
             return func(*args, **kwargs)
         tensors = [each for each in tree_iter((args, kwargs)) if isinstance(each, Tensor)]
         meta_args, meta_kwargs = tree_map_only(Tensor, lambda each: each.to('meta'), (args, kwargs))
+        # torch 2.15 has no public name for the arguments of an operator.
         if any(each.name == 'device' for each in func._schema.arguments):
             meta_kwargs = {**meta_kwargs, 'device': torch.device('meta')}
         meta_output = func(*meta_args, **meta_kwargs)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from colonnade.common.errors import UserCodeError
+from colonnade.common.errors import UserCodeError, convert_errors
 
 from .. import ImageError, Model
 from ..results import Instances, Result
@@ -123,18 +123,17 @@ class Worker:
         if not jobs:
             return
         try:
-            results = jobs[0].run([job.item for job in jobs])
-        except Exception as error:  # A user's model can raise any error; the thread must go on.
+            with convert_errors(  # the thread must go on after any error of a user's model
+                    lambda error: ModelError(f'the model failed: {type(error).__name__}: {error}'),
+                    ImageError):
+                results = jobs[0].run([job.item for job in jobs])
+        except (ImageError, ModelError) as error:
             if len(jobs) > 1:
                 for job in jobs:
                     self._run([job])
                 return
-            failure: Exception = error
-            if not isinstance(error, ImageError):
-                failure = ModelError(f'the model failed: {type(error).__name__}: {error}')
-                failure.__cause__ = error
             with suppress(InvalidStateError):  # The job was canceled.
-                jobs[0].future.set_exception(failure)
+                jobs[0].future.set_exception(error)
             return
         for job, result in zip(jobs, results, strict=True):
             with suppress(InvalidStateError):

@@ -7,6 +7,7 @@ from io import BytesIO
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
+from colonnade.runtime.bit_depth import DECODER_ERRORS
 from colonnade.runtime.images import convert_to_rgb
 
 from .. import ImageError
@@ -69,5 +70,5 @@ def read_upload(content: bytes, limits: Limits) -> np.ndarray:
         raise
     except ImageError as error:
         raise UploadError(f'the image cannot be used: {error}') from error
-    except Exception as error:  # Decoders raise errors of many types.
+    except DECODER_ERRORS as error:
         raise UploadError(f'the image cannot be decoded: {error}') from error

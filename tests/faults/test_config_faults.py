@@ -4,14 +4,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from copy import deepcopy
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from conftest import NO_VAL, NO_WORKERS, ROOT, SHORT, config, latest_log
+from conftest import NO_VAL, NO_WORKERS, SHORT, config, latest_log
+from helpers.cached_configs import copy_config
 from mmcv.transforms import BaseTransform
 from mmdet.datasets.transforms import LoadAnnotations, PackDetInputs
 from mmengine.config import Config
@@ -39,16 +38,8 @@ def check(cfg: Config) -> list[Finding]:
     return find_problems(cfg, ALL)
 
 
-@cache
-def read_cached(head: str) -> Config:
-    """Read a config that tests only copy."""
-    cfg = read_config(config(head))
-    assert not check(cfg)
-    return cfg
-
-
 def change(head: str, changes: dict[str, Any] | None = None) -> Config:
-    cfg = deepcopy(read_cached(head))
+    cfg = copy_config(config(head))
     cfg.merge_from_dict(changes or {})
     return cfg
 
@@ -591,12 +582,3 @@ def test_training_logs_warnings(shapes: Path, tmp_path: Path, run_tool: Callable
 def test_prediction_reports_mismatches(key: str, value: Any, message: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=message):
         load(config('mask_rcnn'), tmp_path / 'a.pth', cfg_options={key: value})
-
-
-@pytest.mark.slow
-def test_no_shipped_config_has_findings() -> None:
-    paths = sorted((ROOT / 'configs').glob('[!_]*/*.py'))
-    assert len(paths) > 200
-    for path in paths:
-        findings = check(read_config(path))
-        assert not findings, (path, list(map(str, findings)))

@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 import warnings
 from collections.abc import Callable
 from multiprocessing import get_context
@@ -447,30 +446,3 @@ def test_file_system_without_locks_warns(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(locking.fcntl, 'flock', no_locks)
     with lock_work_dir(Config(dict(work_dir=str(tmp_path), launcher='none'))):
         assert 'does not support locks: do not start another run in it' in capsys.readouterr().out
-
-
-@pytest.mark.slow
-def test_checksum_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Prints seconds of a processor, the least of three, for a file of 360 MB."""
-    content = dict(state_dict={str(i): torch.randn(10**6) for i in range(90)})
-    torch.save(content, tmp_path / 'theirs.pth')
-    ours = tmp_path / 'ours.pth'
-    get_file_backend(
-        ours, backend_args=dict(backend=NAME)).put((tmp_path / 'theirs.pth').read_bytes(), ours)
-
-    def seconds(work: Callable[[], object]) -> float:
-        started = time.process_time()
-        work()
-        return time.process_time() - started
-
-    def load(path: Path) -> dict[str, Any]:
-        checkpoint_files._compute_checksum.cache_clear()
-        return read_checkpoint(path)['state_dict']
-
-    found = {path.stem: min(seconds(lambda path=path: load(path)) for _ in range(3))
-             for path in (ours, tmp_path / 'theirs.pth')}  # yapf: disable
-    assert all(torch.equal(value, content['state_dict'][key]) for key, value in load(ours).items())
-    found['hash'] = min(seconds(lambda: compute_sha256(ours)) for _ in range(3))
-    monkeypatch.setattr('colonnade.weights.files.verify_checksum', lambda path: None)
-    found['unchecked'] = min(seconds(lambda: load(ours)) for _ in range(3))
-    print({name: round(value, 3) for name, value in found.items()})

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import LAYOUTS, NO_WORKERS, config, latest_log, run_two
+from conftest import LAYOUTS, NO_WORKERS, config, latest_log
 from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
@@ -162,29 +162,3 @@ def test_last_checkpoint_is_saved_at_end(train: Callable, disk: Path,
     assert list_checkpoint_files(work_dir) == {'iter_2.pth', 'best_score_iter_1.pth'}
     assert f'the last state is saved: {work_dir}/iter_2.pth' in latest_log(work_dir)
     assert SUMS in {path.name for path in work_dir.iterdir()}
-
-
-SCRIPT = '''
-from mmengine.dist import get_rank
-from torch import distributed
-
-from colonnade.common.distributed import raise_on_all_ranks
-from colonnade.common.errors import FileError
-
-distributed.init_process_group('gloo')
-for rank in (0, 1):
-    try:
-        with raise_on_all_ranks():
-            if get_rank() == rank:
-                raise FileError(28, 'No space left on device')
-    except FileError as error:
-        print(f'process {get_rank()}: {error.errno} {error.strerror}')
-'''
-
-
-@pytest.mark.slow
-def test_full_disk_is_raised_on_all_ranks(tmp_path: Path) -> None:
-    (tmp_path / 'script.py').write_text(SCRIPT)
-    printed = run_two(str(tmp_path / 'script.py'), out=tmp_path)
-    for rank in (0, 1):
-        assert printed.count(f'process {rank}: 28 No space left on device') == 2

@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import os
 import random
-import signal
 import sys
 import time
 import warnings
@@ -15,9 +14,6 @@ from typing import Any
 import pytest
 import torch
 from conftest import LAYOUTS, NO_VAL, NO_WORKERS, SHORT, config, latest_log
-from mmengine.hooks import Hook
-from mmengine.registry import HOOKS
-from mmengine.runner import Runner
 from test_work_dir import TINY
 
 from colonnade.weights.checkpoint_files import SUMS
@@ -25,29 +21,6 @@ from colonnade.weights.checkpoint_files import SUMS
 fork = get_context('fork')
 LENGTH = 12  # iterations of the run that is killed at random
 KILLS = 8
-
-
-@HOOKS.register_module(force=True)
-class KilledWhileSaving(Hook):
-    """Kills its process when half of a checkpoint is written, unless the run is resumed.
-
-    Args:
-        iteration: Iteration of the checkpoint.
-    """
-
-    def __init__(self, iteration: int) -> None:
-        self.iteration = iteration
-
-    def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
-        if checkpoint['meta']['iter'] != self.iteration or runner._resume:
-            return
-
-        def write(path: Path, content: bytes) -> None:
-            with path.open('wb', buffering=0) as file:
-                file.write(content[:len(content) // 2])
-            os.kill(os.getpid(), signal.SIGKILL)
-
-        Path.write_bytes = write  # only in this process
 
 
 @pytest.fixture
@@ -113,20 +86,6 @@ def test_resume_skips_damaged_checkpoint(trained: Path, run_tool: Callable, shap
     assert f'Training resumes from the one before, {trained}/iter_1.pth' in log
     assert (trained / 'last_checkpoint').read_text() == str(newest)
     assert SUMS in {path.name for path in trained.iterdir()}
-
-
-@pytest.mark.slow
-def test_killed_while_saving(train: Callable, tmp_path: Path) -> None:
-    own = "custom_hooks = [dict(type='KilledWhileSaving', iteration=2)]\n"
-    process = in_a_process(tmp_path / 'printed.txt', train, 'run', 3, own=own)
-    process.join()
-    assert process.exitcode == -signal.SIGKILL, (tmp_path / 'printed.txt').read_text()[-3000:]
-    left = {path.name for path in (tmp_path / 'run').glob('*.pth')}
-    scratch, = (tmp_path / 'run').glob('.*.pth')
-    assert left - {scratch.name} == {'iter_1.pth'} and scratch.stat().st_size
-    train('run', 3, '--resume', own=own)
-    assert 'Iter(train) [2/3]' in latest_log(tmp_path / 'run')
-    assert not scratch.exists() and (tmp_path / 'run/iter_3.pth').is_file()
 
 
 @pytest.mark.slow

@@ -65,6 +65,7 @@ def record() -> None:
 
 def main() -> None:
     distributed.init_process_group('gloo')
+    say('first disk', fill_disk, do_nothing)
     say('disk', do_nothing, fill_disk)
     say('bug', do_nothing, break_down)
     say('both', fill_disk, break_down)

@@ -1,5 +1,5 @@
 """Figures of what a model attends to, its features, and what its predictions depend on."""
-from .figure_inputs import VisualizationOptions
+from ..options import VisualizationOptions
 from .layout import figure_to_bytes
 from .methods import available_methods, visualize, visualize_batch
 

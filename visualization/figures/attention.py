@@ -16,7 +16,8 @@ from colonnade.backbones.attention_maps import (channel_attention, class_attenti
 from colonnade.common.errors import UserError
 from colonnade.inference.model import Model
 
-from .figure_inputs import PreparedImage, VisualizationOptions
+from ..options import VisualizationOptions
+from .figure_inputs import PreparedImage
 from .layout import Drawing, Panel, PanelRow, Scale
 
 Drawer = Callable[[PreparedImage], Drawing]

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from colonnade.inference.model import Model
 
+from ..options import VisualizationOptions
 from .attention import Drawer, Images
-from .figure_inputs import NamedMap, PreparedImage, VisualizationOptions, name_maps, record_maps
+from .figure_inputs import NamedMap, PreparedImage, name_maps, record_maps
 from .layout import Drawing, Panel
 
 DEVIATIONS = 2.  # standard deviations to either side of the mean that colors span

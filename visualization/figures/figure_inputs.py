@@ -1,15 +1,14 @@
-"""Inputs of figures: options, an image as the network receives it, and its feature maps.
+"""Inputs of figures: an image as the network receives it, and its feature maps.
 
 Shapes: ``B = 1`` image, ``H, W`` its height and width before the network, including padding.
 """
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,47 +19,8 @@ from torch import Tensor, nn
 from colonnade.backbones import ColumnarBackbone
 from colonnade.common.errors import UserError
 from colonnade.inference.model import Model
-from colonnade.runtime.images import MAX_PIXELS
 
 Size = tuple[int, int]  # height and width
-
-
-@dataclass(frozen=True)
-class VisualizationOptions:
-    """Options of figures.
-
-    Attributes:
-        blocks: Block indices of the backbone, or of the class-attention stage. Defaults to the last
-            block, or all blocks of that stage.
-        heads: Indices of attention heads. Defaults to all.
-        point: Pixel ``(x, y)`` of the image whose token attends. Defaults to the class token, or
-            the middle of the image for backbones without one.
-        classifier: Weights of a classifier for ``class-attention``: file, URL or ``timm://NAME``.
-        target: Class name for ``grad-cam``, or index of a detection by descending score. Defaults
-            to the three best detections or most frequent classes.
-        size: Height and width to resize images to. Defaults to the test pipeline's.
-        interpolation: Whether to interpolate maps bilinearly instead of drawing a square per token.
-        trust: Whether to run code pickled in the classifier's file. Trust its author first.
-    """
-    blocks: Sequence[int] | None = None
-    heads: Sequence[int] | None = None
-    point: tuple[float, float] | None = None
-    classifier: str | Path | None = None
-    target: str | int | None = None
-    size: Size | None = None
-    interpolation: bool = True
-    trust: bool = False
-
-    def __post_init__(self) -> None:
-        if self.size is not None:
-            height, width = self.size
-            if min(height, width) < 1 or height * width > MAX_PIXELS:
-                raise UserError('size must be a height and a width of at most '
-                                f'{MAX_PIXELS:,} pixels in total, got {height} x {width}')
-
-    def list_changed(self) -> set[str]:
-        """Return the names of options that differ from their defaults."""
-        return {field.name for field in fields(self) if vars(self)[field.name] != field.default}
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,9 @@ from colonnade.common.errors import UserError
 from colonnade.common.name_lists import format_names, suggest_names
 from colonnade.inference.model import Model
 
+from ..options import VisualizationOptions
 from .attention import Drawer, Images
-from .figure_inputs import (FeatureMaps, NamedMap, PreparedImage, VisualizationOptions, name_maps,
-                            record_maps)
+from .figure_inputs import FeatureMaps, NamedMap, PreparedImage, name_maps, record_maps
 from .layout import Drawing, Panel, Scale
 
 logger = logging.getLogger(__name__)

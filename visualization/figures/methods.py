@@ -18,13 +18,13 @@ from colonnade.inference import load
 from colonnade.inference.inputs import Input, find_inputs
 from colonnade.inference.loading import CHECKPOINTS, check_model_paths
 from colonnade.inference.model import Model
-from colonnade.runtime.images import Source, get_image_name, num_frames, read_image
+from colonnade.runtime.images import MAX_PIXELS, Source, get_image_name, num_frames, read_image
 
-from ..options import VisualizeOptions
+from ..options import VisualizationOptions, VisualizeOptions
 from .attention import (Drawer, Images, make_attention_drawer, make_channel_attention_drawer,
                         make_class_attention_drawer, make_magnitude_drawer, make_mixing_drawer)
 from .feature_figures import make_feature_drawer
-from .figure_inputs import PreparedImage, VisualizationOptions, prepare_image
+from .figure_inputs import PreparedImage, prepare_image
 from .grad_cam import make_grad_cam_drawer
 from .layout import build_figure, figure_to_bytes
 
@@ -114,6 +114,7 @@ def visualize_batch(model: Model, images: Sequence[Source], method: str,
         ValueError: If the method does not support the model, or an option is invalid.
     """
     checked = VisualizationOptions(**options)
+    check_size(checked.size)
     check_methods(model, [method], checked)
 
     def prepare_all() -> Iterator[PreparedImage]:
@@ -122,6 +123,13 @@ def visualize_batch(model: Model, images: Sequence[Source], method: str,
 
     draw = METHODS[method].make_drawer(model, checked, prepare_all)
     return (build_figure(draw(image)) for image in prepare_all())
+
+
+def check_size(size: tuple[int, int] | None) -> None:
+    """Check that images can be resized to a height and width."""
+    if size and (min(size) < 1 or size[0] * size[1] > MAX_PIXELS):
+        raise UserError(f'size must be a height and a width of at most {MAX_PIXELS:,} pixels in '
+                        f'total, got {size[0]} x {size[1]}')
 
 
 def check_methods(model: Model, names: Sequence[str], options: VisualizationOptions) -> None:
@@ -143,7 +151,7 @@ def write_figures(args: VisualizeOptions) -> Iterator[Path]:
 
     As many errors as possible are found before anything is computed.
     """
-    options = VisualizationOptions(**{key: vars(args)[key] for key in vars(VisualizationOptions())})
+    check_size(args.size)
     if not MIN_DPI <= args.dpi <= MAX_DPI:
         raise UserError(f'--dpi must be from {MIN_DPI} to {MAX_DPI}, got {args.dpi}')
     checkpoint, inputs = find_files(args)
@@ -155,14 +163,14 @@ def write_figures(args: VisualizeOptions) -> Iterator[Path]:
             print(f'{image}: using the first of {number} frames', file=sys.stderr, flush=True)
     model = load(
         args.config, checkpoint, device=args.device, cfg_options=args.cfg_options, trust=args.trust)
-    names = args.methods or available_methods(model, classifier=options.classifier)
-    check_methods(model, names, options)
+    names = args.methods or available_methods(model, classifier=args.classifier)
+    check_methods(model, names, args)
     check_new(args.out, stems, names, args.format)
     figures_by_name = {
         name: visualize_batch(
             model, images, name,
-            **{key: vars(options)[key]
-               for key in options.list_changed() & METHODS[name].options})
+            **{key: vars(args)[key]
+               for key in args.list_changed() & METHODS[name].options})
         for name in names
     }  # yapf: disable
     for name, figures in figures_by_name.items():
