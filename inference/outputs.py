@@ -120,7 +120,6 @@ class OutputWriter:
         with atomic_write(self.folder / 'labels' / f'{stem}.png') as scratch:
             result.to_image(self.categories[0]).save(scratch)
 
-
     def write_segments(self, result: PanopticMap, stem: str) -> dict[str, Any]:
         """Write segments as a PNG; return their annotation, which lacks the ID of the image."""
         with atomic_write(self.folder / 'panoptic' / f'{stem}.png') as scratch:

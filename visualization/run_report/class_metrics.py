@@ -135,10 +135,7 @@ def compute_segment_details(images: Sequence[Segments]) -> dict[str, Any]:
     if not known:
         return dict(worst=worst)
     stats = np.sum(known, axis=0)
-    qualities = {
-        name.lower(): to_json(values)
-        for name, values in compute_qualities(stats).items()
-    }
+    qualities = {name.lower(): to_json(values) for name, values in compute_qualities(stats).items()}
     num_segments = (stats[:, 1] + stats[:, 3]).astype(int).tolist()
     return dict(classes=dict(segments=num_segments, **qualities), worst=worst)
 

@@ -228,8 +228,7 @@ def unwrap(model: torch.nn.Module) -> torch.nn.Module:
     return model.module if is_model_wrapper(model) else model
 
 
-def find_evaluated(metrics: Sequence[BaseMetric],
-                   outputs: Sequence[BaseDataElement]) -> list[Any]:
+def find_evaluated(metrics: Sequence[BaseMetric], outputs: Sequence[BaseDataElement]) -> list[Any]:
     """Return what a metric has just computed for each image, or None for images without it.
 
     COCO's metric has RLEs, whose encoding would take most of the time of recording, and
