@@ -64,7 +64,7 @@ class ServeOptions(InferenceOptions):
         'largest accepted file in MB (default: %(default)g)', 20., metavar='N')
     max_pixels: int | None = option(
         'largest accepted image (default: 20 million for detectors; up to 25 million for '
-        'segmenters, less with many classes)',
+        'segmenters, less with many classes or queries)',
         metavar='N')
     timeout: float = option(
         'time limit of a request (default: %(default)g)', 120., metavar='SECONDS')

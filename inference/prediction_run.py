@@ -71,7 +71,7 @@ def resolve_inputs(args: PredictOptions) -> list[Input]:
         args.inputs = [args.checkpoint, *args.inputs]
         args.checkpoint = None
     check_model_paths(args.config, args.checkpoint)
-    if args.checkpoint is None:
+    if args.checkpoint is None and not args.inputs:
         raise UserError(f'no CHECKPOINT and no INPUT after {args.config}: pass the file of a '
                         'trained model, and images or videos')
     if not args.inputs:

@@ -4,6 +4,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import cv2
@@ -11,6 +12,8 @@ import numpy as np
 import pytest
 import torch
 from conftest import NO_WORKERS, ROOT, SHORT
+from fastapi.testclient import TestClient
+from helpers.live_server import LIMITS
 from helpers.random_models import random_checkpoint
 from mmengine.registry import DATASETS, MODELS
 from pycocotools.coco import COCO
@@ -22,9 +25,12 @@ from colonnade.inference import load
 from colonnade.inference.ground_truth import build_panoptic_map
 from colonnade.inference.model import get_model_kind
 from colonnade.inference.resume_log import ResumeLog
+from colonnade.inference.serving.json_api import build_api
+from colonnade.inference.serving.service import Service, compute_max_pixels
 from colonnade.models.trial_step import find_trial_error, has_masks, loads_segments
 from colonnade.settings.dataset_paths import redirect_data_root
 from colonnade.settings.reading import read_config
+from colonnade.visualization import figures
 from colonnade.visualization.run_report.record_folder import read_run
 from colonnade.visualization.run_report.report_page import write_report
 
@@ -157,9 +163,10 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return random_checkpoint(LEAF, tmp_path_factory.mktemp('weights') / 'a.pth')
 
 
-#: makes segments of random weights
-ALL_QUERIES = ('model.test_cfg.object_mask_thr=0.0', 'model.test_cfg.iou_thr=0.0',
-               'model.test_cfg.filter_low_score=False')  # yapf: disable
+#: make segments of random weights
+ALL_QUERIES = {'model.test_cfg.object_mask_thr': 0., 'model.test_cfg.iou_thr': 0.,
+               'model.test_cfg.filter_low_score': False}  # yapf: disable
+OPTIONS = [f'{key}={value}' for key, value in ALL_QUERIES.items()]
 
 
 def test_predictions_are_panoptic_annotations(weights: Path, shapes: Path, tmp_path: Path,
@@ -167,7 +174,7 @@ def test_predictions_are_panoptic_annotations(weights: Path, shapes: Path, tmp_p
     """They are read as a dataset, and have a quality of 100 compared with themselves."""
     out, truth = tmp_path / 'out', shapes / 'coco/annotations/panoptic_val2017.json'
     run_tool('predict', LEAF, weights, shapes / 'coco/val2017', '--ids-from', truth, '--out', out,
-             '--device', 'cpu', '--cfg-options', *ALL_QUERIES)  # yapf: disable
+             '--device', 'cpu', '--cfg-options', *OPTIONS)  # yapf: disable
     content, expected = (json.loads(path.read_text()) for path in (out / 'panoptic.json', truth))
     for key in ('id', 'name', 'isthing'):
         assert [c[key] for c in content['categories']] == [c[key] for c in expected['categories']]
@@ -176,9 +183,7 @@ def test_predictions_are_panoptic_annotations(weights: Path, shapes: Path, tmp_p
 
     metric = PanopticQuality(str(out / 'panoptic.json'), str(out / 'panoptic'))
     metric.dataset_meta = META
-    cfg_options = {key: json.loads(value.lower()) for key, _, value in
-                   (option.partition('=') for option in ALL_QUERIES)}  # yapf: disable
-    model = load(LEAF, weights, device='cpu', cfg_options=cfg_options)
+    model = load(LEAF, weights, device='cpu', cfg_options=ALL_QUERIES)
     dataset = DATASETS.build(
         read_config(CONFIG).test_dataloader.dataset | dict(
             data_root='',
@@ -200,7 +205,7 @@ def test_predictions_are_panoptic_annotations(weights: Path, shapes: Path, tmp_p
 def test_interrupted_prediction(weights: Path, shapes: Path, tmp_path: Path, run_tool: Callable,
                                 monkeypatch: pytest.MonkeyPatch) -> None:
     command = ('predict', LEAF, weights, shapes / 'coco/val2017', '--device', 'cpu', '--outputs',
-               'results', '--cfg-options', *ALL_QUERIES)  # yapf: disable
+               'results', '--cfg-options', *OPTIONS)  # yapf: disable
     run_tool(*command, '--out', tmp_path / 'expected')
     add = ResumeLog.add
     with monkeypatch.context() as patch:
@@ -234,7 +239,7 @@ def test_tools(weights: Path, shapes: Path, tmp_path: Path, run_tool: Callable) 
     assert '- panoptic-segmentation' in readme and 'A panoptic segmenter' in readme
     model = load(tmp_path / 'package', device='cpu')
     assert (model.kind, model.num_things) == ('panoptic', 3)
-    assert model.cfg.test_dataloader.dataset.metainfo.thing_classes == list(META['thing_classes'])
+    assert model.cfg.test_dataloader.dataset.metainfo.thing_classes == META['thing_classes']
     with pytest.raises(ValueError, match='panoptic models cannot merge tiles'):
         model.predict(image, tile=32)
     with pytest.raises(SystemExit, match='is a package: pass .*model.safetensors'):
@@ -247,6 +252,19 @@ def test_tools(weights: Path, shapes: Path, tmp_path: Path, run_tool: Callable) 
         run_tool('visualize', tmp_path / 'package', image, '--out', tmp_path / 'other', '--methods',
                  'grad-cam')  # yapf: disable
     run_tool('complexity', LEAF)
+
+
+def test_serving(weights: Path, shapes: Path) -> None:
+    model = load(LEAF, weights, device='cpu', cfg_options=ALL_QUERIES)
+    content = next((shapes / 'coco/val2017').iterdir()).read_bytes()
+    with closing(Service(model, LIMITS)) as service:
+        client = TestClient(build_api(service, figures))
+        assert client.get('/api/model').json()['kind'] == 'panoptic'
+        answer = client.post('/api/predict?masks=rle', content=content).json()
+        assert answer['segments'] == model.predict(content).to_json(masks=True)['segments'] != []
+        assert client.post('/api/predict?format=png', content=content).content[1:4] == b'PNG'
+        assert client.post('/api/predict?threshold=0.5', content=content).status_code == 422
+    assert compute_max_pixels(model) == 2 * 10**9 // (4 * model.module.panoptic_head.num_queries)
 
 
 def test_nothing_is_predicted() -> None:
