@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import MISSING, dataclass
 from pathlib import Path
 
-from colonnade.common.options import (CONFIG, FUSE, Amp, ModelOptions, amp_option, argument, option)
+from colonnade.common.options import CONFIG, FUSE, Amp, ModelOptions, amp_option, argument, option
 
 PACKAGE_TRUST = (
     'build and import everything that the config names, and unpickle the weights; pass it only '

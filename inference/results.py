@@ -16,7 +16,7 @@ from colonnade.runtime import results
 from colonnade.runtime.images import Source, read_image
 
 from .arrays import convert_to_rgb, is_array
-from .drawing import (Color, add_legend, draw_instances, draw_label_map, draw_segments, shade_color)
+from .drawing import Color, add_legend, draw_instances, draw_label_map, draw_segments, shade_color
 
 UNLABELED = 'unlabeled'  # class of pixels without a class
 
