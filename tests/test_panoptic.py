@@ -152,7 +152,7 @@ def test_training(shapes: Path, tmp_path: Path, run_tool: Callable) -> None:
     for name in ('truth_0.jpg', 'iter_2/sample_0.jpg', 'iter_2/worst_0.jpg'):
         assert (moved / 'record' / name).is_file()
     text = write_report(moved).read_text()
-    assert all(f'<th>{name}' in text for name in ('PQ', 'SQ', 'RQ'))
+    assert all(f'>{name}</th>' in text for name in ('segments', 'PQ', 'SQ', 'RQ'))
     for note in (Run.BEST, Run.LAST):  # a folder with copied files
         (moved / note).unlink()
     assert Run(moved).find_model()[1] == moved / 'iter_2.pth'
@@ -247,7 +247,8 @@ def test_tools(weights: Path, shapes: Path, tmp_path: Path, run_tool: Callable) 
     with pytest.raises(SystemExit, match='is a checkpoint: pass its work dir'):
         run_tool('test', weights)
     run_tool('visualize', tmp_path / 'package', image, '--out', tmp_path / 'figures')
-    assert [path.name.split('.')[-2] for path in (tmp_path / 'figures').iterdir()] == ['features']
+    drawn = {path.name.split('.')[-2] for path in (tmp_path / 'figures').iterdir()}
+    assert drawn == {'features', 'query-key', 'channel-attention'}
     with pytest.raises(SystemExit, match="a panoptic model does not support .* 'grad-cam'"):
         run_tool('visualize', tmp_path / 'package', image, '--out', tmp_path / 'other', '--methods',
                  'grad-cam')  # yapf: disable
