@@ -16,13 +16,13 @@ from colonnade.common.lazy_exports import lazy_exports
 if TYPE_CHECKING:
     from colonnade.configs import list_configs
     from colonnade.evaluation.testing import evaluate
-    from colonnade.inference import ImageError, Instances, LabelMap, Model, load
+    from colonnade.inference import ImageError, Instances, LabelMap, Model, PanopticMap, load
     from colonnade.reported_training import train
     from colonnade.weights import WeightsError
 
 __all__ = [
-    'ImageError', 'Instances', 'LabelMap', 'Model', 'WeightsError', 'evaluate', 'list_configs',
-    'load', 'train'
+    'ImageError', 'Instances', 'LabelMap', 'Model', 'PanopticMap', 'WeightsError', 'evaluate',
+    'list_configs', 'load', 'train'
 ]
 
 __getattr__ = lazy_exports(
@@ -33,6 +33,7 @@ __getattr__ = lazy_exports(
         'Instances': '.inference',
         'LabelMap': '.inference',
         'Model': '.inference',
+        'PanopticMap': '.inference',
         'load': '.inference',
         'train': '.reported_training',
         'WeightsError': '.weights',

@@ -83,7 +83,7 @@ class ConfigOptions:
 class ModelOptions(ConfigOptions):
     """Options of :func:`colonnade.load`."""
     config: Path = argument(CONFIG_OR_MODEL)
-    checkpoint: str | None = argument(CHECKPOINT)
+    checkpoint: str | None = argument(CHECKPOINT, None)
     device: str | None = option('device, e.g. cpu or cuda:0 (default: a GPU if there is one)')
     trust: bool = option(TRUST, False)
 

@@ -42,10 +42,15 @@ def find_config(name: str | Path) -> Path:
     if matches:
         raise UserError(
             f'{len(matches)} configs are called {name}: pass one of {", ".join(matches)}')
-    siblings = map(str, path.parent.glob('*.py')) if path.suffix == '.py' else []
+    siblings = [
+        str(other) for other in path.parent.glob('*')
+        if (other.suffix == '.py' if path.suffix == '.py' else other.is_dir())
+    ]
     near = get_close_matches(str(path), siblings, n=1)
     near = near or get_close_matches(expected, list_configs(), n=1, cutoff=0.8)
     meant = f'; did you mean {near[0]}?' if near else ''
     if path.is_dir():
         meant = ': it is a folder, pass a config in it'
+    elif not path.suffix and not near:
+        meant = ': no file, folder or shipped config has this name'
     raise MissingFileError(f'no config file {name}{meant}')

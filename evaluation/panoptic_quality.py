@@ -38,8 +38,9 @@ def compare_segments(truth: np.ndarray, segments: Sequence[Mapping[str, Any]],
     """
     stats = np.zeros((num_classes, 4))
     pairs, counts = np.unique(
-        np.stack((truth.ravel(), predicted.ravel())), axis=1, return_counts=True)
-    overlaps = {(int(a), int(b)): int(n) for (a, b), n in zip(pairs.T, counts, strict=True)}
+        truth.ravel().astype(np.int64) << 32 | predicted.ravel(), return_counts=True)
+    overlaps = {(pair >> 32, pair & 2**32 - 1): n
+                for pair, n in zip(pairs.tolist(), counts.tolist(), strict=True)}  # yapf: disable
     true_areas = dict(zip(*np.unique(truth, return_counts=True), strict=True))
     areas = dict(zip(*np.unique(predicted, return_counts=True), strict=True))
     info = {segment['id']: segment for segment in segments}
@@ -63,18 +64,21 @@ def compare_segments(truth: np.ndarray, segments: Sequence[Mapping[str, Any]],
     return stats
 
 
-def summarize(stats: Stats) -> dict[str, float]:
-    """Return PQ, SQ and RQ in percent, averaged over the classes that occur (equation 2)."""
+def compute_qualities(stats: Stats) -> dict[str, np.ndarray]:
+    """Return PQ, SQ and RQ of each class in percent ``(K,)``, NaN if it does not occur (Eq. 2)."""
     iou, true_positives, false_positives, false_negatives = stats.T
     weight = true_positives + false_positives / 2 + false_negatives / 2
-    stats, weight = stats[weight > 0], weight[weight > 0]
-    if not len(stats):
-        return dict(PQ=0., SQ=0., RQ=0.)
-    quality = stats[:, 0] / np.maximum(stats[:, 1], 1)
-    return dict(
-        PQ=100 * float((stats[:, 0] / weight).mean()),
-        SQ=100 * float(quality.mean()),
-        RQ=100 * float((stats[:, 1] / weight).mean()))
+    weight[weight == 0] = np.nan
+    quality = np.where(np.isnan(weight), np.nan, iou / np.maximum(true_positives, 1))
+    return dict(PQ=100 * iou / weight, SQ=100 * quality, RQ=100 * true_positives / weight)
+
+
+def summarize(stats: Stats) -> dict[str, float]:
+    """Return PQ, SQ and RQ in percent, averaged over the classes that occur."""
+    return {
+        name: float(values[~np.isnan(values)].mean()) if not np.isnan(values).all() else 0.
+        for name, values in compute_qualities(stats).items()
+    }
 
 
 @METRICS.register_module()
@@ -87,7 +91,7 @@ class PanopticQuality(BaseMetric):
     Args:
         ann_file: JSON file of panoptic annotations in COCO's format.
         seg_prefix: Folder of their PNG images.
-        classwise: Also return PQ of each class that occurs.
+        classwise: Also return PQ, SQ and RQ of each class that occurs.
         **kwargs: Arguments of mmengine's ``BaseMetric``.
 
     Raises:
@@ -158,5 +162,6 @@ class PanopticQuality(BaseMetric):
             print_log(f'PQ {row["PQ"]:.1f}, SQ {row["SQ"]:.1f}, RQ {row["RQ"]:.1f}: {name}',
                       'current')
         if self.classwise:
-            metrics |= {f'{name}_PQ': row['PQ'] for name, row in rows.items()}
+            for name, row in rows.items():
+                metrics |= {f'{name}_{key}': value for key, value in row.items()}
         return metrics

@@ -79,6 +79,12 @@ def evaluate(config: str | Path, checkpoint: str | Path | None = None, **options
 @report_config_errors
 def testing_settings(options: TestOptions) -> Settings:
     """Return the settings of an evaluation, checked as far as possible without a model."""
+    if options.config.suffix in ('.pth', '.pt'):
+        raise UserError(f'{options.config} is a checkpoint: pass its work dir or config before it, '
+                        f'as in {options.config.parent} {options.config}')
+    if (options.config / 'model.safetensors').is_file():
+        raise UserError(f'{options.config} is a package: pass {options.config}/config.py '
+                        f'{options.config}/model.safetensors, and --data-root')
     if options.config.is_dir():
         options.work_dir = options.work_dir or options.config  # also if it was moved
         options.config, checkpoint = Run(options.config).find_model(options.checkpoint)

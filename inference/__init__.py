@@ -13,15 +13,16 @@ if TYPE_CHECKING:
 
     from .loading import load
     from .model import Model, Prediction
-    from .results import Instances, LabelMap, Result
+    from .results import Instances, LabelMap, PanopticMap, Result
 
 __all__ = [
-    'ImageError', 'Instances', 'LabelMap', 'Model', 'Prediction', 'Result', 'load', 'read_image'
+    'ImageError', 'Instances', 'LabelMap', 'Model', 'PanopticMap', 'Prediction', 'Result', 'load',
+    'read_image'
 ]
 
 RUNTIME = 'colonnade.runtime.images'
 __getattr__ = lazy_exports(
     __name__,
     dict.fromkeys(('ImageError', 'read_image'), RUNTIME)
-    | dict.fromkeys(('Instances', 'LabelMap', 'Result'), '.results')
+    | dict.fromkeys(('Instances', 'LabelMap', 'PanopticMap', 'Result'), '.results')
     | dict.fromkeys(('Model', 'Prediction'), '.model') | dict(load='.loading'))

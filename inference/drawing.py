@@ -1,15 +1,17 @@
-"""Drawings of instances and label maps over images."""
+"""Drawings of instances, label maps and segments over images."""
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
+import cv2
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from colonnade.common.errors import UserError
 from colonnade.datasets.rle import decode_rle, get_box
+from colonnade.runtime.colors import GOLDEN_RATIO
 
 Color = tuple[int, int, int]  # red, green, blue; 0 to 255
 MIN_LEGEND_WIDTH = 320  # pixels
@@ -91,12 +93,18 @@ def draw_captions(image: Image.Image, boxes: np.ndarray, captions: Sequence[str]
         best = chosen[fractions.prod(-1).sum(-1).argmin()]
         taken = np.concatenate([taken, [[*corners[best], *ends[best]]]])
     for place, text, color in reversed(list(zip(taken.tolist(), captions, colors, strict=True))):
-        draw.rectangle(place, fill=color)
-        # The relative luminance (ITU-R BT.709) decides which text color is readable.
-        red, green, blue = color
-        fill = 'black' if 0.2126 * red + 0.7152 * green + 0.0722 * blue > 110 else 'white'
-        middle = (place[1] + place[3]) / 2
-        draw.text((place[0] + 2, middle), text, font=font, fill=fill, anchor='lm')
+        draw_caption(draw, place, text, color, font)
+
+
+def draw_caption(draw: ImageDraw.ImageDraw, place: Sequence[float], text: str, color: Color,
+                 font: ImageFont.FreeTypeFont) -> None:
+    """Draw a caption; ``place`` is its left, top, right and bottom."""
+    draw.rectangle(tuple(place), fill=color)
+    # The relative luminance (ITU-R BT.709) decides which text color is readable.
+    red, green, blue = color
+    fill = 'black' if 0.2126 * red + 0.7152 * green + 0.0722 * blue > 110 else 'white'
+    middle = (place[1] + place[3]) / 2
+    draw.text((place[0] + 2, middle), text, font=font, fill=fill, anchor='lm')
 
 
 def draw_label_map(pixels: np.ndarray,
@@ -109,6 +117,67 @@ def draw_label_map(pixels: np.ndarray,
     colors = np.asarray(palette, dtype=np.float32)[labels]
     mixed = pixels * np.float32(1 - opacity) + colors * np.float32(opacity)
     return Image.fromarray(mixed.round().astype(np.uint8))
+
+
+def shade_color(color: Color, index: int) -> Color:
+    """Return a lighter or darker shade of a class color for its object ``index``, from 0."""
+    shift = 0.8 * ((index * GOLDEN_RATIO + 0.5) % 1 - 0.5)  # from -0.4, darker, to 0.4; 0 first
+    target = 255 if shift > 0 else 0
+    red, green, blue = (round(value + (target - value) * abs(shift)) for value in color)
+    return red, green, blue
+
+
+def draw_segments(pixels: np.ndarray,
+                  segments: np.ndarray,
+                  boxes: np.ndarray,
+                  colors: Sequence[Color],
+                  captions: Sequence[str] | None,
+                  *,
+                  opacity: float = 0.5) -> Image.Image:
+    """Draw segments with white contours and captions; pixels without a segment are darkened.
+
+    Args:
+        pixels: RGB values ``(H, W, 3)``, uint8, which are not modified.
+        segments: Number of the segment of each pixel ``(H, W)``, from 1; 0 for none.
+        boxes: Left, top, right and bottom of each segment, ``(S, 4)``.
+        colors: Color of each segment.
+        captions: Caption of each segment, or None.
+        opacity: Opacity of segments and contours, from 0 to 1.
+    """
+    drawing = np.array(draw_label_map(pixels, segments, [(0, 0, 0), *colors], opacity=opacity))
+    kernel = np.ones((1 + max(1, get_font_size(pixels.shape) // 8), ) * 2)
+    numbers = segments.astype(np.float32)  # OpenCV cannot dilate integers of 32 bits.
+    is_contour = cv2.dilate(numbers, kernel) != cv2.erode(numbers, kernel)
+    blend(drawing, is_contour, (255, 255, 255), opacity)
+    image = Image.fromarray(drawing)
+    if captions is not None:
+        draw_segment_captions(image, segments, boxes, captions, colors)
+    return image
+
+
+def draw_segment_captions(image: Image.Image, segments: np.ndarray, boxes: np.ndarray,
+                          captions: Sequence[str], colors: Sequence[Color]) -> None:
+    """Draw captions where segments are thickest, unless a caption is larger than its segment.
+
+    Of captions that would overlap, only that of the largest segment is drawn.
+    """
+    draw, font_size = ImageDraw.Draw(image), get_font_size((image.height, image.width))
+    font, taken = load_font(font_size), np.empty((0, 4))
+    areas = np.bincount(segments.ravel(), minlength=len(captions) + 1)[1:]
+    for index in np.argsort(-areas, kind='stable').tolist():
+        text = ' '.join(captions[index].split())
+        size = np.array([draw.textlength(text, font=font) + 4, font_size + 4])
+        if size.prod() > areas[index]:
+            continue
+        left, top, right, bottom = map(int, boxes[index])
+        mask = segments[top:bottom, left:right] == index + 1
+        distances = cv2.distanceTransform(np.pad(mask.astype(np.uint8), 1), cv2.DIST_L2, 3)
+        center = np.array(cv2.minMaxLoc(distances)[3]) + (left - 1, top - 1)
+        start = (center - size / 2).clip(None, np.array(image.size) - size).clip(0)
+        place = np.concatenate([start, start + size])
+        if not ((place[:2] < taken[:, 2:]) & (taken[:, :2] < place[2:])).all(1).any():
+            taken = np.concatenate([taken, [place]])
+            draw_caption(draw, place.tolist(), text, colors[index], font)
 
 
 def add_legend(image: Image.Image, entries: Sequence[tuple[str, Color]]) -> Image.Image:

@@ -1,7 +1,7 @@
 """Annotations of a dataset as results, as if a model had predicted them."""
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout
 from io import StringIO
 from typing import Any, Protocol
@@ -12,11 +12,12 @@ from PIL import Image
 
 from colonnade.common.errors import UserError
 from colonnade.common.storage import content
+from colonnade.datasets.panoptic_annotations import read_segment_ids
 from colonnade.datasets.rle import encode_segmentation, make_json_rle
 
 from .drawing import Color
 from .model import Model
-from .results import Instances, LabelMap, Result
+from .results import UNLABELED, Instances, LabelMap, PanopticMap, Result
 
 IGNORED_LABEL = 255
 
@@ -26,7 +27,7 @@ class TaskInfo(Protocol):
 
     @property
     def kind(self) -> str:
-        """``'masks'``, ``'boxes'`` or ``'labels'``."""
+        """``'masks'``, ``'boxes'``, ``'labels'`` or ``'panoptic'``."""
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -35,6 +36,10 @@ class TaskInfo(Protocol):
     @property
     def palette(self) -> tuple[Color, ...]:
         """Color of each class."""
+
+    @property
+    def num_things(self) -> int:
+        """Number of classes of objects, which come first if there are others."""
 
 
 def iter_ground_truth(model: Model, limit: int) -> Iterator[tuple[str, Result]]:
@@ -48,7 +53,8 @@ def iter_ground_truth(model: Model, limit: int) -> Iterator[tuple[str, Result]]:
     with DefaultScope.overwrite_default_scope(model.cfg.default_scope):
         with redirect_stdout(StringIO()):  # pycocotools prints its progress.
             dataset = DATASETS.build(settings)
-    build = build_label_map if model.kind == 'labels' else build_instances
+    build: Callable[[TaskInfo, dict[str, Any], str], Result] = dict(
+        labels=build_label_map, panoptic=build_panoptic_map).get(model.kind, build_instances)
     for index in range(min(limit, len(dataset))):
         info = dataset.get_data_info(index)
         yield info['img_path'], build(model, info, info['img_path'])
@@ -84,7 +90,25 @@ def build_label_map(model: TaskInfo, info: dict[str, Any], path: str) -> LabelMa
     unlabeled = len(model.classes)
     return LabelMap(
         size=labels.shape,
-        classes=(*model.classes, 'unlabeled'),
+        classes=(*model.classes, UNLABELED),
         palette=(*model.palette, (0, 0, 0)),
         labels=np.minimum(labels, unlabeled).astype(np.uint16 if unlabeled > 254 else np.uint8),
+        source=path)
+
+
+def build_panoptic_map(model: TaskInfo, info: dict[str, Any], path: str) -> PanopticMap:
+    """Return the annotated segments of an image, including crowds."""
+    with Image.open(content(info['seg_map_path'])) as image:
+        ids = read_segment_ids(np.asarray(image.convert('RGB')))
+    annotated = {segment['id']: segment['category'] for segment in info['segments_info']}
+    values, segments = np.unique(ids, return_inverse=True)
+    is_segment = np.isin(values, list(annotated))
+    numbers = np.where(is_segment, np.cumsum(is_segment), 0)
+    return PanopticMap(
+        size=ids.shape,
+        classes=model.classes,
+        palette=model.palette,
+        segments=numbers[segments].reshape(ids.shape).astype(np.int32),
+        labels=np.array([annotated[each] for each in values[is_segment].tolist()], dtype=np.int64),
+        num_things=model.num_things,
         source=path)

@@ -22,12 +22,13 @@ from colonnade.common.prefetching import prefetch_map
 from colonnade.datasets.rle import encode_masks, make_json_rle
 from colonnade.models.complexity import count_parameters
 from colonnade.runtime.images import MAX_PIXELS, ImageError, Source, get_image_name, read_image
+from colonnade.runtime.results import number_segments
 from colonnade.settings.registries import is_from_user_code
 
 from .arrays import CHANNELS, Channels, build_array_pipeline, convert_to_rgb, is_array
 from .batches import run_in_batches
 from .drawing import Color
-from .results import Instances, LabelMap, Result
+from .results import Instances, LabelMap, PanopticMap, Result
 from .tiling import View, compute_tiles, merge_results
 
 NUM_WORKERS = 2  # threads that decode images
@@ -110,14 +111,17 @@ def keep_image(prediction: Prediction) -> Prediction:
 
 
 def get_model_kind(module: nn.Module) -> str:
-    """Return what a model predicts: ``'masks'``, ``'boxes'`` or ``'labels'``."""
+    """Return what a model predicts: ``'masks'``, ``'boxes'``, ``'labels'`` or ``'panoptic'``."""
     parts = dict(module.named_children())
     if 'decode_head' in parts:
         return 'labels'
     if 'panoptic_fusion_head' in parts:
-        if not parts['panoptic_fusion_head'].test_cfg.get('instance_on', False):
-            raise UserError('panoptic models are not supported: set instance_on=True in test_cfg '
-                            'to predict instances')
+        test_cfg = parts['panoptic_fusion_head'].test_cfg
+        if test_cfg.get('panoptic_on', True):  # mmdet's default
+            return 'panoptic'
+        if not test_cfg.get('instance_on', False):
+            raise UserError('the model predicts nothing: set panoptic_on=True or instance_on=True '
+                            'in model.test_cfg')
         return 'masks'
     names = [*parts]
     for name in ('roi_head', 'bbox_head'):
@@ -133,8 +137,8 @@ class Model:
         cfg: Config of the model.
         classes: Class names.
         palette: Color of each class, ``(red, green, blue)``.
-        kind: ``'masks'`` (instances with masks), ``'boxes'`` (instances without masks) or
-            ``'labels'`` (label maps).
+        kind: ``'masks'`` (instances with masks), ``'boxes'`` (instances without masks),
+            ``'labels'`` (label maps) or ``'panoptic'`` (segments of things and stuff).
         source: Path or URL of the weights.
         num_parameters: Number of parameters before layers are fused.
         progress: ``epoch`` and ``iter`` of the checkpoint, if it has them.
@@ -162,6 +166,12 @@ class Model:
     def backbone_name(self) -> str:
         """Class name of the backbone."""
         return type(dict(self.module.named_children()).get('backbone')).__name__
+
+    @property
+    def num_things(self) -> int:
+        """Number of classes of objects, which come first if there are others."""
+        fusion_head = dict(self.module.named_children()).get('panoptic_fusion_head')
+        return len(self.classes) if fusion_head is None else fusion_head.num_things_classes
 
     @property
     def device(self) -> torch.device:
@@ -216,6 +226,15 @@ class Model:
             labels = sample.pred_sem_seg.data[0].cpu().numpy()
             dtype = np.uint8 if len(self.classes) <= 256 else np.uint16
             return LabelMap(size=labels.shape, labels=labels.astype(dtype), **shared)
+        if self.kind == 'panoptic':
+            codes = sample.pred_panoptic_seg.sem_seg[0].cpu().numpy()
+            segments, labels = number_segments(codes, len(self.classes))
+            return PanopticMap(
+                size=segments.shape,
+                segments=segments,
+                labels=labels.astype(np.int64),
+                num_things=self.num_things,
+                **shared)
         instances, masks = sample.pred_instances, None
         if self.kind == 'masks':
             rles = instances.masks
@@ -247,7 +266,8 @@ class Model:
             channels: Channel order of arrays and tensors: ``'rgb'``, or ``'bgr'`` from OpenCV.
             batch_size: Images per batch. Defaults to :attr:`default_batch_size`.
             tile: Largest height and width in pixels that is predicted at once. Larger images are
-                predicted in tiles, and by detectors also as a whole, see :mod:`.tiling`.
+                predicted in tiles, and by detectors also as a whole, see :mod:`.tiling`. Panoptic
+                models cannot merge tiles.
             overlap: Fraction of a tile that overlaps the next one. Defaults to 0.25.
 
         Raises:
@@ -268,6 +288,8 @@ class Model:
                 workers=NUM_WORKERS,
                 ahead=2 * size + 2)
             return map(keep_image, self._predict_batches(prepared, size))
+        if self.kind == 'panoptic':
+            raise UserError('panoptic models cannot merge tiles: predict without tile')
         overlap = TILE_OVERLAP if overlap is None else overlap
         compute_tiles((1, 1), tile, overlap)  # raises if tile or overlap is out of range
         decode = partial(decode_image, channels=channels, max_pixels=MAX_TILED_PIXELS)
@@ -364,7 +386,8 @@ class Model:
                 :meth:`iter_predictions`.
 
         Returns:
-            An :class:`Instances` or :class:`LabelMap`; for several images, a list.
+            An :class:`Instances`, :class:`LabelMap` or :class:`PanopticMap`; for several images, a
+            list.
 
         Raises:
             ImageError: If an image cannot be read.

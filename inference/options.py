@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from dataclasses import MISSING, dataclass
 from pathlib import Path
 
-from colonnade.common.options import (CHECKPOINT, CONFIG, FUSE, Amp, ModelOptions, amp_option,
-                                      argument, option)
+from colonnade.common.options import CONFIG, FUSE, Amp, ModelOptions, amp_option, argument, option
 
 PACKAGE_TRUST = (
     'build and import everything that the config names, and unpickle the weights; pass it only '
@@ -38,11 +37,12 @@ class PredictOptions(InferenceOptions):
         'label of the first class in label maps; 1 if 0 means unlabeled (default: 0)', metavar='N')
     threshold: float | None = option(
         'minimum score of drawn instances (default: 0.3)', metavar='SCORE')
-    opacity: float = option('opacity of masks and label maps, from 0 to 1 (default: %(default)s)',
-                            0.5)
+    opacity: float = option(
+        'opacity of masks, label maps and segments, from 0 to 1 (default: %(default)s)', 0.5)
     frame_step: int | None = option('predict every N-th frame of videos (default: 1)', metavar='N')
     tile_size: int | None = option(
-        'predict larger images in tiles of this size (default: off)', metavar='PIXELS')
+        'predict larger images in tiles of this size; not for panoptic models (default: off)',
+        metavar='PIXELS')
     tile_overlap: float | None = option(
         'fraction of a tile that overlaps the next one (default: 0.25)', metavar='FRACTION')
     max_inputs: int | None = option('predict only the first N inputs (default: all)', metavar='N')
@@ -52,7 +52,6 @@ class PredictOptions(InferenceOptions):
 @dataclass
 class ServeOptions(InferenceOptions):
     """Options of the server, as in ``colonnade serve --help``."""
-    checkpoint: str | None = argument(CHECKPOINT, None)
     host: str = option(
         'address to listen on; 0.0.0.0 lets in everyone who can reach this host '
         '(default: %(default)s)', '127.0.0.1')
@@ -65,7 +64,7 @@ class ServeOptions(InferenceOptions):
         'largest accepted file in MB (default: %(default)g)', 20., metavar='N')
     max_pixels: int | None = option(
         'largest accepted image (default: 20 million for detectors; up to 25 million for '
-        'segmenters, less with many classes)',
+        'segmenters, less with many classes or queries)',
         metavar='N')
     timeout: float = option(
         'time limit of a request (default: %(default)g)', 120., metavar='SECONDS')

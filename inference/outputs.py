@@ -5,17 +5,18 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 from PIL import Image
 
 from colonnade.common.atomic_files import atomic_write, write_json
 from colonnade.common.errors import UserError, file_errors
+from colonnade.datasets.rle import encode_mask, make_json_rle
 
 from .inputs import Input
 from .model import Prediction
-from .results import Instances, LabelMap, Result
+from .results import Instances, LabelMap, PanopticMap, Result
 
 MAX_JPEG_SIDE = 65500  # pixels
 
@@ -92,18 +93,24 @@ class OutputWriter:
             self.write_labels(result, item.stem)
         record = dict(name=item.name, size=list(result.size))
         if 'results' in self.outputs:
-            record['entries'] = self.build_entries(result)
+            record['entries'] = [self.write_segments(result, item.stem)] if isinstance(
+                result, PanopticMap) else self.build_entries(result)
         return record
 
     def build_entries(self, result: Result) -> list[dict[str, Any]]:
-        """Return JSON entries: one per instance, or one with the fractions of all classes."""
+        """Return JSON entries: one per instance or segment, or one with fractions of classes."""
         if isinstance(result, LabelMap):
             return [dict(shares=result.class_fractions())]
+        if isinstance(result, PanopticMap):
+            return [
+                dict(info, segmentation=make_json_rle(encode_mask(result.segments == info['id'])))
+                for info in result.to_coco(0, '', self.categories)['segments_info']
+            ]
         entries = result.to_coco(0, self.categories)
         return [{key: entry[key] for key in entry if key != 'image_id'} for entry in entries]
 
     def draw(self, result: Result, image: np.ndarray, *, legend: bool = True) -> Image.Image:
-        """Draw a result; ``legend`` lists the classes of a label map below the image."""
+        """Draw a result; ``legend`` lists the classes of a map below the image."""
         if isinstance(result, Instances):
             return result.draw(image, threshold=self.threshold, opacity=self.opacity)
         return result.draw(image, opacity=self.opacity, legend=legend)
@@ -113,10 +120,17 @@ class OutputWriter:
         with atomic_write(self.folder / 'labels' / f'{stem}.png') as scratch:
             result.to_image(self.categories[0]).save(scratch)
 
+    def write_segments(self, result: PanopticMap, stem: str) -> dict[str, Any]:
+        """Write segments as a PNG; return their annotation, which lacks the ID of the image."""
+        with atomic_write(self.folder / 'panoptic' / f'{stem}.png') as scratch:
+            result.to_image().save(scratch)
+        annotation = result.to_coco(0, f'{stem}.png', self.categories)
+        return {key: annotation[key] for key in annotation if key != 'image_id'}
 
-def write_images_json(path: Path, records: Iterable[dict[str, Any]], ids: CocoIds,
-                      categories: list[dict[str, Any]]) -> None:
-    """Write IDs, names and sizes of finished inputs as in a COCO file."""
+
+def list_inputs(records: Iterable[dict[str, Any]],
+                ids: CocoIds) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return IDs, names and sizes of finished images and of finished videos, as in a COCO file."""
     images, videos = [], []
     for record in (record for record in records if record['name'] in ids.images):
         height, width = record['size']
@@ -128,16 +142,39 @@ def write_images_json(path: Path, records: Iterable[dict[str, Any]], ids: CocoId
             images.append(entry)
     for entries in (images, videos):
         entries.sort(key=lambda entry: entry['id'])
+    return images, videos
+
+
+def write_images_json(path: Path, records: Iterable[dict[str, Any]], ids: CocoIds,
+                      categories: list[dict[str, Any]]) -> None:
+    """Write IDs, names and sizes of finished inputs as in a COCO file."""
+    images, videos = list_inputs(records, ids)
     write_json(path, dict(images=images, videos=videos, categories=categories))
 
 
 def write_results_json(path: Path, records: Iterable[dict[str, Any]], ids: CocoIds) -> None:
     """Write a list of the entries of all finished inputs, each with the ID of its image."""
     with atomic_write(path) as scratch, scratch.open('w', encoding='utf-8') as file:
-        separator = '['
-        for record in (record for record in records if record['name'] in ids.images):
-            for entry in record['entries']:
-                line = json.dumps(dict(image_id=ids.images[record['name']], **entry))
-                file.write(f'{separator}\n{line}')
-                separator = ','
-        file.write(f'{separator if separator == "[" else ""}\n]\n')
+        write_entries(file, records, ids)
+
+
+def write_panoptic_json(path: Path, records: Iterable[dict[str, Any]], ids: CocoIds,
+                        categories: list[dict[str, Any]]) -> None:
+    """Write a file in COCO's panoptic format, whose PNG images are already written."""
+    images, _ = list_inputs(records, ids)
+    with atomic_write(path) as scratch, scratch.open('w', encoding='utf-8') as file:
+        head = json.dumps(dict(images=images, categories=categories))
+        file.write(f'{head[:-1]}, "annotations": ')
+        write_entries(file, records, ids)
+        file.write('}\n')
+
+
+def write_entries(file: TextIO, records: Iterable[dict[str, Any]], ids: CocoIds) -> None:
+    """Write a JSON list of the entries of all finished inputs."""
+    separator = '['
+    for record in (record for record in records if record['name'] in ids.images):
+        for entry in record['entries']:
+            line = json.dumps(dict(image_id=ids.images[record['name']], **entry))
+            file.write(f'{separator}\n{line}')
+            separator = ','
+    file.write(f'{separator if separator == "[" else ""}\n]\n')

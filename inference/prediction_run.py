@@ -29,12 +29,19 @@ from .loading import CHECKPOINTS, check_model_paths, get_torch_device, load, opt
 from .model import NUM_WORKERS, TILE_OVERLAP, Model, Prediction
 from .options import OUTPUTS, PredictOptions
 from .outputs import (CocoIds, OutputWriter, count_ids, find_ids, write_images_json,
-                      write_results_json)
+                      write_panoptic_json, write_results_json)
 from .resume_log import ResumeLog, check_output_folder, open_resume_log
 from .tiling import compute_tiles
 from .video import open_video, predict_frames
 
 THRESHOLD = 0.3
+TASKS = dict(masks='detector', boxes='detector', labels='segmenter', panoptic='panoptic model')
+#: options that have no effect on some kinds of models, and those on which they have one
+KINDS = dict(
+    threshold=('masks', 'boxes'),
+    ids_from=('masks', 'boxes', 'panoptic'),
+    label_offset=('labels', ),
+    tile_size=('masks', 'boxes', 'labels'))
 
 
 @file_errors()
@@ -55,7 +62,8 @@ def resolve_inputs(args: PredictOptions) -> list[Input]:
         raise UserError(f'--threshold must be from 0 to 1, got {args.threshold}')
     check_opacity(args.opacity)
     if args.config.is_dir() or args.config.suffix in CHECKPOINTS:  # contains its weights
-        assert args.checkpoint is not None  # argparse requires it
+        if args.checkpoint is None:
+            raise UserError(f'no INPUT after {args.config}: pass images or videos')
         if args.checkpoint in list_configs() or args.checkpoint.endswith('.py'):
             raise UserError(f'{args.checkpoint} is a config: pass it as first argument')
         if Path(args.checkpoint).suffix in CHECKPOINTS:  # a work dir has several
@@ -63,6 +71,9 @@ def resolve_inputs(args: PredictOptions) -> list[Input]:
         args.inputs = [args.checkpoint, *args.inputs]
         args.checkpoint = None
     check_model_paths(args.config, args.checkpoint)
+    if args.checkpoint is None and not args.inputs:
+        raise UserError(f'no CHECKPOINT and no INPUT after {args.config}: pass the file of a '
+                        'trained model, and images or videos')
     if not args.inputs:
         raise UserError(f'no INPUT after {args.config} {args.checkpoint}: pass images or videos')
     check_output_folder(args.out, resume=args.resume)
@@ -106,14 +117,14 @@ def run(args: PredictOptions, inputs: Sequence[Input]) -> list[str]:
 def set_task_defaults(args: PredictOptions, model: Model) -> None:
     """Fill in the options whose defaults depend on the model."""
     is_segmenter = model.kind == 'labels'
-    mismatch = ('detectors, but the model is a segmenter'
-                if is_segmenter else 'segmenters, but the model is a detector')
-    for option, applies in (('threshold', not is_segmenter), ('ids_from', not is_segmenter),
-                            ('label_offset', is_segmenter)):
-        if vars(args)[option] is not None and not applies:
-            raise UserError(f'--{option.replace("_", "-")} applies only to {mismatch}')
+    unused = {f'--{option.replace("_", "-")}': kinds for option, kinds in KINDS.items()
+              if vars(args)[option] is not None and model.kind not in kinds}  # yapf: disable
     if not is_segmenter and 'labels' in (args.outputs or ()):
-        raise UserError(f'--outputs labels applies only to {mismatch}')
+        unused['--outputs labels'] = ('labels', )
+    for option, kinds in unused.items():
+        tasks = ' and '.join(dict.fromkeys(f'{TASKS[kind]}s' for kind in kinds))
+        raise UserError(f'{option} applies only to {tasks}, but the model is a '
+                        f'{TASKS[model.kind]}')
     # Label maps of videos are many files, so they are written only on request.
     args.write_frame_labels = 'labels' in (args.outputs or ())
     args.outputs = args.outputs or (OUTPUTS if is_segmenter else OUTPUTS[:2])
@@ -182,8 +193,13 @@ def predict_and_list(args: PredictOptions, model: Model, inputs: Sequence[Input]
             dict(id=category, name=name, color=list(color)) for category, name, color in zip(
                 ids.categories, model.classes, model.palette, strict=True)
         ]
+        if model.kind == 'panoptic':
+            for index, category in enumerate(categories):
+                category['isthing'] = int(index < model.num_things)
         write_images_json(args.out / 'images.json', log, ids, categories)
-        if 'results' in args.outputs:
+        if 'results' in args.outputs and model.kind == 'panoptic':
+            write_panoptic_json(args.out / 'panoptic.json', log, ids, categories)
+        elif 'results' in args.outputs:
             write_results_json(args.out / 'results.json', log, ids)
         if errors:
             with atomic_write(args.out / 'errors.txt') as scratch:

@@ -1,12 +1,14 @@
-"""Predictions for an image: the instances of a detector, or the label map of a segmenter."""
+"""Predictions for an image: the instances of a detector, a label map, or panoptic segments."""
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from PIL import Image
+from scipy.ndimage import find_objects
 
 from colonnade.common.errors import UserError
 from colonnade.datasets.rle import decode_rle, encode_mask, make_json_rle
@@ -14,7 +16,9 @@ from colonnade.runtime import results
 from colonnade.runtime.images import Source, read_image
 
 from .arrays import convert_to_rgb, is_array
-from .drawing import add_legend, draw_instances, draw_label_map
+from .drawing import Color, add_legend, draw_instances, draw_label_map, draw_segments, shade_color
+
+UNLABELED = 'unlabeled'  # class of pixels without a class
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -154,7 +158,112 @@ class LabelMap(results.LabelMap):
         return add_legend(drawing, self.legend()) if legend else drawing
 
 
-Result = Instances | LabelMap
+@dataclass(frozen=True, eq=False, repr=False)
+class PanopticMap(results.PanopticMap):
+    """Segments, one per object and one per class of stuff.
+
+    See :class:`colonnade.runtime.results.PanopticMap` for the other attributes.
+
+    Attributes:
+        image: RGB values of the image, ``(H, W, 3)``, if it was not passed as a path.
+    """
+    image: np.ndarray | None = None
+
+    @property
+    def boxes(self) -> np.ndarray:
+        """Left, top, right and bottom of each segment in pixels, ``(S, 4)``, int64."""
+        boxes = np.zeros((len(self), 4), dtype=np.int64)
+        for box, slices in zip(boxes, find_objects(self.segments, len(self)), strict=True):
+            if slices is not None:
+                rows, columns = slices
+                box[:] = columns.start, rows.start, columns.stop, rows.stop
+        return boxes
+
+    def to_label_map(self) -> LabelMap:
+        """Return the class of each pixel; pixels without a segment have one more class, the last.
+        """
+        unlabeled = len(self.classes)
+        labels = np.array([unlabeled, *self.labels], np.uint16 if unlabeled > 255 else np.uint8)
+        return LabelMap(
+            size=self.size,
+            classes=(*self.classes, UNLABELED),
+            palette=(*self.palette, (0, 0, 0)),
+            labels=labels[self.segments],
+            source=self.source,
+            image=self.image)
+
+    def to_coco(self,
+                image_id: int,
+                file_name: str,
+                category_ids: Sequence[int] | None = None) -> dict[str, Any]:
+        """Return an annotation of COCO's panoptic format.
+
+        Args:
+            image_id: COCO ID of the image.
+            file_name: Name of the PNG file with the image of :meth:`to_image`.
+            category_ids: COCO category ID of each class. Defaults to 1, 2, …, num_classes.
+        """
+        ids = range(1, len(self.classes) + 1) if category_ids is None else category_ids
+        segments_info = [
+            dict(
+                id=number,
+                category_id=int(ids[label]),
+                area=area,
+                bbox=[left, top, right - left, bottom - top],
+                iscrowd=0) for number, (label, area, (left, top, right, bottom)) in enumerate(
+                    zip(self.labels, self.areas.tolist(), self.boxes.tolist(), strict=True), 1)
+        ]
+        return dict(image_id=image_id, file_name=file_name, segments_info=segments_info)
+
+    def to_json(self, *, masks: bool = False) -> dict[str, Any]:
+        """Return class and area in pixels of each segment, whether it is an object, and its RLE
+        with ``masks``.
+        """
+        entries = []
+        for info in self.segments_info():
+            entry = {'class': info['label'], 'isthing': info['isthing'], 'area': info['area']}
+            if masks:
+                entry['mask'] = make_json_rle(encode_mask(self.segments == info['id']))
+            entries.append(entry)
+        return dict(segments=entries)
+
+    def compute_colors(self) -> list[Color]:
+        """Return the color of each segment in drawings: objects of a class have different shades.
+        """
+        counts: Counter[int] = Counter()
+        colors = []
+        for label in self.labels.tolist():
+            colors.append(shade_color(self.palette[label], counts[label]))
+            counts[label] += 1
+        return colors
+
+    def draw(self,
+             image: Source | None = None,
+             *,
+             opacity: float = 0.5,
+             captions: bool = True,
+             legend: bool = True) -> Image.Image:
+        """Return the image overlaid with segments, with a legend of the classes below it.
+
+        See :meth:`Instances.draw` for ``image``.
+
+        Args:
+            image: The image that was predicted.
+            opacity: Opacity of segments, from 0 to 1.
+            captions: Whether to write the class of large segments.
+            legend: Whether to add the legend.
+        """
+        drawing = draw_segments(
+            read_pixels(self, image),
+            self.segments,
+            self.boxes,
+            self.compute_colors(),
+            self.names if captions else None,
+            opacity=opacity)
+        return add_legend(drawing, self.to_label_map().legend()) if legend else drawing
+
+
+Result = Instances | LabelMap | PanopticMap
 
 
 def read_pixels(result: Result, image: Source | None) -> np.ndarray:

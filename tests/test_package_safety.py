@@ -79,7 +79,7 @@ ENTRY = dict(sha256='0' * 64, bytes=1)
 @pytest.mark.parametrize('key, value, message', [
     ('format', 'other', "must have the format 'colonnade-model'"),
     ('format_version', 2, 'format_version 2, but this version of Colonnade reads 1'),
-    ('kind', 'panoptic', r'kind: .*boxes\|masks\|labels.*, got "panoptic"'),
+    ('kind', 'points', r'kind: .*boxes\|masks\|labels\|panoptic.*, got "points"'),
     ('classes', [], 'classes: .* at least 1 item'),
     ('classes', ['disc', 3, 'a'], 'classes.1: .* valid string, got 3'),
     ('classes', ['disc'], 'palette has 3 colors for 1 classes'),

@@ -2,7 +2,9 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import cv2
@@ -10,17 +12,30 @@ import numpy as np
 import pytest
 import torch
 from conftest import NO_WORKERS, ROOT, SHORT
-from mmengine.registry import DATASETS
+from fastapi.testclient import TestClient
+from helpers.live_server import LIMITS
+from helpers.random_models import random_checkpoint
+from mmengine.registry import DATASETS, MODELS
 from pycocotools.coco import COCO
 
 from colonnade.datasets.panoptic_annotations import read_segment_ids
 from colonnade.engine.work_dir import Run
 from colonnade.evaluation.panoptic_quality import PanopticQuality, compare_segments, summarize
+from colonnade.inference import load
+from colonnade.inference.ground_truth import build_panoptic_map
+from colonnade.inference.model import get_model_kind
+from colonnade.inference.resume_log import ResumeLog
+from colonnade.inference.serving.json_api import build_api
+from colonnade.inference.serving.service import Service, compute_max_pixels
 from colonnade.models.trial_step import find_trial_error, has_masks, loads_segments
 from colonnade.settings.dataset_paths import redirect_data_root
 from colonnade.settings.reading import read_config
+from colonnade.visualization import figures
+from colonnade.visualization.run_report.record_folder import read_run
+from colonnade.visualization.run_report.report_page import write_report
 
-CONFIG = ROOT / 'configs/pmt/xcit_nano_12_p16_slim_shapes_panoptic.py'
+LEAF = 'pmt/xcit_nano_12_p16_slim_shapes_panoptic'
+CONFIG = ROOT / f'configs/{LEAF}.py'
 SPLITS = ('train2017', 'val2017')
 META = dict(classes=('disc', 'square', 'triangle', 'background'),
             thing_classes=('disc', 'square', 'triangle'))  # yapf: disable
@@ -127,7 +142,137 @@ def test_training(shapes: Path, tmp_path: Path, run_tool: Callable) -> None:
     assert len(list(moved.glob('*/metrics.json'))) == 1 and not (tmp_path / 'run').exists()
     image = next((shapes / 'coco/val2017').iterdir())
     run_tool('predict', moved, image, '--out', tmp_path / 'predictions')
-    assert (tmp_path / 'predictions/results.json').exists()
+    assert (tmp_path / 'predictions/panoptic.json').exists()
+
+    run = read_run(moved)
+    assert len(run.details['classes']['pq']) == 4 and run.about['kind'] == 'panoptic'
+    metrics = run.details['metrics']
+    pq = [value for value in run.details['classes']['pq'] if value is not None]
+    assert np.mean(pq) == pytest.approx(metrics['coco_panoptic/PQ'], abs=1e-4)
+    for name in ('truth_0.jpg', 'iter_2/sample_0.jpg', 'iter_2/worst_0.jpg'):
+        assert (moved / 'record' / name).is_file()
+    text = write_report(moved).read_text()
+    assert all(f'>{name}</th>' in text for name in ('segments', 'PQ', 'SQ', 'RQ'))
+    for note in (Run.BEST, Run.LAST):  # a folder with copied files
+        (moved / note).unlink()
+    assert Run(moved).find_model()[1] == moved / 'iter_2.pth'
+
+
+@pytest.fixture(scope='module')
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return random_checkpoint(LEAF, tmp_path_factory.mktemp('weights') / 'a.pth')
+
+
+#: make segments of random weights
+ALL_QUERIES = {'model.test_cfg.object_mask_thr': 0., 'model.test_cfg.iou_thr': 0.,
+               'model.test_cfg.filter_low_score': False}  # yapf: disable
+OPTIONS = [f'{key}={value}' for key, value in ALL_QUERIES.items()]
+
+
+def test_predictions_are_panoptic_annotations(weights: Path, shapes: Path, tmp_path: Path,
+                                              run_tool: Callable) -> None:
+    """They are read as a dataset, and have a quality of 100 compared with themselves."""
+    out, truth = tmp_path / 'out', shapes / 'coco/annotations/panoptic_val2017.json'
+    run_tool('predict', LEAF, weights, shapes / 'coco/val2017', '--ids-from', truth, '--out', out,
+             '--device', 'cpu', '--cfg-options', *OPTIONS)  # yapf: disable
+    content, expected = (json.loads(path.read_text()) for path in (out / 'panoptic.json', truth))
+    for key in ('id', 'name', 'isthing'):
+        assert [c[key] for c in content['categories']] == [c[key] for c in expected['categories']]
+    assert {i['id'] for i in content['images']} == {i['id'] for i in expected['images']}
+    assert len(list((out / 'visualizations').iterdir())) == len(content['images'])
+
+    metric = PanopticQuality(str(out / 'panoptic.json'), str(out / 'panoptic'))
+    metric.dataset_meta = META
+    model = load(LEAF, weights, device='cpu', cfg_options=ALL_QUERIES)
+    dataset = DATASETS.build(
+        read_config(CONFIG).test_dataloader.dataset | dict(
+            data_root='',
+            ann_file=str(out / 'panoptic.json'),
+            test_mode=True,
+            data_prefix=dict(img=str(shapes / 'coco/val2017'), seg=str(out / 'panoptic'))))
+    for index in range(len(dataset)):
+        info = dataset.get_data_info(index)
+        found = build_panoptic_map(model, info, info['img_path'])
+        assert len(found) and found.names == model.predict(info['img_path']).names
+        codes = np.array([4, *(label + 1000 * n for n, label in enumerate(found.labels, 1))])
+        segments = torch.from_numpy(codes[found.segments])[None]
+        metric.process(None, [
+            dict(img_id=info['img_id'], pred_panoptic_seg=dict(sem_seg=segments))
+        ])  # yapf: disable
+    assert metric.evaluate(len(dataset))['coco_panoptic/PQ'] == 100
+
+
+def test_interrupted_prediction(weights: Path, shapes: Path, tmp_path: Path, run_tool: Callable,
+                                monkeypatch: pytest.MonkeyPatch) -> None:
+    command = ('predict', LEAF, weights, shapes / 'coco/val2017', '--device', 'cpu', '--outputs',
+               'results', '--cfg-options', *OPTIONS)  # yapf: disable
+    run_tool(*command, '--out', tmp_path / 'expected')
+    add = ResumeLog.add
+    with monkeypatch.context() as patch:
+        patch.setattr(ResumeLog, 'add', lambda log, record: add(log, record) or sys.exit(130))
+        with pytest.raises(SystemExit):
+            run_tool(*command, '--out', tmp_path / 'out')
+    assert not (tmp_path / 'out/panoptic.json').exists()
+    run_tool(*command, '--out', tmp_path / 'out', '--resume')
+    for path in (tmp_path / 'expected').glob('panoptic*/**'):
+        if path.is_file():
+            other = tmp_path / 'out' / path.relative_to(tmp_path / 'expected')
+            assert path.read_bytes() == other.read_bytes()
+
+
+@pytest.mark.parametrize('options, message', [
+    (('--threshold', 0.5), '--threshold applies only to detectors, but the model is a panoptic'),
+    (('--tile-size', 64), '--tile-size applies only to detectors and segmenters, but the model'),
+    (('--outputs', 'labels'), '--outputs labels applies only to segmenters, but the model'),
+])
+def test_options_without_effect(options: tuple, message: str, weights: Path, shapes: Path,
+                                tmp_path: Path, run_tool: Callable) -> None:
+    with pytest.raises(SystemExit, match=message):
+        run_tool('predict', LEAF, weights, shapes / 'coco/val2017', '--out', tmp_path / 'out',
+                 *options)  # yapf: disable
+
+
+def test_tools(weights: Path, shapes: Path, tmp_path: Path, run_tool: Callable) -> None:
+    image = next((shapes / 'coco/val2017').iterdir())
+    run_tool('package', 'make', LEAF, weights, '--out', tmp_path / 'package')
+    readme = (tmp_path / 'package/README.md').read_text()
+    assert '- panoptic-segmentation' in readme and 'A panoptic segmenter' in readme
+    model = load(tmp_path / 'package', device='cpu')
+    assert (model.kind, model.num_things) == ('panoptic', 3)
+    assert model.cfg.test_dataloader.dataset.metainfo.thing_classes == META['thing_classes']
+    with pytest.raises(ValueError, match='panoptic models cannot merge tiles'):
+        model.predict(image, tile=32)
+    with pytest.raises(SystemExit, match='is a package: pass .*model.safetensors'):
+        run_tool('test', tmp_path / 'package')
+    with pytest.raises(SystemExit, match='is a checkpoint: pass its work dir'):
+        run_tool('test', weights)
+    run_tool('visualize', tmp_path / 'package', image, '--out', tmp_path / 'figures')
+    drawn = {path.name.split('.')[-2] for path in (tmp_path / 'figures').iterdir()}
+    assert drawn == {'features', 'query-key', 'channel-attention'}
+    with pytest.raises(SystemExit, match="a panoptic model does not support .* 'grad-cam'"):
+        run_tool('visualize', tmp_path / 'package', image, '--out', tmp_path / 'other', '--methods',
+                 'grad-cam')  # yapf: disable
+    run_tool('complexity', LEAF)
+
+
+def test_serving(weights: Path, shapes: Path) -> None:
+    model = load(LEAF, weights, device='cpu', cfg_options=ALL_QUERIES)
+    content = next((shapes / 'coco/val2017').iterdir()).read_bytes()
+    with closing(Service(model, LIMITS)) as service:
+        client = TestClient(build_api(service, figures))
+        assert client.get('/api/model').json()['kind'] == 'panoptic'
+        answer = client.post('/api/predict?masks=rle', content=content).json()
+        assert answer['segments'] == model.predict(content).to_json(masks=True)['segments'] != []
+        assert client.post('/api/predict?format=png', content=content).content[1:4] == b'PNG'
+        assert client.post('/api/predict?threshold=0.5', content=content).status_code == 422
+    assert compute_max_pixels(model) == 2 * 10**9 // (4 * model.module.panoptic_head.num_queries)
+
+
+def test_nothing_is_predicted() -> None:
+    cfg = read_config(CONFIG)
+    cfg.model.test_cfg.panoptic_on = False
+    with pytest.raises(ValueError, match='predicts nothing: set panoptic_on=True or instance_on'):
+        get_model_kind(MODELS.build(cfg.model))
 
 
 @pytest.mark.parametrize('name', ['pmt/xcit_nano_12_p16', 'eomt/plain_vit_nano_12'])
@@ -139,6 +284,6 @@ def test_trial_step(name: str) -> None:
 
 def test_folder_without_checkpoints(tmp_path: Path, run_tool: Callable) -> None:
     read_config(CONFIG).dump(tmp_path / 'config.py')
-    with pytest.raises(SystemExit, match='nor the work dir of a run: it has no best or last'):
+    with pytest.raises(SystemExit, match='nor the work dir of a run: it has no checkpoint'):
         run_tool('predict', tmp_path, ROOT / 'docs/images/predict_labels.jpg', '--out',
                  tmp_path / 'out')

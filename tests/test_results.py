@@ -14,9 +14,9 @@ from pycocotools import mask as coco_masks
 
 from colonnade.datasets.panoptic_annotations import read_segment_ids
 from colonnade.inference.drawing import draw_instances
-from colonnade.inference.results import Instances, LabelMap
+from colonnade.inference.results import Instances, LabelMap, PanopticMap
 from colonnade.runtime.colors import distinct_colors
-from colonnade.runtime.results import PanopticMap, number_segments
+from colonnade.runtime.results import number_segments
 
 RED, BLUE = (255, 0, 0), (0, 0, 255)
 GRAY = np.full((2, 3, 3), 100, dtype=np.uint8)
@@ -157,3 +157,42 @@ def test_no_segments() -> None:
     segments, labels = number_segments(np.full((2, 2), 2), num_classes=2)
     result = PanopticMap((2, 2), ('disc', 'sky'), (RED, BLUE), segments, labels, num_things=1)
     assert result.segments_info() == [] and not segments.any()
+    assert result.to_json() == dict(segments=[]) and result.to_coco(1, 'a.png')['file_name']
+    assert result.draw(GRAY[:, :2]).height > 2
+
+
+def build_discs() -> PanopticMap:
+    """Sky on the left, two discs on the right, and a corner without a segment."""
+    codes = np.ones((60, 90), dtype=np.int32)
+    codes[:30, 30:], codes[30:, 30:], codes[-5:, -5:] = 1000, 2000, 2
+    segments, labels = number_segments(codes, num_classes=2)
+    return PanopticMap((60, 90), ('disc', 'sky'), (RED, BLUE), segments, labels, num_things=1)
+
+
+def test_panoptic_entries() -> None:
+    annotation = build_discs().to_coco(7, 'a.png', [18, 200])
+    assert (annotation['image_id'], annotation['file_name']) == (7, 'a.png')
+    assert annotation['segments_info'][:2] == [
+        dict(id=1, category_id=200, area=1800, bbox=[0, 0, 30, 60], iscrowd=0),
+        dict(id=2, category_id=18, area=1800, bbox=[30, 0, 60, 30], iscrowd=0)
+    ]
+    assert build_discs().to_coco(7, 'a.png')['segments_info'][0]['category_id'] == 2
+    first, *_, last = build_discs().to_json(masks=True)['segments']
+    assert (first['class'], first['isthing'], first['area']) == ('sky', False, 1800)
+    assert last['isthing'] and coco_masks.area(last['mask']) == last['area'] == 1775
+
+
+def test_drawing_of_segments() -> None:
+    discs, gray = build_discs(), np.full((60, 90, 3), 100, dtype=np.uint8)
+    plain = dict(captions=False, legend=False)
+    assert np.array(discs.draw(gray, opacity=0, **plain)).tolist() == gray.tolist()
+    drawing = np.array(discs.draw(gray, opacity=1, **plain))
+    assert drawing[10, 10].tolist() == list(BLUE) and drawing[10, 60].tolist() == list(RED)
+    assert drawing[50, 60].tolist() not in (list(RED), list(BLUE)), 'another shade'
+    assert drawing[58, 88].tolist() == [0, 0, 0], 'no segment'
+    assert (drawing[20:40, 60] == 255).all(1).sum() == 1, 'contour'
+    captioned = np.array(discs.draw(gray, opacity=1, legend=False))
+    assert (captioned != drawing).any(-1)[:30, 30:].any(), 'caption'
+    assert discs.draw(gray).height > 60, 'legend'
+    labels = discs.to_label_map()
+    assert labels.class_fractions()['unlabeled'] == 25 / 5400

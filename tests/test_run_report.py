@@ -203,9 +203,9 @@ def test_iou_matches_metric() -> None:
     assert round(100 * np.nanmean(scores['iou']), 2) == pytest.approx(expected['mIoU'], abs=0.011)
     assert round(100 * np.nanmean(scores['acc']), 2) == pytest.approx(expected['mAcc'], abs=0.011)
     assert np.isnan(scores['iou'][3])
-    assert found[0].small.shape == (40, 30)
+    assert found[0].labels.shape == (40, 30)
     big = PixelCounts.from_labels(torch.ones(1000, 500), torch.ones(1000, 500), 0, 4, 255)
-    assert big.small.shape == (334, 167) and big.miou == 1
+    assert big.labels.shape == (334, 167) and big.miou == 1
     assert predictions.find_worst_maps([big], 8) == []
 
 

@@ -11,5 +11,5 @@ model = dict(
     data_preprocessor=dict(pad_seg=True, seg_pad_value=255),
     panoptic_head=classes,
     panoptic_fusion_head=classes,
-    test_cfg=dict(panoptic_on=True))
+    test_cfg=dict(panoptic_on=True, instance_on=False))
 default_hooks = dict(visualization=dict(type='DetVisualizationHook'))

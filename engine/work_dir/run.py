@@ -71,6 +71,8 @@ class Run:
     def find_model(self, checkpoint: str | Path | None = None) -> tuple[Path, str | Path]:
         """Return the config that the run wrote, and its best checkpoint, or else the last one.
 
+        If neither is recorded, as of files that were copied, it is the one of the latest iteration.
+
         Args:
             checkpoint: Checkpoint to return instead. By default, a line of the log names the one
                 that is used.
@@ -81,14 +83,17 @@ class Run:
         configs = sorted(self.work_dir.glob('*.py'), key=lambda path: path.stat().st_mtime)
         if configs and checkpoint:
             return configs[-1], checkpoint
-        for name, recorded in (('best', self.best), ('last', self.last)):
-            # A run that was moved or copied has recorded the path of its old folder.
-            for path in (self.work_dir / Path(recorded).name, Path(recorded)):
-                if configs and recorded and is_checkpoint(path):
-                    print_log(f'{self.work_dir}: using the {name} checkpoint, {path}, and '
-                              f'{configs[-1]}')
-                    return configs[-1], path
-        missing = 'best or last checkpoint' if configs else 'config'
+        # A run that was moved or copied has recorded the path of its old folder.
+        candidates = [(name, path) for name, recorded in (('best', self.best), ('last', self.last))
+                      if recorded
+                      for path in (self.work_dir / Path(recorded).name, Path(recorded))
+                      if is_checkpoint(path)]  # yapf: disable
+        candidates += [('latest', path) for path in self.checkpoints()[:1]]
+        if configs and candidates:
+            name, path = candidates[0]
+            print_log(f'{self.work_dir}: using the {name} checkpoint, {path}, and {configs[-1]}')
+            return configs[-1], path
+        missing = 'checkpoint' if configs else 'config'
         raise MissingFileError(
             f'{self.work_dir} is neither a package nor the work dir of a run: it '
             f'has no {missing}')

@@ -60,7 +60,7 @@ def check_files(files: dict[str, StoredFile]) -> dict[str, StoredFile]:
 class PackageMetadata(BaseModel, strict=True, frozen=True):
     """Metadata of a model; unknown keys of a file are ignored."""
     name: Name
-    kind: str = Field(pattern='^(boxes|masks|labels)$')
+    kind: str = Field(pattern='^(boxes|masks|labels|panoptic)$')
     classes: Classes
     palette: tuple[tuple[Byte, Byte, Byte], ...]
     preprocessing: dict[str, Any]  # for other programs

@@ -55,7 +55,12 @@ def build_portable_config(
     changes: list[str] = []
     values['model'] = drop_pretrained(values['model'], 'model', changes)
     roots = [str(root) for root in (dataset.get('data_root'), cfg.get('data_root')) if root]
-    dataset['metainfo'] = dict(classes=classes, palette=list(palette))
+    metainfo = dict(classes=classes, palette=list(palette))
+    fusion_head = values['model'].get('panoptic_fusion_head')
+    if fusion_head is not None:
+        num_things = fusion_head.get('num_things_classes', 80)  # mmdet's default
+        metainfo |= dict(thing_classes=classes[:num_things], stuff_classes=classes[num_things:])
+    dataset['metainfo'] = metainfo
     values['test_dataloader'] = {**LOADER, 'dataset': dataset}
     values['visualizer'] = dict(  # without trackers
         type=VISUALIZERS[cfg.default_scope],

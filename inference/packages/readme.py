@@ -15,13 +15,18 @@ from .package import PackageMetadata
 TASKS = dict(
     boxes='An object detector that predicts boxes of',
     masks='An instance segmenter that predicts boxes and masks of',
-    labels='A semantic segmenter that assigns each pixel one of')
+    labels='A semantic segmenter that assigns each pixel one of',
+    panoptic='A panoptic segmenter that divides images into objects and regions of')
 PIPELINE_TAGS = dict(
-    boxes='object-detection', masks='image-segmentation', labels='image-segmentation')
+    boxes='object-detection',
+    masks='image-segmentation',
+    labels='image-segmentation',
+    panoptic='image-segmentation')
 TAGS = dict(
     boxes=['object-detection'],
     masks=['object-detection', 'instance-segmentation'],
-    labels=['semantic-segmentation'])
+    labels=['semantic-segmentation'],
+    panoptic=['panoptic-segmentation'])
 TRAINING = dict(
     backbone_from='pretrained weights of the backbone',
     optimizer='optimizer',
@@ -97,7 +102,7 @@ def build_readme(metadata: PackageMetadata, config: Config, notes: str = '') -> 
         values = {key: '–' if value is None else f'{value:.4g}'
                   for key, value in metadata.metrics.items()}  # yapf: disable
         results = (f'Computed by the author of this model on {data}, with `colonnade test`. mAP is '
-                   'from 0 to 1, IoU and accuracy are in percent.\n\n'
+                   'from 0 to 1; IoU, accuracy and PQ are in percent.\n\n'
                    f'{build_table("metric", "value", values)}')
     known = {text: metadata.training[key] for key, text in TRAINING.items()
              if key in metadata.training}  # yapf: disable
@@ -107,6 +112,8 @@ def build_readme(metadata: PackageMetadata, config: Config, notes: str = '') -> 
     score_limit = '- Scores rank predictions. They are not calibrated probabilities.'
     if metadata.kind == 'labels':
         score_limit = '- Each pixel gets a class, even if none fits.'
+    elif metadata.kind == 'panoptic':
+        score_limit = '- Each pixel belongs to at most one segment, so objects do not overlap.'
     return TEMPLATE.format(
         front_matter=build_front_matter(metadata, config, data),
         name=metadata.name,

@@ -70,7 +70,7 @@ def build_api(service: Service, figures: Any) -> FastAPI:
         max_bytes=service.limits.max_bytes,
         max_pixels=service.limits.max_pixels,
         figures=names)
-    only_detectors = () if service.model.kind == 'labels' else ('threshold', )
+    only_detectors = ('threshold', ) if service.model.kind in ('masks', 'boxes') else ()
     parameters = (*only_detectors, 'opacity', 'masks', 'format')
 
     @app.get('/health')

@@ -76,10 +76,15 @@ def available_methods(model: Model, *, classifier: Any = None) -> tuple[str, ...
         model: Model of :func:`colonnade.load`.
         classifier: Weights of a classifier, which ``class-attention`` needs. Defaults to none.
     """
-    backbone = model.module.backbone
-    return tuple(
-        name for name, method in METHODS.items()
-        if method.supports(backbone) and (name != 'class-attention' or classifier is not None))
+    return tuple(name for name in METHODS if is_supported(model, name) and
+                 (name != 'class-attention' or classifier is not None))  # yapf: disable
+
+
+def is_supported(model: Model, name: str) -> bool:
+    """Return True if a method supports a model; segments have no scores for Grad-CAM."""
+    if name == 'grad-cam' and model.kind == 'panoptic':
+        return False
+    return METHODS[name].supports(model.module.backbone)
 
 
 def visualize(model: Model, image: Source, method: str, **options: Any) -> Figure:
@@ -134,11 +139,12 @@ def check_size(size: tuple[int, int] | None) -> None:
 
 def check_methods(model: Model, names: Sequence[str], options: VisualizationOptions) -> None:
     """Check that methods support a model, and that all options have an effect."""
-    backbone = model.module.backbone
     for name in names:
-        if name not in METHODS or not METHODS[name].supports(backbone):
+        if name not in METHODS or not is_supported(model, name):
             known = ', '.join(available_methods(model, classifier=options.classifier or True))
-            raise UserError(f'{type(backbone).__name__} does not support the method {name!r}: '
+            subject = 'a panoptic model' if name == 'grad-cam' and model.kind == 'panoptic' else \
+                model.backbone_name
+            raise UserError(f'{subject} does not support the method {name!r}: '
                             f'expected one of {known}')
     used = frozenset().union(*(METHODS[name].options for name in names))
     if unused := sorted(options.list_changed() - used):

@@ -15,10 +15,13 @@ from mmengine.evaluator import BaseMetric
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
+from colonnade.evaluation.panoptic_quality import compute_qualities
+
 from ..coco_content import build_coco_content
 from ..upstream import get_coco_api
-from .predictions import (Detections, Matches, PixelCounts, compute_scores, count_confusion,
-                          count_pairs, find_worst_maps, find_worst_matches, match_objects)
+from .predictions import (Detections, ImageRecord, Matches, PixelCounts, Segments, compute_scores,
+                          count_confusion, count_pairs, find_worst_maps, find_worst_matches,
+                          find_worst_segments, match_objects)
 
 try:
     import faster_coco_eval
@@ -107,12 +110,15 @@ def compute_precision(truth: CocoTruth, images: Sequence[Detections], kind: str)
     return precision
 
 
-def compute_details(images: Sequence[Detections | PixelCounts], dataset: Any,
+def compute_details(images: Sequence[ImageRecord], dataset: Any,
                     metrics: Sequence[BaseMetric]) -> dict[str, Any]:
     """Return class metrics, confusion and worst images of an evaluation, ready for JSON."""
     boxes = [image for image in images if isinstance(image, Detections)]
     if boxes:
         return compute_box_details(boxes, dataset, metrics)
+    segments = [image for image in images if isinstance(image, Segments)]
+    if segments:
+        return compute_segment_details(segments)
     maps = [image for image in images if isinstance(image, PixelCounts)]
     counts = count_confusion(maps)
     scores = {name: to_json(values) for name, values in compute_scores(counts).items()}
@@ -120,6 +126,18 @@ def compute_details(images: Sequence[Detections | PixelCounts], dataset: Any,
         classes=dict(pixels=counts[:-1].sum(axis=1).tolist(), **scores),
         confusion=[[int(t), int(p), int(counts[t, p])] for t, p in np.argwhere(counts[:-1])],
         worst=[dict(index=e.index, miou=m) for e, m in find_worst_maps(maps, NUM_WORST)])
+
+
+def compute_segment_details(images: Sequence[Segments]) -> dict[str, Any]:
+    """Return class metrics and worst images of a panoptic model."""
+    known = [each.stats for each in images if each.stats is not None]
+    worst = [dict(index=e.index, pq=e.quality) for e in find_worst_segments(images, NUM_WORST)]
+    if not known:
+        return dict(worst=worst)
+    stats = np.sum(known, axis=0)
+    qualities = {name.lower(): to_json(values) for name, values in compute_qualities(stats).items()}
+    num_segments = (stats[:, 1] + stats[:, 3]).astype(int).tolist()
+    return dict(classes=dict(segments=num_segments, **qualities), worst=worst)
 
 
 def compute_box_details(images: Sequence[Detections], dataset: Any,

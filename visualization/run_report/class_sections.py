@@ -16,11 +16,12 @@ MAX_PAIRS = 15  # pairs of confused classes
 MAX_BARS = 15  # classes in a bar plot
 MAX_CELLS = 20  # classes in a confusion matrix
 COLUMNS = {  # key of class metrics -> column name
-    'objects': 'objects', 'pixels': 'pixels',
+    'objects': 'objects', 'pixels': 'pixels', 'segments': 'segments',
     'bbox_ap': 'box AP', 'bbox_ap50': 'box AP50', 'segm_ap': 'mask AP', 'segm_ap50': 'mask AP50',
     'precision': 'precision', 'recall': 'recall', 'iou': 'IoU', 'acc': 'Acc',
+    'pq': 'PQ', 'sq': 'SQ', 'rq': 'RQ',
 }  # yapf: disable
-SORT_KEYS = ('segm_ap', 'bbox_ap', 'iou', 'recall')  # the first available one sorts classes
+SORT_KEYS = ('segm_ap', 'bbox_ap', 'iou', 'pq', 'recall')  # the first available one sorts classes
 ABOUT_DETECTOR = (
     'AP is the mean over IoU 0.5 to 0.95, as COCO defines it. Precision and recall count '
     f'detections with a score of at least {MIN_SCORE}, matched with objects at a box IoU of at '
@@ -28,6 +29,9 @@ ABOUT_DETECTOR = (
 ABOUT_SEGMENTER = (
     'IoU is the intersection of ground truth and prediction over their union, Acc over '
     'the ground truth. Both are from 0 to 1.')
+ABOUT_PANOPTIC = (
+    'SQ is the mean IoU of the segments that are found (an IoU above 0.5), RQ the F1 of finding '
+    'them, and PQ the product of both. All are in percent.')
 ABOUT_CONFUSION = (
     f'Detections with a score of at least {MIN_SCORE} are matched with objects of any class at a '
     f'box IoU of at least {MIN_IOU}, by descending score. Missed objects are in the column '
@@ -40,7 +44,8 @@ def build_class_sections(run: RecordedRun) -> list[Section]:
     if not values or not classes:
         return []
     is_detector = 'objects' in values
-    sections = list_classes(values, classes, ABOUT_DETECTOR if is_detector else ABOUT_SEGMENTER)
+    about = ABOUT_DETECTOR if is_detector else ABOUT_SEGMENTER
+    sections = list_classes(values, classes, ABOUT_PANOPTIC if 'pq' in values else about)
     curves = [(f'{"Boxes" if kind == "bbox" else "Masks"}; numbers are the AP50 of classes',
                plots.draw_precision_recall(lines, classes))
               for kind, lines in run.details.get('curves', {}).items() if lines]

@@ -1,6 +1,6 @@
 """Predictions for images, compared with the ground truth, small enough to exchange and store.
 
-Shapes: ``N`` detections and ``M`` annotated objects of an image, ``K`` classes.
+Shapes: ``N`` detections and ``M`` annotated objects of an image, ``K`` classes, ``S`` segments.
 """
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import zlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -18,13 +18,15 @@ from pycocotools import mask as coco_masks
 
 from colonnade.common.errors import UserError
 from colonnade.datasets.rle import encode_masks, make_json_rle
+from colonnade.evaluation.panoptic_quality import summarize
 from colonnade.inference.drawing import Color
 from colonnade.inference.ground_truth import build_label_map
 from colonnade.runtime.colors import distinct_colors
+from colonnade.runtime.results import number_segments
 
 MIN_IOU = 0.5  # box IoU of a matched detection and object
 MIN_SCORE = 0.3  # score of matched detections
-MAX_SIDE = 384  # pixels of a stored label map
+MAX_SIDE = 384  # pixels of a stored map of labels or segments
 IGNORED = 255  # label of pixels to ignore, unless a metric has another
 
 
@@ -34,6 +36,7 @@ class Legend:
     kind: str
     classes: tuple[str, ...]
     palette: tuple[Color, ...]
+    num_things: int = 0
 
     @classmethod
     def read(cls, dataset: Any, kind: str) -> Legend:
@@ -42,7 +45,30 @@ class Legend:
         palette = dataset.metainfo.get('palette')
         if not isinstance(palette, (list, tuple)) or len(palette) != len(classes):
             palette = distinct_colors(len(classes))
-        return cls(kind, classes, tuple(map(tuple, palette)))
+        num_things = len(dataset.metainfo.get('thing_classes', classes))
+        return cls(kind, classes, tuple(map(tuple, palette)), num_things)
+
+
+@dataclass(frozen=True)
+class PackedMap:
+    """Subsampled and compressed map of labels or segments."""
+    shape: tuple[int, int]
+    content: bytes
+
+    @classmethod
+    def pack(cls, values: np.ndarray) -> PackedMap:
+        """Compress values ``(h, w)`` from 0 to 65535."""
+        return cls(values.shape, zlib.compress(values.astype(np.uint16).tobytes(), 1))
+
+    def unpack(self) -> np.ndarray:
+        """Return the values ``(h, w)``, uint16."""
+        return np.frombuffer(zlib.decompress(self.content), dtype=np.uint16).reshape(self.shape)
+
+
+def subsample(values: torch.Tensor) -> np.ndarray:
+    """Return every n-th row and column of a map ``(H, W)``, at most :data:`MAX_SIDE` of them."""
+    step = -(-max(values.shape) // MAX_SIDE)
+    return values[::step, ::step].cpu().numpy()
 
 
 @dataclass(frozen=True)
@@ -168,8 +194,7 @@ class PixelCounts:
     index: int  # index of the image in the dataset
     cells: np.ndarray  # truth * K + prediction of the pairs that occur; truth K is unlabeled
     counts: np.ndarray  # number of pixels of each pair
-    shape: tuple[int, int]  # shape of the compressed label map
-    packed: bytes  # subsampled prediction, compressed
+    labels: PackedMap  # prediction
     num_classes: int  # K
 
     @classmethod
@@ -180,15 +205,8 @@ class PixelCounts:
         rows = truth[valid].long().clamp(max=num_classes)
         counts = torch.bincount(rows * num_classes + predicted[valid].long()).cpu().numpy()
         cells = np.flatnonzero(counts)
-        step = -(-max(predicted.shape) // MAX_SIDE)
-        small = predicted[::step, ::step].cpu().numpy().astype(np.uint16)
-        packed = zlib.compress(small.tobytes(), 1)
-        return cls(index, cells, counts[cells], small.shape, packed, num_classes)
-
-    @property
-    def small(self) -> np.ndarray:
-        """Subsampled prediction, ``(h, w)``, uint16."""
-        return np.frombuffer(zlib.decompress(self.packed), dtype=np.uint16).reshape(self.shape)
+        labels = PackedMap.pack(subsample(predicted))
+        return cls(index, cells, counts[cells], labels, num_classes)
 
     @property
     def miou(self) -> float | None:
@@ -198,23 +216,53 @@ class PixelCounts:
         return float(compute_scores(counts)['iou'][present].mean()) if present.any() else None
 
 
-def compact_prediction(sample: BaseDataElement, index: int, masks: Sequence[dict] | None,
-                       dataset: Any, metrics: Sequence[BaseMetric]) -> Detections | PixelCounts:
+@dataclass(frozen=True)
+class Segments:
+    """Predicted segments of an image."""
+    index: int  # index of the image in the dataset
+    segments: PackedMap  # number of the segment of each pixel, from 1; 0 for none
+    labels: np.ndarray  # class of each segment, (S,)
+    stats: np.ndarray | None  # (K, 4), see PanopticQuality; None if the metric is another
+
+    @classmethod
+    def from_codes(cls, codes: torch.Tensor, index: int, num_classes: int,
+                   stats: np.ndarray | None) -> Segments:
+        """Compress mmdet's panoptic map ``(H, W)``."""
+        segments, labels = number_segments(subsample(codes), num_classes)
+        return cls(index, PackedMap.pack(segments), labels, stats)
+
+    @property
+    def quality(self) -> float:
+        """Panoptic quality of the image in percent; 100 if it is not known."""
+        is_known = self.stats is not None and self.stats.any()
+        return summarize(self.stats)['PQ'] if is_known else 100.
+
+
+ImageRecord: TypeAlias = Detections | PixelCounts | Segments
+
+
+def compact_prediction(sample: BaseDataElement, index: int, evaluated: Any, dataset: Any,
+                       metrics: Sequence[BaseMetric]) -> ImageRecord:
     """Return a prediction in a form that needs little memory.
 
     Args:
         sample: Prediction of mmdet or mmseg.
         index: Index of the image in the dataset.
-        masks: RLEs of the detections, if the evaluator has encoded them.
+        evaluated: RLEs of the detections, or statistics of the segments, if the evaluator has
+            computed them.
         dataset: Dataset that is evaluated.
         metrics: Metrics of the evaluation, which determine the label to ignore.
     """
+    classes = tuple(dataset.metainfo['classes'])
+    if 'pred_panoptic_seg' in sample:
+        stats = evaluated if isinstance(evaluated, np.ndarray) else None
+        codes = sample.pred_panoptic_seg.sem_seg[0]
+        return Segments.from_codes(codes, index, len(classes), stats)
     if 'pred_sem_seg' not in sample:
         if 'pred_instances' not in sample:
-            raise UserError('the model predicts neither instances nor label maps')
-        return Detections.from_sample(sample, index, masks)
+            raise UserError('the model predicts neither instances, label maps nor segments')
+        return Detections.from_sample(sample, index, evaluated)
     predicted = sample.pred_sem_seg.data.squeeze()
-    classes = tuple(dataset.metainfo['classes'])
     if 'gt_sem_seg' in sample:
         truth = sample.gt_sem_seg.data.squeeze()
     else:
@@ -247,3 +295,9 @@ def find_worst_maps(images: Sequence[PixelCounts], limit: int) -> list[tuple[Pix
     """Return the images of the lowest mean IoU below 1, and this IoU."""
     scored = [(each, miou) for each in images if (miou := each.miou) is not None and miou < 1]
     return sorted(scored, key=lambda pair: (pair[1], pair[0].index))[:limit]
+
+
+def find_worst_segments(images: Sequence[Segments], limit: int) -> list[Segments]:
+    """Return the images of the lowest panoptic quality below 100."""
+    faulty = [each for each in images if each.quality < 100]
+    return sorted(faulty, key=lambda each: (each.quality, each.index))[:limit]

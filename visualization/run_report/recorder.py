@@ -28,11 +28,12 @@ from colonnade.common.errors import UserError
 from colonnade.engine.distributed.fingerprints import (compute_data_checksums, describe_machine,
                                                        get_versions)
 from colonnade.engine.work_dir.metric_values import fill_missing_metrics
+from colonnade.evaluation.panoptic_quality import PanopticQuality
 from colonnade.inference.model import get_model_kind
 from colonnade.settings.config_values import flat, plain
 
 from .class_metrics import COCO_METRICS, compute_details
-from .predictions import Detections, Legend, PixelCounts, compact_prediction
+from .predictions import ImageRecord, Legend, compact_prediction
 from .record_folder import (ABOUT, DETAILS, EVALUATION, RECORD, RecordedRun, get_evaluation_folder,
                             read_evaluations, read_record_file, remove_later_evaluations)
 from .report_page import write_report
@@ -60,7 +61,7 @@ class RunRecord(Hook):
 
     def __init__(self, digests: Mapping[str, str] | None = None) -> None:
         self.digests = digests or {}
-        self.images: list[Detections | PixelCounts] = []
+        self.images: list[ImageRecord] = []
         self.about: dict[str, Any] = {}  # content of run.json
         self.indices: dict[str, int] = {}  # path of an image -> index in the validation set
         self.legend: Legend | None = None
@@ -125,13 +126,13 @@ class RunRecord(Hook):
                 paths = (dataset.get_data_info(i)['img_path'] for i in range(len(dataset)))
                 self.indices = {path: index for index, path in enumerate(paths)}
             metrics = runner.val_loop.evaluator.metrics
-            masks = find_masks(metrics, outputs or ())
-            for sample, rles in zip(outputs or (), masks, strict=True):
+            evaluated = find_evaluated(metrics, outputs or ())
+            for sample, values in zip(outputs or (), evaluated, strict=True):
                 path = sample.metainfo.get('img_path')
                 if path not in self.indices:
                     raise UserError(f'the validation set has no image {path!r}: add img_path to '
                                     'meta_keys of the pipeline')
-                image = compact_prediction(sample, self.indices[path], rles, dataset, metrics)
+                image = compact_prediction(sample, self.indices[path], values, dataset, metrics)
                 self.images.append(image)
 
     def after_val_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
@@ -152,7 +153,7 @@ class RunRecord(Hook):
         with self.guard('the state of the run'):
             self.write(runner)
 
-    def write_evaluation(self, runner: Runner, images: dict[int, Detections | PixelCounts],
+    def write_evaluation(self, runner: Runner, images: dict[int, ImageRecord],
                          metrics: dict[str, float]) -> None:
         """Write the files of ``iter_N``, given the prediction for each image by its index."""
         dataset = runner.val_loop.dataloader.dataset
@@ -227,13 +228,15 @@ def unwrap(model: torch.nn.Module) -> torch.nn.Module:
     return model.module if is_model_wrapper(model) else model
 
 
-def find_masks(metrics: Sequence[BaseMetric],
-               outputs: Sequence[BaseDataElement]) -> list[Sequence[dict] | None]:
-    """Return the RLEs that COCO's metric has just encoded, or None for each image without them.
+def find_evaluated(metrics: Sequence[BaseMetric], outputs: Sequence[BaseDataElement]) -> list[Any]:
+    """Return what a metric has just computed for each image, or None for images without it.
 
-    Encoding would take most of the time of recording.
+    COCO's metric has RLEs, whose encoding would take most of the time of recording, and
+    PanopticQuality has the statistics of its classes.
     """
     for metric in metrics:
+        if isinstance(metric, PanopticQuality) and outputs:
+            return metric.results[-len(outputs):]
         if type(metric).__name__ in COCO_METRICS and outputs:
             results = [pair[1] for pair in metric.results[-len(outputs):]]  # truth, prediction
             if [each['img_id'] for each in results] == [each.img_id for each in outputs]:

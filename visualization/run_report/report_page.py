@@ -18,7 +18,11 @@ from .sample_images import build_sample_sections, build_worst_sections
 
 MAX_CONFIG = 200_000  # characters of a config
 NUM_DIGITS = 16  # visible digits of a hash
-TASKS = dict(masks='detector with masks', boxes='detector', labels='segmenter')
+TASKS = dict(
+    masks='detector with masks',
+    boxes='detector',
+    labels='segmenter',
+    panoptic='panoptic segmenter')
 ABOUT = 'Configuration and results of a training run.'
 MAX_CURVES = 8  # in a plot
 PLOTTED = ('PQ', 'bbox_mAP', 'bbox_mAP_50', 'segm_mAP', 'segm_mAP_50', 'mIoU', 'mAcc', 'aAcc',

@@ -11,13 +11,13 @@ from PIL import Image
 from colonnade.common.storage import content
 from colonnade.datasets.rle import decode_rle, encode_mask
 from colonnade.inference.drawing import draw_instances
-from colonnade.inference.ground_truth import build_instances, build_label_map
-from colonnade.inference.results import Instances, LabelMap, Result
+from colonnade.inference.ground_truth import build_instances, build_label_map, build_panoptic_map
+from colonnade.inference.results import Instances, LabelMap, PanopticMap, Result
 from colonnade.runtime.images import read_image
 
 from ..html_pages import Section
 from ..html_pages.scenes import fit_size, resize_values, scale_boxes
-from .predictions import MIN_SCORE, Detections, Legend, PixelCounts
+from .predictions import MIN_SCORE, Detections, ImageRecord, Legend, Segments
 from .record_folder import RECORD, Evaluation, RecordedRun, get_evaluation_folder
 
 TILE = 272  # pixels of an image's longer side
@@ -34,6 +34,11 @@ def draw_result(result: Result, pixels: np.ndarray, *, is_named: bool,
     if isinstance(result, LabelMap):
         small = result.replace(size=size, labels=resize_values(result.labels, size))
         return small.draw(pixels, legend=is_named)
+    if isinstance(result, PanopticMap):
+        segments = resize_values(result.segments, size)
+        return result.replace(
+            size=size, segments=segments).draw(
+                pixels, captions=is_named, legend=is_named)
     result = result.filter_by_score(MIN_SCORE)
     captions = [f'{name} {score:.2f}' if has_scores else name
                 for name, score in zip(result.names, result.scores, strict=True)]  # yapf: disable
@@ -45,7 +50,7 @@ def draw_result(result: Result, pixels: np.ndarray, *, is_named: bool,
     return draw_instances(pixels, boxes, masks, colors, captions if is_named else None)
 
 
-def draw_image(dataset: Any, image: Detections | PixelCounts, legend: Legend, truth_path: Path,
+def draw_image(dataset: Any, image: ImageRecord, legend: Legend, truth_path: Path,
                prediction_path: Path) -> None:
     """Write drawings of the annotations and of the prediction of an image."""
     info = dataset.get_data_info(image.index)
@@ -60,9 +65,15 @@ def draw_image(dataset: Any, image: Detections | PixelCounts, legend: Legend, tr
         truth = build_instances(legend, info, path)
         prediction = Instances(image.size, legend.classes, legend.palette, image.boxes,
                                image.scores, image.labels, image.masks, path)
+    elif isinstance(image, Segments):
+        truth = build_panoptic_map(legend, info, path)
+        prediction = truth.replace(
+            size=image.segments.shape,
+            segments=image.segments.unpack().astype(np.int32),
+            labels=image.labels)
     else:
         truth = build_label_map(legend, info, path)
-        prediction = LabelMap(image.shape, truth.classes, truth.palette, image.small, path)
+        prediction = truth.replace(size=image.labels.shape, labels=image.labels.unpack())
     for result, file, has_scores in ((truth, truth_path, False), (prediction, prediction_path,
                                                                   True)):
         drawing = draw_result(result, pixels, is_named=is_named, has_scores=has_scores)
@@ -118,13 +129,18 @@ def build_worst_sections(run: RecordedRun) -> list[Section]:
         tiles = read_tiles([('ground truth', folder / f'worst_{number}_truth.jpg'),
                             ('prediction', folder / f'worst_{number}.jpg')])
         if tiles:
-            measure = f'mean IoU {each["miou"]:.2f}' if 'miou' in each else (
-                f'F1 {each["f1"]:.2f}: {each["right"]} right, {each["missed"]} missed, '
-                f'{each["wrong"]} wrong')
+            if 'f1' in each:
+                measure = (f'F1 {each["f1"]:.2f}: {each["right"]} right, {each["missed"]} missed, '
+                           f'{each["wrong"]} wrong')
+            else:
+                measure = f'mean IoU {each["miou"]:.2f}' if 'miou' in each else \
+                    f'PQ {each["pq"]:.1f}'
             images.append((f'{each["name"]}: {measure}', tiles))
     if not images:
         return []
     text = 'Images with the lowest mean IoU of their annotated classes.'
+    if 'pq' in worst[0]:
+        text = 'Images with the lowest PQ of the image.'
     if 'f1' in worst[0]:
         text = ('Images with the lowest F1. An object detected with a wrong class counts as missed '
                 'and the detection as wrong.')
@@ -140,8 +156,8 @@ def build_legend(run: RecordedRun) -> list[tuple[str, Any]]:
 
 
 def describe_threshold(run: RecordedRun) -> str:
-    """Return the score from which detections are drawn, or nothing for a segmenter."""
-    if run.about.get('kind', 'labels') == 'labels':
+    """Return the score from which detections are drawn, or nothing for other models."""
+    if run.about.get('kind') not in ('masks', 'boxes'):
         return ''
     return f' Detections with a score of at least {MIN_SCORE} are drawn.'
 

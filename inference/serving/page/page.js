@@ -4,7 +4,7 @@ const MAX_ROWS = 100;
 const $ = id => document.getElementById(id);
 
 let model; // the answer of api/model
-let sent = null; // {file, answer, pixels, scale, layers} of the latest image
+let sent = null; // {file, answer, pixels, scale, colors} of the latest image
 let request = null; // aborts the request in progress when another image is chosen
 const hidden = new Set(); // names of classes that are not drawn
 
@@ -75,7 +75,7 @@ function blendMask(pixels, mask, color, opacity, scale) {
   }
 }
 
-const isSegmenter = () => model.kind === 'labels';
+const isDetector = () => ['boxes', 'masks'].includes(model.kind);
 const colorOf = name => model.palette[model.classes.indexOf(name)];
 const css = ([red, green, blue]) => `rgb(${red}, ${green}, ${blue})`;
 const threshold = () => Number($('threshold').value);
@@ -84,10 +84,36 @@ const fontSize = (width, height) => Math.min(28, Math.max(10, Math.round(Math.mi
 
 // Return the part of the answer that is drawn: above the threshold, of visible classes.
 function visibleAnswer() {
-  const {instances, classes, ...rest} = sent.answer;
-  if (isSegmenter()) return {...rest, classes: classes.filter(each => !hidden.has(each.class))};
-  const shown = instances.filter(each => each.score >= threshold() && !hidden.has(each.class));
+  const {instances, classes, segments, ...rest} = sent.answer;
+  const isVisible = each => !hidden.has(each.class);
+  if (classes) return {...rest, classes: classes.filter(isVisible)};
+  if (segments) return {...rest, segments: segments.filter(isVisible)};
+  const shown = instances.filter(each => each.score >= threshold() && isVisible(each));
   return {...rest, instances: shown};
+}
+
+// Return the color of each segment: a shade of its class color, as in inference/drawing.py.
+function shadeSegments(segments) {
+  const counts = new Map(), colors = new Map();
+  for (const segment of segments) {
+    const index = counts.get(segment.class) ?? 0;
+    const shift = 0.8 * ((index * (Math.sqrt(5) - 1) / 2 + 0.5) % 1 - 0.5);
+    const target = shift > 0 ? 255 : 0;
+    counts.set(segment.class, index + 1);
+    colors.set(segment, colorOf(segment.class).map(value =>
+      Math.round(value + (target - value) * Math.abs(shift))));
+  }
+  return colors;
+}
+
+// Return the share of the pixels of each class of segments, the largest first.
+function sumShares({height, width, segments}) {
+  const shares = new Map();
+  for (const {class: name, area} of segments) {
+    shares.set(name, (shares.get(name) ?? 0) + area / (height * width));
+  }
+  const pairs = [...shares].map(([name, share]) => ({class: name, share}));
+  return pairs.sort((one, other) => other.share - one.share);
 }
 
 // Black or white, whichever stands out (relative luminance, ITU-R BT.709).
@@ -154,14 +180,16 @@ function draw() {
   const {pixels, scale} = sent, shown = visibleAnswer(), opacity = Number($('opacity').value);
   const canvas = $('drawing'), context = canvas.getContext('2d', {willReadFrequently: true});
   const size = fontSize(pixels.width, pixels.height);
-  const legend = layOutLegend(context, shown.classes ?? [], Math.max(320, pixels.width), size);
+  const classes = shown.classes ?? (shown.segments ? sumShares(shown) : []);
+  const legend = layOutLegend(context, classes, Math.max(320, pixels.width), size);
   canvas.width = legend.entries.length ? Math.max(320, pixels.width) : pixels.width;
   canvas.height = pixels.height + legend.height;
   canvas.classList.toggle('small', pixels.width < 600);
   const mixed = new ImageData(new Uint8ClampedArray(pixels.data), pixels.width);
-  const found = shown.classes ?? shown.instances;
+  const found = shown.classes ?? shown.segments ?? shown.instances;
   for (const each of [...found].reverse()) {
-    if (each.mask) blendMask(mixed, each.mask, colorOf(each.class), opacity, scale);
+    const color = sent.colors.get(each) ?? colorOf(each.class);
+    if (each.mask) blendMask(mixed, each.mask, color, opacity, scale);
   }
   context.fillStyle = 'white';
   context.fillRect(0, 0, canvas.width, canvas.height);
@@ -199,12 +227,16 @@ function fillTable(instances) {
   }));
 }
 
-// Count the instances of each class above the threshold, or show its share of the pixels.
+// Count the instances of each class above the threshold, or the objects of panoptic segmentation, or
+// show the share of the pixels of a class.
 function fillCounts() {
   const values = new Map();
-  for (const {class: name, share, score} of sent?.answer.classes ?? sent?.answer.instances ?? []) {
+  const {classes, segments, instances, height, width} = sent?.answer ?? {};
+  for (const each of classes ?? segments ?? instances ?? []) {
+    const {class: name, share, isthing, area, score} = each;
     if (share !== undefined) values.set(name, percent(share));
-    else if (score >= threshold()) values.set(name, (values.get(name) ?? 0) + 1);
+    else if (isthing === false) values.set(name, percent(area / (height * width)));
+    else if (isthing || score >= threshold()) values.set(name, (values.get(name) ?? 0) + 1);
   }
   for (const item of $('classes').children) {
     const value = values.get(item.dataset.name);
@@ -268,11 +300,11 @@ async function predict(file) {
   $('status').textContent = `predicting ${file.name} …`;
   fillCounts();
   try {
-    const query = isSegmenter() ? 'masks=rle' : 'masks=rle&threshold=0';
+    const query = isDetector() ? 'masks=rle&threshold=0' : 'masks=rle';
     const answer = await (await post(`api/predict?${query}`, file, signal)).json();
     const drawn = await readPixels(file, answer, signal);
     if (signal.aborted) return;
-    sent = {file, answer, ...drawn};
+    sent = {file, answer, colors: shadeSegments(answer.segments ?? []), ...drawn};
     $('result').hidden = false;
     draw();
     const times = Object.entries(answer.seconds).map(([name, value]) =>
@@ -362,7 +394,7 @@ async function start() {
   const facts = [`${model.model} on ${backbone}`, `${(model.parameters / 1e6).toFixed(1)} M parameters`,
     `weights ${model.weights}`, model.device];
   $('model').textContent = facts.join(' · ');
-  $('threshold-row').hidden = isSegmenter();
+  $('threshold-row').hidden = !isDetector();
   $('figures').hidden = !model.figures.length;
   $('figure').replaceChildren(...model.figures.map(name => new Option(name)));
   showSettings();
