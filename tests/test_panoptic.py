@@ -107,8 +107,9 @@ ADE20K = [path for path in sorted(ROOT.glob('configs/[!_]*/*_ade20k_panoptic.py'
 
 def write_ade20k(folder: Path, names: list[str]) -> None:
     """Write an image with a wall and two windows, as Mask2Former's script does."""
+    things = ADE20KPanopticSegments.METAINFO['thing_classes']
     categories = [
-        dict(id=number, name=name, isthing=int(name not in ('wall', 'sky')))
+        dict(id=number, name=name, isthing=int(name in things))
         for number, name in enumerate(names)
     ]
     number_of = {name: number for number, name in enumerate(names)}

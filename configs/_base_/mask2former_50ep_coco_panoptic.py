@@ -5,7 +5,9 @@ _base_ = [
     './schedules/adamw_50ep.py', './runtime.py'
 ]
 
-custom_imports = dict(imports=_base_.custom_imports.imports + _base_.panoptic_imports)
+custom_imports = dict(
+    imports=_base_.custom_imports.imports +
+    ['colonnade.datasets.panoptic_annotations', 'colonnade.evaluation.panoptic_quality'])
 model = dict(
     _base_.panoptic,
     data_preprocessor=dict(_base_.panoptic.data_preprocessor, pad_size_divisor=1024),

@@ -4,7 +4,9 @@ _base_ = [
     './schedules/adamw_slim_queries.py', './runtime.py'
 ]
 
-custom_imports = dict(imports=_base_.custom_imports.imports + _base_.panoptic_imports)
+custom_imports = dict(
+    imports=_base_.custom_imports.imports +
+    ['colonnade.datasets.panoptic_annotations', 'colonnade.evaluation.panoptic_quality'])
 model = dict(
     _base_.panoptic,
     panoptic_head=dict(

@@ -5,7 +5,11 @@ _base_ = [
     './schedules/adamw_160k.py', './runtime.py'
 ]
 
-custom_imports = dict(imports=_base_.custom_imports.imports + _base_.panoptic_imports)
+custom_imports = dict(
+    imports=_base_.custom_imports.imports + [
+        'colonnade.datasets.ade20k_panoptic', 'colonnade.datasets.panoptic_annotations',
+        'colonnade.evaluation.panoptic_quality'
+    ])
 model = dict(
     roi_head=dict(bbox_head=dict(num_classes=100), mask_head=dict(num_classes=100)),
     semantic_head=_base_.num_classes,

@@ -4,5 +4,7 @@ _base_ = [
     './schedules/adamw_3x.py', './runtime.py'
 ]
 
-custom_imports = dict(imports=_base_.custom_imports.imports + _base_.panoptic_imports)
+custom_imports = dict(
+    imports=_base_.custom_imports.imports +
+    ['colonnade.datasets.panoptic_annotations', 'colonnade.evaluation.panoptic_quality'])
 default_hooks = dict(visualization=dict(type='DetVisualizationHook'))

@@ -4,7 +4,9 @@ _base_ = [
     './schedules/adamw_slim.py', './runtime.py'
 ]
 
-custom_imports = dict(imports=_base_.custom_imports.imports + _base_.panoptic_imports)
+custom_imports = dict(
+    imports=_base_.custom_imports.imports +
+    ['colonnade.datasets.panoptic_annotations', 'colonnade.evaluation.panoptic_quality'])
 model = dict(
     roi_head=dict(bbox_head=dict(num_classes=3), mask_head=dict(num_classes=3)),
     semantic_head=_base_.num_classes,

@@ -28,7 +28,8 @@ def test_resume_is_exact(head: str, settings: tuple[str, ...], runs: Runs, run_t
                          tmp_path: Path) -> None:
     """Masks of EoMT and PMT are drawn at random in iterations 3 and 5."""
     runs.config(head)
-    options = (*NO_VAL, *NO_WORKERS[:2], 'randomness.seed=None', *settings)
+    options = (*NO_VAL, *NO_WORKERS[:2], 'randomness.seed=None',
+               'default_hooks.checkpoint.max_keep_ckpts=-1', *settings)
     words = dict(head=head, iters=8)
     run_tool('train', *runs.words('whole', *options, **words))
     start = ('--resume', tmp_path / 'whole/iter_4.pth')

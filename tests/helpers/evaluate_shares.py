@@ -72,8 +72,8 @@ def compute_all_metrics(data: Path) -> dict[str, Any]:
     paths['panoptic'] = ROOT / 'configs/pmt/xcit_nano_12_p16_slim_shapes_panoptic.py'
     for head, path in paths.items():
         cfg = load_config(LaunchOptions(path, data_root=data / LAYOUTS.get(head, 'coco')))
-        if head == 'panoptic':  # with the annotations
-            cfg.test_dataloader.dataset.pipeline.insert(1, cfg.load_segments)
+        if head == 'panoptic':  # annotations have the size of the image before it is resized
+            cfg.test_dataloader.dataset.pipeline.insert(2, cfg.load_segments)
         for number, round_up in CASES:
             metrics[f'{head} {number}'] = compute_metrics(cfg, number, round_up)
     return metrics

@@ -26,5 +26,4 @@ val_evaluator = dict(
 test_evaluator = val_evaluator
 
 num_classes = dict(num_things_classes=100, num_stuff_classes=50)
-panoptic_imports = [*_base_.panoptic_imports, 'colonnade.datasets.ade20k_panoptic']
 panoptic = dict(panoptic_head=num_classes, panoptic_fusion_head=num_classes)

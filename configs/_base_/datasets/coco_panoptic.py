@@ -27,11 +27,10 @@ val_evaluator = dict(
     seg_prefix=_base_.data_root + '/annotations/panoptic_val2017/')
 test_evaluator = val_evaluator
 
-# what recipes add: settings of heads of queries, and modules
+# settings of heads of queries
 num_classes = dict(num_things_classes=80, num_stuff_classes=53)
 panoptic = dict(
     data_preprocessor=dict(pad_seg=True, seg_pad_value=255),
     panoptic_head=num_classes,
     panoptic_fusion_head=num_classes,
     test_cfg=dict(panoptic_on=True))
-panoptic_imports = ['colonnade.datasets.panoptic_annotations', 'colonnade.evaluation.panoptic_quality']
