@@ -268,7 +268,8 @@ def test_converting_differences(publish: Callable, tmp_path: Path, run_tool: Cal
         if key.endswith('_bias'):
             base[key].zero_()  # in the published models, too
     full = {f'backbone.{key}': torch.randn_like(value) for key, value in base.items()}
-    full |= add_prefix(SemanticEoMTHead(384, num_classes=3, num_queries=9).state_dict(), 'decode_head.')
+    full |= add_prefix(
+        SemanticEoMTHead(384, num_classes=3, num_queries=9).state_dict(), 'decode_head.')
     files = delta, dinov3_file, out = [tmp_path / name for name in ('a.bin', 'b.pth', 'c.pth')]
     torch.save(to_delta(full, base), delta)
     torch.save(publish(base), dinov3_file)

@@ -23,9 +23,7 @@ from colonnade.weights.files import read_checkpoint
 
 def published_leaf(folder: Path) -> Path:
     """Return the recipe of a head with XCiT-S12/16 or else another small backbone."""
-    leaves = [
-        leaf for leaf in folder.glob('*.py') if not re.search('_slim_|_panoptic', leaf.stem)
-    ]
+    leaves = [leaf for leaf in folder.glob('*.py') if not re.search('_slim_|_panoptic', leaf.stem)]
     leaves.sort(key=lambda leaf: (len(leaf.stem), leaf.stem))  # variants have longer names
     return next(leaf for name in ('xcit_small_12_p16', '_small_') for leaf in leaves
                 if name in leaf.stem)  # yapf: disable
@@ -33,7 +31,8 @@ def published_leaf(folder: Path) -> Path:
 
 LEAVES = {
     folder.name: published_leaf(folder)
-    for folder in sorted({path.parent for path in ROOT.glob('configs/[!_]*/*_slim_shapes.py')})
+    for folder in sorted({path.parent
+                          for path in ROOT.glob('configs/[!_]*/*_slim_shapes.py')})
 }
 METRICS = {'coco': ('coco/bbox_mAP', 'coco/segm_mAP'), 'ade': ('mIoU', )}
 SIZES = ('scale', 'scales', 'img_scale', 'crop_size', 'size', 'max_size', 'stride',

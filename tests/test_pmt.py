@@ -10,7 +10,6 @@ from helpers.backbones import ARCHS, OURS
 from mmengine.structures import InstanceData
 from test_eomt import Case
 from test_reference import cases
-from torch import Tensor
 
 from colonnade.backbones import ColumnarBackbone, PlainViT
 from colonnade.heads import PMTHead, SemanticPMTHead

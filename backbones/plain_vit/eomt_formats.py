@@ -140,8 +140,7 @@ def add_delta(base: State, delta: State) -> State:
 
 EOMT_FORMATS = (
     CheckpointFormat(
-        'EoMT with DINOv3, original',
-        ('network.encoder.backbone.patch_embed.patch_embeddings.', ),
+        'EoMT with DINOv3, original', ('network.encoder.backbone.patch_embed.patch_embeddings.', ),
         convert_delta,
         published_model=True,
         add_base=add_delta),

@@ -5,11 +5,10 @@ _base_ = [
     './schedules/adamw_160k_mask2former.py', './runtime.py'
 ]
 
-custom_imports = dict(
-    imports=_base_.custom_imports.imports + [
-        'colonnade.datasets.ade20k_panoptic', 'colonnade.datasets.panoptic_annotations',
-        'colonnade.evaluation.panoptic_quality'
-    ])
+custom_imports = dict(imports=_base_.custom_imports.imports + [
+    'colonnade.datasets.ade20k_panoptic', 'colonnade.datasets.panoptic_annotations',
+    'colonnade.evaluation.panoptic_quality'
+])
 model = dict(
     _base_.panoptic,
     panoptic_head=dict(

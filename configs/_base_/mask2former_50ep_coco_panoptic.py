@@ -1,8 +1,8 @@
 # Mask2Former for panoptic segmentation, 50 epochs of COCO with large-scale jitter. For differences,
 # see mask2former_50ep_coco_lsj.py.
 _base_ = [
-    './models/mask2former.py', './datasets/coco_panoptic_lsj.py',
-    './schedules/adamw_50ep.py', './runtime.py'
+    './models/mask2former.py', './datasets/coco_panoptic_lsj.py', './schedules/adamw_50ep.py',
+    './runtime.py'
 ]
 
 custom_imports = dict(

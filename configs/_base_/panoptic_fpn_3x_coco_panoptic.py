@@ -1,7 +1,7 @@
 # Panoptic FPN, 36 epochs of COCO, trained as Mask R-CNN.
 _base_ = [
-    './models/panoptic_fpn.py', './datasets/coco_panoptic_multiscale.py',
-    './schedules/adamw_3x.py', './runtime.py'
+    './models/panoptic_fpn.py', './datasets/coco_panoptic_multiscale.py', './schedules/adamw_3x.py',
+    './runtime.py'
 ]
 
 custom_imports = dict(

@@ -1,7 +1,7 @@
 # A slim Panoptic FPN on synthetic shapes and their background, for machines without a GPU.
 _base_ = [
-    './models/panoptic_fpn_slim.py', './datasets/shapes_panoptic.py',
-    './schedules/adamw_slim.py', './runtime.py'
+    './models/panoptic_fpn_slim.py', './datasets/shapes_panoptic.py', './schedules/adamw_slim.py',
+    './runtime.py'
 ]
 
 custom_imports = dict(

@@ -32,6 +32,7 @@ def step(model: nn.Module, batch: Tensor) -> nn.Module:
 
     Returns the average of the weights before and after.
     """
+    torch.manual_seed(0)  # PMT rescales its positions at random
     optimizer = torch.optim.SGD(model.parameters(), lr=1.)
     average = ExponentialMovingAverage(model, momentum=0.5)
     average.update_parameters(model)
@@ -63,7 +64,10 @@ def build_pmt() -> nn.Module:
 
 
 #: name -> function that builds a model in training mode
-MODELS = {cls.__name__: partial(build_backbone, cls) for cls in ARCHS} | dict(
+MODELS = {
+    cls.__name__: partial(build_backbone, cls)
+    for cls in ARCHS
+} | dict(
     EoMT=build_eomt, PMT=build_pmt)
 
 

@@ -1,4 +1,4 @@
-# ADE20k panoptic segments as Mask2Former trains on them: the short side is one of 320 to 1280 pixels.
+# ADE20k panoptic segments as Mask2Former trains on them: the short side has 320 to 1280 pixels.
 _base_ = './ade20k_panoptic.py'
 
 train_pipeline = [

@@ -16,8 +16,7 @@ train_pipeline = [
     dict(type='PackDetInputs'),
 ]
 test_pipeline = [
-    dict(step, scale=(128, 128)) if step.type == 'Resize' else step
-    for step in _base_.test_pipeline
+    dict(step, scale=(128, 128)) if step.type == 'Resize' else step for step in _base_.test_pipeline
 ]
 train_dataloader = dict(
     batch_size=8,

@@ -1,5 +1,5 @@
-# What Panoptic FPN (arXiv 1901.02446) adds to Mask R-CNN: a head of stuff on the same FPN. Heads and
-# their training are those of mmdet's panoptic-fpn_r50_fpn.
+# What Panoptic FPN (arXiv 1901.02446) adds to Mask R-CNN: a head of stuff on the same FPN. Heads
+# and their training are those of mmdet's panoptic-fpn_r50_fpn.
 classes = dict(num_things_classes=80, num_stuff_classes=53)
 
 panoptic_fpn = dict(
