@@ -29,7 +29,9 @@ from colonnade.settings.dataset_paths import exists
 from colonnade.settings.pipeline_steps import get_type_name
 from colonnade.settings.reading import report_config_errors
 from colonnade.settings.settings import Settings
+from colonnade.weights.downloads import find_timm_weights
 from colonnade.weights.files import allow_pickle
+from colonnade.weights.pretrained import get_timm_name
 from colonnade.weights.sharded_files import is_checkpoint
 
 from .distributed.fsdp import enable_fsdp
@@ -67,6 +69,9 @@ def load_training_settings(options: TrainOptions) -> Settings:
         raise UserError('--checkpoint-format sharded needs --fsdp')
     set_batch_size(cfg, options)
     configure_run(cfg, options.patience, options.min_delta, options.tracker)
+    name = get_timm_name((cfg.model.get('backbone') or {}).get('init_cfg'))
+    if name and not cfg.load_from:
+        find_timm_weights(name)  # before the work dir is created
     return settings
 
 

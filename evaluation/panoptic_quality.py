@@ -18,6 +18,7 @@ from mmengine.logging import print_log
 from mmengine.registry import METRICS
 
 from colonnade.common.errors import FileError, UserError
+from colonnade.common.name_lists import format_names
 from colonnade.datasets.panoptic_annotations import read_segment_ids
 
 VOID = 0  # ID of pixels without a segment
@@ -106,19 +107,24 @@ class PanopticQuality(BaseMetric):
                  classwise: bool = False,
                  **kwargs: Any) -> None:
         super().__init__(**kwargs)
+        self.ann_file = ann_file
         content = json.loads(get_text(ann_file))
         if not all('segments_info' in each for each in content.get('annotations', [{}])):
             raise UserError(f'{ann_file} has no panoptic annotations: expected segments_info')
         self.annotations = {each['image_id']: each for each in content['annotations']}
-        self.categories = content['categories']
+        # As heads and datasets number classes: things first.
+        self.categories = sorted(content['categories'], key=lambda each: not each.get('isthing'))
         self.seg_prefix = seg_prefix
         self.classwise = classwise
 
     def process(self, data_batch: Any, data_samples: Sequence[dict]) -> None:
         """Compare predicted with annotated segments, for each image of a batch."""
         classes = self.dataset_meta['classes']
-        known = [each['id'] for each in self.categories if each['name'] in classes]
-        to_label = {category: label for label, category in enumerate(known)}
+        known = {each['name']: each['id'] for each in self.categories if each['name'] in classes}
+        if tuple(known) != tuple(classes):
+            raise UserError(f'{self.ann_file} has the categories {format_names(tuple(known))}, '
+                            f'expected the classes of the dataset {format_names(classes)}')
+        to_label = {category: label for label, category in enumerate(known.values())}
         for sample in data_samples:
             annotation = self.annotations[sample['img_id']]
             segments = [

@@ -28,6 +28,9 @@ def augment_tests(cfg: Config, ratios: tuple[float, ...] = RATIOS) -> None:
     if 'nms' not in test_cfg:
         raise UserError('--tta merges detections by NMS, but model.test_cfg has no nms: test this '
                         'detector without --tta')
+    if cfg.model.get('panoptic_fusion_head'):
+        raise UserError('--tta merges detections by NMS, but model.panoptic_fusion_head predicts '
+                        'panoptic segments: test this model without --tta')
     cfg.model = ConfigDict(
         type='InstanceTTAModel',
         tta_cfg=dict(nms=test_cfg.nms, max_per_img=test_cfg.get('max_per_img', 100)),

@@ -15,7 +15,7 @@ from colonnade.backbones.registry import infer_backbone
 from colonnade.common.atomic_files import atomic_write, check_writable
 from colonnade.common.errors import FileError, UserError
 from colonnade.weights.downloads import fetch
-from colonnade.weights.formats import convert_keys
+from colonnade.weights.formats import convert_keys, detect_format
 from colonnade.weights.loading import Plan, plan_loading
 from colonnade.weights.state_dicts import State, WeightsError, get_state_dict, strip_prefix
 
@@ -41,6 +41,19 @@ def plan_conversion(checkpoint: dict[str, Any], source: str) -> Plan:
         return plan
     renamed = tuple(key for key in state if key not in original)
     return replace(plan, state=state, renamed=renamed, dropped=())
+
+
+def add_base(checkpoint: dict[str, Any], source: str, base: str, trust: bool) -> dict[str, Any]:
+    """Return the checkpoint of the sums of a file of differences and the weights of ``base``."""
+    state = get_state_dict(checkpoint, source)
+    known = detect_format(state)
+    if known is None or known.add_base is None:
+        raise UserError(f'--base has no effect: {source} has no differences to other weights')
+    try:
+        total = known.add_base(get_state_dict(fetch(base, trust=trust), base), state)
+    except WeightsError as error:
+        raise WeightsError(f'--base {base}: {error}') from error
+    return dict(meta=checkpoint.get('meta', {}), state_dict=total)
 
 
 def format_plan(plan: Plan, checkpoint: dict[str, Any]) -> str:
@@ -76,6 +89,7 @@ def _write_file(plan: Plan, meta: dict[str, Any], out: Path) -> None:
 def convert(source: str,
             out: Path,
             *,
+            base: str | None = None,
             in_full: bool = False,
             dry_run: bool = False,
             overwrite: bool = False,
@@ -85,6 +99,7 @@ def convert(source: str,
     Args:
         source: File, URL or ``timm://NAME``.
         out: Path of a ``.pth`` or ``.safetensors`` file.
+        base: File, URL or ``timm://NAME`` of the weights that ``source`` has differences to.
         in_full: Print a line for each tensor.
         dry_run: Write nothing.
         overwrite: Overwrite ``out`` if it exists.
@@ -102,6 +117,8 @@ def convert(source: str,
     if not dry_run:
         check_writable(out)
     checkpoint = fetch(source, trust=trust)
+    if base is not None:
+        checkpoint = add_base(checkpoint, source, base, trust)
     plan = plan_conversion(checkpoint, source)
     print(format_plan(plan, checkpoint) if in_full else plan)
     if not dry_run:

@@ -103,7 +103,8 @@ METRICS = {
 
 
 def config(head: str) -> Path:
-    return ROOT / 'configs' / head / 'xcit_nano_12_p16_slim_shapes.py'
+    backbone = 'plain_vit_nano_12' if head.startswith('eomt') else 'xcit_nano_12_p16'
+    return ROOT / 'configs' / head / f'{backbone}_slim_shapes.py'
 
 
 def run_python(*arguments: str | Path, fail: bool = False, **environ: str) -> str:

@@ -46,6 +46,7 @@ RECIPES_OF_SUBSET = {
     'dino': '12ep_coco', 'rtmdet_ins': '300ep_coco', 'segformer': '160k_ade20k',
     'segmenter': '160k_ade20k', 'linear': '40k_ade20k', 'mask2former_semantic': '160k_ade20k',
 }  # yapf: disable
+PANOPTIC_OF_SUBSET = {'mask2former': '50ep_coco_panoptic', 'panoptic_fpn': '3x_coco_panoptic'}
 HEAD_TYPES = {  # type of the detector, or of the head of the segmenter
     'mask_rcnn': 'MaskRCNN', 'faster_rcnn': 'FasterRCNN', 'cascade_mask_rcnn': 'CascadeRCNN',
     'vitdet': 'MaskRCNN', 'mask2former': 'Mask2Former', 'dino': 'DINO', 'rtmdet_ins': 'RTMDet',
@@ -53,7 +54,7 @@ HEAD_TYPES = {  # type of the detector, or of the head of the segmenter
     'segmenter': 'SegmenterMaskTransformerHead', 'linear': 'LinearHead',
     'mask2former_semantic': 'Mask2FormerHead', 'pmt': 'Mask2Former',
     'pmt_semantic': 'SemanticPMTHead', 'eomt': 'Mask2Former',
-    'eomt_semantic': 'SemanticEoMTHead',
+    'eomt_semantic': 'SemanticEoMTHead', 'panoptic_fpn': 'PanopticFPN',
 }  # yapf: disable
 SCHEDULES = {  # name -> epochs, iterations
     '3x': (36, None), '12ep': (12, None), '24ep': (24, None), '100ep': (100, None),
@@ -109,6 +110,12 @@ def test_configs_of_each_head_exist() -> None:
     for head, recipe in RECIPES_OF_SUBSET.items():
         assert {(head, f'{path}_{recipe}') for path in SUBSET} <= names
         assert (head, 'xcit_nano_12_p16_slim_shapes') in names
+    for head, recipe in PANOPTIC_OF_SUBSET.items():
+        assert {(head, f'{path}_{recipe}') for path in SUBSET} <= names
+        assert {(head, f'xcit_{name}_panoptic')
+                for name in ('nano_12_p16_slim_shapes', 'small_12_p16_160k_ade20k')} <= names
+    assert {('eomt', 'vit_large_patch14_reg4_dinov2_31ep_ade20k_panoptic'),
+            ('pmt', 'vit_large_patch16_dinov3_40k_ade20k_panoptic')} <= names
     assert {('vitdet', f'{path}_100ep_coco_lsj') for path in VITDET} <= names
     assert ('vitdet', 'xcit_nano_12_p16_slim_shapes') in names
     for path in PMT:
@@ -134,10 +141,14 @@ def check_name(path: Path, cfg: Config) -> None:
     assert model.backbone.type == CLASSES[backbone].__name__
     assert (model.get('decode_head') or model).type == HEAD_TYPES[head]
     classes = {'coco': 80, 'ade20k': 150}.get(name['data'])
-    if classes and name['variant'] == '_panoptic':
+    if name['data'] == 'coco' and name['variant'] == '_panoptic':
         classes = 133  # 80 things, 53 of stuff
     classes = classes or len(cfg.train_dataloader.dataset.metainfo.classes)
-    assert {get_num_classes(part) for _, part in iter_class_heads(model)} == {classes}
+    counts = {get_num_classes(part) for _, part in iter_class_heads(model)}
+    if head == 'panoptic_fpn':  # boxes are things
+        counts.remove(model.panoptic_fusion_head.num_things_classes)
+        counts.add(get_num_classes(model.semantic_head))
+    assert counts == {classes}
     if name['schedule'] == 'slim':  # width and depth of XCiT-N12
         settings = CLASSES[backbone].variants.resolve(model.backbone.arch)
         assert (settings['embed_dim'], settings['depth']) == (128, 12)
@@ -163,7 +174,7 @@ def check_variant(path: Path, cfg: Config) -> None:
     assert is_sliding == (variant == '_slide' or head in SLIDING)
     has_lsj = any(
         step.get('scale') == (1024, 1024) for step in cfg.train_dataloader.dataset.pipeline)
-    assert has_lsj == (variant == '_lsj')
+    assert has_lsj == (variant == '_lsj' or '_50ep_' in path.stem)
     if has_lsj:  # square images of full patches
         stride = cfg.model.backbone.get('patch_size') or cfg.model.neck.stride
         assert cfg.model.data_preprocessor.pad_size_divisor == -(-1024 // stride) * stride

@@ -4,8 +4,7 @@ from __future__ import annotations
 import pytest
 import torch
 from conftest import run_two
-from helpers.backbones import every_class
-from helpers.step_in_processes import backbone, images, step
+from helpers.step_in_processes import MODELS, images, step
 from torch import Tensor
 
 States = dict[str, dict[str, dict[str, Tensor]]]
@@ -19,24 +18,24 @@ def states(tmp_path_factory: pytest.TempPathFactory) -> States:
     return torch.load(out / 'states.pth', weights_only=True)
 
 
-@every_class
-def test_ddp_step_equals_single_process(cls: type, states: States) -> None:
-    alone = backbone(cls)
-    before = {name: p.detach().clone() for name, p in alone.named_parameters()}
+@pytest.mark.parametrize('name', MODELS)
+def test_ddp_step_equals_single_process(name: str, states: States) -> None:
+    alone = MODELS[name]()
+    before = {key: p.detach().clone() for key, p in alone.named_parameters()}
     step(alone, images())
-    after = states[cls.__name__]['ddp']
-    for name, parameter in alone.named_parameters():
-        expected = parameter.detach() - before[name]
+    after = states[name]['ddp']
+    for key, parameter in alone.named_parameters():
+        expected = parameter.detach() - before[key]
         scale = max(expected.abs().max().item(), 1e-3)
         torch.testing.assert_close(
-            after[name] - before[name], expected, rtol=0, atol=1e-4 * scale, msg=name)
+            after[key] - before[key], expected, rtol=0, atol=1e-4 * scale, msg=key)
 
 
-@every_class
-def test_fsdp_step_equals_ddp(cls: type, states: States) -> None:
-    found = states[cls.__name__]
-    names = {name for name, _ in backbone(cls).named_parameters()}
+@pytest.mark.parametrize('name', MODELS)
+def test_fsdp_step_equals_ddp(name: str, states: States) -> None:
+    found = states[name]
+    names = {key for key, _ in MODELS[name]().named_parameters()}
     for shards, replicas in (('fsdp', 'ddp'), ('averaged_shards', 'averaged')):
         assert found[shards].keys() == found[replicas].keys() == names
-        for name, value in found[shards].items():
-            torch.testing.assert_close(value, found[replicas][name], rtol=0, atol=1e-6, msg=name)
+        for key, value in found[shards].items():
+            torch.testing.assert_close(value, found[replicas][key], rtol=0, atol=1e-6, msg=key)

@@ -1,16 +1,19 @@
 """EoMT: the reference outputs, masked attention, training and evaluation."""
 from __future__ import annotations
 
-import json
-import sys
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import timm
 import torch
 from conftest import SHARED
+from helpers.plain_vit_files import dinov3
 from mmdet.models.dense_heads import mask2former_head
 from mmengine.structures import InstanceData
+from test_reference import Case as StoredCase
 from torch import Tensor, nn
 
 from colonnade.backbones import PlainViT
@@ -20,9 +23,10 @@ from colonnade.backbones.plain_vit.query_tokens import attend_to_open_patches
 from colonnade.backbones.plain_vit.window_attention import Heads
 from colonnade.heads.eomt_head import EoMTHead, SemanticEoMTHead
 from colonnade.visualization.figures.methods import METHODS
+from colonnade.weights.files import read_checkpoint
 from colonnade.weights.formats import rename_keys
 from colonnade.weights.loading import plan_loading
-from colonnade.weights.state_dicts import WeightsError
+from colonnade.weights.state_dicts import WeightsError, add_prefix
 
 REFERENCE = SHARED / 'reference'
 NAMES = sorted(path.stem for path in REFERENCE.glob('eomt_*.json'))
@@ -30,16 +34,8 @@ DINOV3 = 'vit_small_patch16_dinov3_qkvb'
 needs_reference = pytest.mark.skipif(not NAMES, reason=f'no reference outputs in {REFERENCE}')
 
 
-class Case:
+class Case(StoredCase):
     """Reference outputs of the authors' code, and the file of weights that they belong to."""
-
-    def __init__(self, name: str) -> None:
-        sys.path.insert(0, str(REFERENCE))
-        import fill
-        sys.path.pop(0)
-        self.fill = fill
-        self.json = json.loads((REFERENCE / f'{name}.json').read_text())
-        self.arrays = np.load(REFERENCE / f'{name}.npz')
 
     def state(self, keys: str = 'keys') -> dict[str, Tensor]:
         return {
@@ -47,8 +43,7 @@ class Case:
             for key, value in self.fill.state_dict_from(self.json[keys]).items()
         }
 
-    def build(self, file: dict[str, Tensor]) -> nn.ModuleDict:
-        """Build the network with the weights of a published file."""
+    def build_backbone(self, **settings: Any) -> PlainViT:
         made = self.json['constructor']
         trunk = made['trunk']
         height, width = made['img_size']
@@ -59,11 +54,17 @@ class Case:
             dict(model=trunk['name'] if trunk['kind'] == 'timm' else DINOV3, **arch),
             patch_size=made['patch_size'],
             norm_features=True,
-            num_query_blocks=made['num_blocks'])
+            **settings)
         if backbone.pos_embed is not None:  # positions of a rectangle are kept
             backbone.patch_embed.grid_size = (height // 16, width // 16)
             backbone.pos_embed = nn.Parameter(
                 torch.zeros(1, height * width // 256, 1).expand(-1, -1, backbone.embed_dim).clone())
+        return backbone
+
+    def build(self, file: dict[str, Tensor]) -> nn.ModuleDict:
+        """Build the network with the weights of a published file."""
+        made = self.json['constructor']
+        backbone = self.build_backbone(num_query_blocks=made['num_blocks'])
         head = SemanticEoMTHead(
             backbone.embed_dim,
             num_queries=made['num_q'],
@@ -80,15 +81,6 @@ class Case:
             torch.tensor(value)[:, None, None]
             for value in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
         return (pixels - mean) / std
-
-    def compare(self, name: str, value: Tensor) -> None:
-        info = self.json['outputs'][name]
-        assert list(value.shape) == info['shape']
-        is_double = value.dtype == torch.float64
-        stride = info['stride_f64'] if is_double else info['stride']
-        expected = self.arrays[f'{name}.f64' if is_double else name]
-        found = self.fill.subset(value.detach().numpy(), stride)
-        assert np.abs(found - expected).max() <= (1e-6 if is_double else 1e-5) * info['absmax']
 
     def file(self) -> dict[str, Tensor]:
         """The published file; for DINOv3, after adding the weights that it belongs to."""
@@ -109,6 +101,7 @@ class Case:
 
 
 @needs_reference
+@torch.no_grad()
 @pytest.mark.parametrize('dtype', [torch.float32, torch.float64])
 @pytest.mark.parametrize('name', NAMES)
 def test_outputs_equal_the_original(name: str, dtype: torch.dtype) -> None:
@@ -116,14 +109,14 @@ def test_outputs_equal_the_original(name: str, dtype: torch.dtype) -> None:
     model = case.build(case.file()).to(dtype)
     head, tokens = model['decode_head'], model['backbone'](case.image().to(dtype))
     (classes, ), (masks, ) = head(tokens)
-    case.compare('class_logits', classes)
-    case.compare('mask_logits', masks)
+    case.compare('class_logits', classes, 1e-5)
+    case.compare('mask_logits', masks, 1e-5)
     if not case.json.get('masked'):
         return
     predictions = head.train()(tokens)
     for index, (classes, masks) in enumerate(zip(*predictions, strict=True)):
-        case.compare(f'masked.class_logits_{index}', classes)
-        case.compare(f'masked.mask_logits_{index}', masks)
+        case.compare(f'masked.class_logits_{index}', classes, 1e-5)
+        case.compare(f'masked.mask_logits_{index}', masks, 1e-5)
 
 
 @needs_reference
@@ -237,11 +230,62 @@ def test_no_figures_of_feature_maps() -> None:
 def test_differences_to_dinov3_need_both_files() -> None:
     case = Case('eomt_dinov3_small_96x128')
     model = case.build(case.file())
-    with pytest.raises(WeightsError, match='differences to the weights of DINOv3: add both files'):
+    with pytest.raises(WeightsError, match='convert-checkpoint IN OUT --base DINOV3, and use OUT'):
         plan_loading(model, case.delta(), 'eomt.bin')
     other = case.state('base_keys') | {'norm.weight': torch.ones(3)}
-    with pytest.raises(WeightsError, match='those of another model, .* 1 tensors differ'):
+    with pytest.raises(WeightsError, match='belong to: 1 tensors differ, such as backbone.norm.w'):
         add_delta(other, case.delta())
+
+
+def to_delta(state: dict[str, Tensor], base: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the authors' file of a model with DINOv3: differences to ``base``, and the head."""
+    file = {key: value - base.get(key.removeprefix('backbone.'), 0) for key, value in state.items()}
+    names = ((r'^embeddings\.', 'patch_embed.'), (r'^layers\.', 'blocks.'),
+             (r'^', 'network.encoder.backbone.'))
+    trunk = {
+        key: value
+        for key, value in to_transformers(file).items()
+        if key.startswith(('embeddings.', 'layers.', 'norm.'))
+    }
+    head = {key: value for key, value in file.items() if key.startswith('decode_head.')}
+    return rename_keys(trunk, names) | rename_keys(head, ((r'^decode_head\.', 'network.'), ))
+
+
+def to_dinov3_model(base: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Rename the tensors of timm's DINOv3 as transformers' ``DINOv3ViTModel``."""
+    full = add_prefix(base, 'backbone.') | {'decode_head.q.weight': torch.ones(1)}
+    named = rename_keys(to_transformers(full), ((r'^layers\.', 'layer.'), ))
+    return {key: named[key] for key in named if key not in ('query.weight', 'attn_mask_probs')}
+
+
+@pytest.mark.parametrize('publish', [dict, dinov3, to_dinov3_model])
+def test_converting_differences(publish: Callable, tmp_path: Path, run_tool: Callable) -> None:
+    """Meta's, transformers' and timm's files of DINOv3 are the base of the published differences.
+    """
+    torch.manual_seed(0)
+    base = timm.create_model(DINOV3, num_classes=0).state_dict()
+    for key in base:
+        if key.endswith('_bias'):
+            base[key].zero_()  # in the published models, too
+    full = {f'backbone.{key}': torch.randn_like(value) for key, value in base.items()}
+    full |= add_prefix(
+        SemanticEoMTHead(384, num_classes=3, num_queries=9).state_dict(), 'decode_head.')
+    files = delta, dinov3_file, out = [tmp_path / name for name in ('a.bin', 'b.pth', 'c.pth')]
+    torch.save(to_delta(full, base), delta)
+    torch.save(publish(base), dinov3_file)
+    run_tool('convert_checkpoint', delta, out, '--base', dinov3_file)
+    state = read_checkpoint(out)['state_dict']
+    assert state.keys() == full.keys()
+    for key, value in state.items():
+        torch.testing.assert_close(value, full[key])
+    for words, message in (
+        ((delta, ), 'a.bin .*DINOv3, original. cannot be converted: .* --base DINOV3'),
+        ((delta, '--base', delta), '--base .*a.bin: .* cannot be converted'),
+        ((out, '--base', dinov3_file), '--base has no effect: .*c.pth has no differences'),
+    ):  # yapf: disable
+        with pytest.raises(SystemExit, match=message):
+            run_tool('convert_checkpoint', words[0], tmp_path / 'd.pth', *words[1:])
+    assert set(tmp_path.iterdir()) == set(files)
 
 
 @needs_reference

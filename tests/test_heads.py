@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -22,7 +23,7 @@ from colonnade.weights.files import read_checkpoint
 
 def published_leaf(folder: Path) -> Path:
     """Return the recipe of a head with XCiT-S12/16 or else another small backbone."""
-    leaves = [leaf for leaf in folder.glob('*.py') if '_slim_' not in leaf.stem]
+    leaves = [leaf for leaf in folder.glob('*.py') if not re.search('_slim_|_panoptic', leaf.stem)]
     leaves.sort(key=lambda leaf: (len(leaf.stem), leaf.stem))  # variants have longer names
     return next(leaf for name in ('xcit_small_12_p16', '_small_') for leaf in leaves
                 if name in leaf.stem)  # yapf: disable
@@ -30,7 +31,8 @@ def published_leaf(folder: Path) -> Path:
 
 LEAVES = {
     folder.name: published_leaf(folder)
-    for folder in sorted(ROOT.glob('configs/[!_]*')) if folder.is_dir()
+    for folder in sorted({path.parent
+                          for path in ROOT.glob('configs/[!_]*/*_slim_shapes.py')})
 }
 VARIANTS = [
     path for head in LAYOUTS for path in sorted((ROOT / 'configs' / head).glob('*small_12_p16_*'))

@@ -8,14 +8,14 @@ import pytest
 import torch
 from helpers.backbones import ARCHS, OURS
 from mmengine.structures import InstanceData
-from test_reference import Case, cases
-from torch import Tensor
+from test_eomt import Case
+from test_reference import cases
 
 from colonnade.backbones import ColumnarBackbone, PlainViT
 from colonnade.heads import PMTHead, SemanticPMTHead
 from colonnade.heads.mask_annealing import AnnealedMasks
-from colonnade.weights.loading import load_weights
-from colonnade.weights.state_dicts import WeightsError
+from colonnade.weights.loading import load_weights, plan_loading
+from colonnade.weights.state_dicts import WeightsError, strip_prefix
 
 
 def build_published(case: Case, path: Path) -> SemanticPMTHead:
@@ -31,39 +31,34 @@ def build_published(case: Case, path: Path) -> SemanticPMTHead:
     return head.eval()
 
 
-def get_features(case: Case, dtype: torch.dtype) -> list[tuple[Tensor, Tensor]]:
-    """Return maps and prefix tokens that the original trunk gave."""
-    grid = tuple(side // 16 for side in case.json['input'][1:])
-    features = []
-    for index in range(4):
-        name = f'tap_{index}'
-        tokens = torch.from_numpy(case.arrays[name]).to(dtype)
-        prefix = tokens.shape[1] - grid[0] * grid[1]
-        features.append((tokens[:, prefix:].mT.unflatten(2, grid), tokens[:, :prefix]))
-    return features
+def build_backbone(case: Case) -> PlainViT:
+    """Build the frozen backbone, whose file is the published one of DINOv3, or that of the case."""
+    backbone = case.build_backbone(
+        out_indices=case.json['constructor']['interaction_indices'], return_prefix_tokens=True)
+    state = case.state('base_keys') if 'base_keys' in case.json else strip_prefix(
+        case.state(), 'network.encoder.backbone.')
+    backbone.load_state_dict(plan_loading(backbone, state, 'file').state)
+    return backbone.eval()
 
 
 @cases('pmt_*')
+@pytest.mark.parametrize('dtype', [torch.float32, torch.float64])
 @torch.no_grad()
-def test_decoder_equals_original(name: str, tmp_path: Path) -> None:
+def test_image_to_masks_equals_original(name: str, dtype: torch.dtype, tmp_path: Path) -> None:
     case = Case(name)
-    head = build_published(case, case.checkpoint(tmp_path))
-    features = get_features(case, torch.float32)
+    head = build_published(case, case.checkpoint(tmp_path)).to(dtype)
+    features = build_backbone(case).to(dtype)(case.image().to(dtype))
     (classes, ), (masks, ) = head(features)
     outputs = dict(class_logits=classes, mask_logits=masks)
+    for index, (map_, prefix) in enumerate(features):
+        outputs[f'tap_{index}'] = torch.cat((prefix, map_.flatten(2).mT), dim=1)
     probabilities = [1.] * len(head.decoder.blocks)
-    for index, (classes,
-                masks) in enumerate(zip(*head.decode(features, probabilities), strict=True)):
-        outputs |= {
-            f'masked.class_logits_{index}': classes,
-            f'masked.mask_logits_{index}': masks,
-        }
-    assert len(outputs) == len(case.json['outputs']) - 4
+    for index, pair in enumerate(zip(*head.decode(features, probabilities), strict=True)):
+        for kind, logits in zip(('class', 'mask'), pair, strict=True):
+            outputs[f'masked.{kind}_logits_{index}'] = logits
+    assert outputs.keys() == case.json['outputs'].keys()
     for key, output in outputs.items():
-        expected = torch.from_numpy(case.arrays[key])
-        assert output.shape == expected.shape
-        error = (output - expected).abs().max() / case.json['outputs'][key]['absmax']
-        assert error <= 1e-5, key
+        case.compare(key, output, 1e-5)
 
 
 @cases('pmt_*')

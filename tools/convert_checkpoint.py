@@ -18,6 +18,10 @@ class ConvertOptions:
     """Options of ``colonnade convert-checkpoint``."""
     source: str = argument('file or URL of weights, or timm://NAME', metavar='IN')
     out: Path = argument('.pth or .safetensors file to write', metavar='OUT')
+    base: str | None = option(
+        'weights that IN has differences to, such as those of DINOv3 for EoMT: file, URL or '
+        'timm://NAME',
+        metavar='FILE')
     report: bool = option('print a line per tensor', False)
     dry_run: bool = option('report, but write nothing', False)
     force: bool = option('overwrite OUT', False)
@@ -31,6 +35,7 @@ def main(options: ConvertOptions, checkpoint_conversion: ModuleType) -> None:
     checkpoint_conversion.convert(
         options.source,
         options.out,
+        base=options.base,
         in_full=options.report,
         dry_run=options.dry_run,
         overwrite=options.force,

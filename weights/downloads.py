@@ -110,22 +110,44 @@ def copy(response: HTTPResponse, file: BinaryIO) -> str:
 
 def fetch_from_timm(name: str) -> State:
     """Load the weights that timm publishes under the name and tag of a model."""
-    check_published(name)
+    cached = find_timm_weights(name)
+    if cached:
+        return read_checkpoint(cached)
     published = get_pretrained_cfg(name)
-    repository = published.hf_hub_id
-    if repository is None:  # only the authors' site has the file
+    if published.hf_hub_id is None:  # only the authors' site has the file
         return read_checkpoint(download(published.url))
     filename = [published.hf_hub_filename] if published.hf_hub_filename else []
-    cached = try_to_load_from_cache(repository, *filename or ['model.safetensors'])
+    try:
+        return load_state_dict_from_hf(published.hf_hub_id, *filename, weights_only=True)
+    except (OSError, RuntimeError, HfHubHTTPError) as error:
+        raise explain_download(name, error) from error
+
+
+def find_timm_weights(name: str) -> str:
+    """Return the cached file of timm's weights, or an empty string if they can be downloaded.
+
+    Raises:
+        WeightsError: If timm does not publish them, or the hub cannot be reached.
+    """
+    check_published(name)
+    published = get_pretrained_cfg(name)
+    if published.hf_hub_id is None:
+        return ''
+    cached = try_to_load_from_cache(published.hf_hub_id, published.hf_hub_filename
+                                    or 'model.safetensors')
     if isinstance(cached, str):
-        return read_checkpoint(cached)
+        return cached
     try:
         require_hub()
-        return load_state_dict_from_hf(repository, *filename, weights_only=True)
-    except (OSError, RuntimeError, HfHubHTTPError) as error:
-        raise WeightsError(
-            f'timm://{name} cannot be downloaded: {error}. Or pass the path of a file '
-            'that you downloaded elsewhere') from error
+    except OSError as error:
+        raise explain_download(name, error) from error
+    return ''
+
+
+def explain_download(name: str, error: Exception) -> WeightsError:
+    """Return the error of timm's weights that cannot be downloaded."""
+    return WeightsError(f'timm://{name} cannot be downloaded: {error}. Or pass the path of a file '
+                        'that you downloaded elsewhere')
 
 
 def check_published(name: str) -> None:

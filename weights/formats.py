@@ -36,12 +36,15 @@ class CheckpointFormat:
         convert: Pure function that converts the names to Colonnade's.
         without: Prefixes that match no key of such a file.
         published_model: True for full detectors or segmenters.
+        add_base: For files of differences: function that adds them, the second argument, to other
+            weights in any format, and returns the sums under Colonnade's names.
     """
     name: str
     prefixes: tuple[str | tuple[str, ...], ...]
     convert: Callable[[State], State] = dict
     without: tuple[str, ...] = ()
     published_model: bool = False
+    add_base: Callable[[State, State], State] | None = None
 
     def matches(self, state: State) -> bool:
         """Return True if a state dict has this format."""

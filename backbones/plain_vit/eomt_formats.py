@@ -1,12 +1,12 @@
-"""Published weights of EoMT: those of the authors, and those of Hugging Face's transformers."""
+"""Published weights of EoMT, and of DINOv3 in transformers: names as in timm."""
 from __future__ import annotations
 
 import re
 
 import torch
 
-from colonnade.weights.formats import CheckpointFormat, Rules, rename_keys
-from colonnade.weights.state_dicts import State, WeightsError
+from colonnade.weights.formats import CheckpointFormat, Rules, convert_keys, rename_keys
+from colonnade.weights.state_dicts import State, WeightsError, add_prefix, strip_prefix
 
 SEMANTIC_QUERIES = 100  # published segmenters have 100 queries, detectors 200
 #: keys of how far the training was, of the normalization of images, and of the loss
@@ -26,6 +26,11 @@ TRANSFORMERS: Rules = (
     (r'^mask_head\.fc([123])\.', lambda match: f'head.mask_head.{2 * int(match[1]) - 2}.'),
     (r'^upscale_block\.block\.(\d+)\.', r'head.upscale.\1.'),
     (r'\.layernorm2d\.', '.norm.'),
+)
+DINOV3: Rules = (
+    (r'^(model\.)?embeddings\.', 'backbone.patch_embed.'),
+    (r'^(model\.)?layer\.', 'backbone.blocks.'),
+    (r'^(model\.)?norm\.', 'backbone.norm.'),
 )
 BLOCKS: Rules = (
     (r'^backbone\.patch_embed\.cls_token$', 'backbone.cls_token'),
@@ -96,19 +101,24 @@ def convert_transformers(state: State) -> State:
     return name_head(state)
 
 
+def convert_dinov3(state: State) -> State:
+    """Convert the keys of transformers' ``DINOv3ViTModel`` to those of timm's ``Eva``."""
+    named = join_projections(rename_keys(drop_unused(state), DINOV3 + BLOCKS))
+    return strip_prefix(named, 'backbone.')
+
+
 def convert_delta(state: State) -> State:
     """Raise a WeightsError that explains files with differences to DINOv3."""
     raise WeightsError(
-        'its backbone has differences to the weights of DINOv3: add both files by '
-        'colonnade.backbones.plain_vit.eomt_formats.add_delta(dinov3, eomt), save the result by '
-        'torch.save, and use that file')
+        'its backbone has differences to the weights of DINOv3: add them with colonnade '
+        'convert-checkpoint IN OUT --base DINOV3, and use OUT')
 
 
 def add_delta(base: State, delta: State) -> State:
     """Return the full model of a published EoMT with DINOv3.
 
     Args:
-        base: Weights of DINOv3 with the keys of transformers' ``DINOv3ViTModel``.
+        base: Weights of DINOv3 in any known format: of Meta, transformers or timm.
         delta: Authors' file: differences to the backbone, and the head.
 
     Returns:
@@ -117,31 +127,32 @@ def add_delta(base: State, delta: State) -> State:
     Raises:
         WeightsError: If the files do not belong together.
     """
-    own = rename_keys(drop_unused(delta), ORIGINAL)
-    renamed = rename_keys(
-        drop_unused(base),
-        ((r'^embeddings\.', 'backbone.patch_embed.'), (r'^(model\.)?layer\.', 'backbone.blocks.'),
-         (r'^norm\.', 'backbone.norm.')))
+    own = name_head(join_projections(rename_keys(drop_unused(delta), ORIGINAL + BLOCKS)))
+    named = add_prefix(convert_keys(base, 'the file')[1], 'backbone.')
     expected = {key: value.shape for key, value in own.items() if key.startswith('backbone.')}
-    found = {key: value.shape for key, value in renamed.items()}
+    found = {key: value.shape for key, value in named.items()}
     if expected != found:
         keys = [key for key in {**expected, **found} if expected.get(key) != found.get(key)]
-        raise WeightsError('the weights of DINOv3 are those of another model, or have other names: '
+        raise WeightsError('these are not the weights of DINOv3 that the differences belong to: '
                            f'{len(keys)} tensors differ, such as {keys[0]}')
-    state = own | {key: renamed[key] + own[key] for key in expected}
-    return name_head(join_projections(rename_keys(state, BLOCKS)))
+    return own | {key: named[key] + own[key] for key in expected}
 
 
-EOMT_FORMATS = (CheckpointFormat(
-    'EoMT with DINOv3, original', ('network.encoder.backbone.patch_embed.patch_embeddings.', ),
-    convert_delta,
-    published_model=True),
-                CheckpointFormat(
-                    'EoMT with DINOv2, original',
-                    ('network.encoder.backbone.patch_embed.proj.', 'network.q.'),
-                    convert_original,
-                    published_model=True),
-                CheckpointFormat(
-                    'EoMT, transformers', ('query.weight', 'layers.0.attention.', 'upscale_block.'),
-                    convert_transformers,
-                    published_model=True))
+EOMT_FORMATS = (
+    CheckpointFormat(
+        'EoMT with DINOv3, original', ('network.encoder.backbone.patch_embed.patch_embeddings.', ),
+        convert_delta,
+        published_model=True,
+        add_base=add_delta),
+    CheckpointFormat(
+        'EoMT with DINOv2, original', ('network.encoder.backbone.patch_embed.proj.', 'network.q.'),
+        convert_original,
+        published_model=True),
+    CheckpointFormat(
+        'EoMT, transformers', ('query.weight', 'layers.0.attention.', 'upscale_block.'),
+        convert_transformers,
+        published_model=True),
+    CheckpointFormat('PlainViT, DINOv3, transformers',
+                     (('embeddings.register_tokens', 'model.embeddings.register_tokens'),
+                      ('layer.0.attention.', 'model.layer.0.attention.')), convert_dinov3),
+)

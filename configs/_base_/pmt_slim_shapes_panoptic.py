@@ -6,10 +6,5 @@ _base_ = [
 custom_imports = dict(
     imports=_base_.custom_imports.imports +
     ['colonnade.datasets.panoptic_annotations', 'colonnade.evaluation.panoptic_quality'])
-classes = dict(num_things_classes=3, num_stuff_classes=1)
-model = dict(
-    data_preprocessor=dict(pad_seg=True, seg_pad_value=255),
-    panoptic_head=classes,
-    panoptic_fusion_head=classes,
-    test_cfg=dict(panoptic_on=True, instance_on=False))
+model = _base_.panoptic
 default_hooks = dict(visualization=dict(type='DetVisualizationHook'))

@@ -57,7 +57,8 @@ def reads_categories(dataset: ConfigDict) -> bool:
     """Return True if a dataset reads the categories of its file as mmdet's CocoDataset does."""
     cls, coco = (find_class(kind, DATASETS) for kind in (dataset.type, 'mmdet.CocoDataset'))
     is_coco = isinstance(cls, type) and coco is not None and issubclass(cls, coco)
-    return is_coco and vars(coco)['load_data_list'] is cls.load_data_list
+    return (is_coco and vars(coco)['load_data_list'] is cls.load_data_list
+            and cls.COCOAPI.get_cat_ids is coco.COCOAPI.get_cat_ids)
 
 
 def _check_categories(name: str, dataset: ConfigDict, classes: tuple[str,

@@ -19,13 +19,22 @@ def runs(shapes: Path, tmp_path: Path) -> Runs:
     return Runs(tmp_path, shapes)
 
 
-def test_resume_is_exact(runs: Runs, run_tool: Callable, tmp_path: Path) -> None:
-    runs.config('sem_fpn')
-    options = (*NO_VAL, *NO_WORKERS[:2], 'randomness.seed=None')
-    run_tool('train', *runs.words('whole', *options))
-    start = ('--resume', tmp_path / 'whole/iter_2.pth')
-    run_tool('train', *runs.words('rest', *options, start=start))
-    assert_same(tmp_path / 'whole/iter_4.pth', tmp_path / 'rest/iter_4.pth')
+@pytest.mark.parametrize('head, settings', [
+    ('sem_fpn', ()),
+    ('eomt', ('model.backbone.arch.depth=3', 'model.backbone.num_query_blocks=2')),
+    ('pmt', ('model.panoptic_head.num_blocks=2', )),
+])
+def test_resume_is_exact(head: str, settings: tuple[str, ...], runs: Runs, run_tool: Callable,
+                         tmp_path: Path) -> None:
+    """Masks of EoMT and PMT are drawn at random in iterations 3 and 5."""
+    runs.config(head)
+    options = (*NO_VAL, *NO_WORKERS[:2], 'randomness.seed=None',
+               'default_hooks.checkpoint.max_keep_ckpts=-1', *settings)
+    words = dict(head=head, iters=8)
+    run_tool('train', *runs.words('whole', *options, **words))
+    start = ('--resume', tmp_path / 'whole/iter_4.pth')
+    run_tool('train', *runs.words('rest', *options, start=start, **words))
+    assert_same(tmp_path / 'whole/iter_8.pth', tmp_path / 'rest/iter_8.pth')
     assert 'not bit for bit' not in latest_log(tmp_path / 'rest')
 
 

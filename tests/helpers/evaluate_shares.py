@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from conftest import LAYOUTS, config
-from mmdet.structures import DetDataSample
+from conftest import LAYOUTS, ROOT, config
+from mmdet.structures import INSTANCE_OFFSET, DetDataSample
 from mmengine.dist import is_main_process
 from mmengine.registry import EVALUATOR
 from mmengine.runner import Runner
@@ -35,6 +35,13 @@ def predict(sample: DetDataSample | SegDataSample) -> DetDataSample | SegDataSam
         sample.pred_sem_seg = PixelData(data=torch.where(wrong, 0, labels))
         return sample
     truth = sample.gt_instances
+    if 'gt_sem_seg' in sample:
+        segments = sample.gt_sem_seg.sem_seg.long()
+        for number, mask in enumerate(truth.masks.masks, 1):
+            segments[0, torch.from_numpy(mask).bool()] += INSTANCE_OFFSET * number
+        shift = int(torch.randint(1, 8, (), generator=noise))
+        sample.pred_panoptic_seg = PixelData(sem_seg=segments.roll(shift, -1))
+        return sample
     shape = truth.bboxes.tensor.shape
     sample.pred_instances = InstanceData(
         bboxes=truth.bboxes.tensor + torch.rand(shape, generator=noise) * 6,
@@ -61,8 +68,12 @@ def compute_metrics(cfg: Any, num_images: int, round_up: bool) -> dict[str, Any]
 def compute_all_metrics(data: Path) -> dict[str, Any]:
     """Return metrics by head and number of images."""
     metrics = {}
-    for head in ('mask_rcnn', 'sem_fpn'):
-        cfg = load_config(LaunchOptions(config(head), data_root=data / LAYOUTS[head]))
+    paths = {head: config(head) for head in ('mask_rcnn', 'sem_fpn')}
+    paths['panoptic'] = ROOT / 'configs/pmt/xcit_nano_12_p16_slim_shapes_panoptic.py'
+    for head, path in paths.items():
+        cfg = load_config(LaunchOptions(path, data_root=data / LAYOUTS.get(head, 'coco')))
+        if head == 'panoptic':  # annotations have the size of the image before it is resized
+            cfg.test_dataloader.dataset.pipeline.insert(2, cfg.load_segments)
         for number, round_up in CASES:
             metrics[f'{head} {number}'] = compute_metrics(cfg, number, round_up)
     return metrics

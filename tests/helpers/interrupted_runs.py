@@ -64,7 +64,9 @@ class Runs:
             hooks = f'[{settings!r}] + {hooks}'
         text = [
             f'_base_ = {str(config(head))!r}',
-            "custom_imports = dict(imports=['helpers.signalled_once'])", f'custom_hooks = {hooks}',
+            "custom_imports = dict(imports=[*_base_.custom_imports.imports, "
+            "'helpers.signalled_once'])",
+            f"custom_hooks = [*_base_.get('custom_hooks', []), *{hooks}]",
             'model = dict(backbone=dict(drop_path_rate=0.2))', *lines
         ]
         (self.folder / 'own.py').write_text('\n'.join(text))
@@ -80,7 +82,7 @@ class Runs:
         loop = [f'train_cfg.max_iters={iters}', 'train_cfg.val_interval=2',
                 'default_hooks.checkpoint.interval=2'] if iters else []  # yapf: disable
         return [str(word) for word in (
-            self.folder / 'own.py', '--data-root', self.shapes / LAYOUTS[head], '--work-dir',
+            self.folder / 'own.py', '--data-root', self.shapes / LAYOUTS.get(head, 'coco'), '--work-dir',
             self.folder / name, *start, '--no-report', '--cfg-options', *loop,
             'randomness.seed=3', 'default_hooks.logger.interval=1',
             'train_dataloader.batch_size=2', *options)]  # yapf: disable

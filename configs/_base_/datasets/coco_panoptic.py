@@ -1,28 +1,13 @@
 # COCO 2017 panoptic segments with large-scale jitter, see coco_640.py.
-_base_ = './coco.py'
+_base_ = './coco_640.py'
 
+load_segments = dict(type='LoadPanopticSegments', with_bbox=True)
 train_pipeline = [
-    dict(type='LoadImageFromFile'),
-    dict(type='LoadPanopticSegments', with_bbox=True),
-    dict(type='RandomFlip', prob=0.5),
-    dict(type='RandomResize', scale=(640, 640), ratio_range=(0.1, 2.0), keep_ratio=True),
-    dict(
-        type='RandomCrop',
-        crop_type='absolute',
-        crop_size=(640, 640),
-        recompute_bbox=True,
-        allow_negative_crop=True),
-    dict(type='PackDetInputs'),
+    load_segments if step.type == 'LoadAnnotations' else step for step in _base_.train_pipeline
+    if step.type != 'FilterAnnotations'
 ]
-test_pipeline = [
-    dict(type='LoadImageFromFile'),
-    dict(type='Resize', scale=(640, 640), keep_ratio=True),
-    dict(
-        type='PackDetInputs',
-        meta_keys=('img_id', 'img_path', 'ori_shape', 'img_shape', 'scale_factor')),
-]
+test_pipeline = [step for step in _base_.test_pipeline if step.type != 'LoadAnnotations']
 train_dataloader = dict(
-    batch_sampler=None,
     dataset=dict(
         type='CocoPanopticDataset',
         ann_file='annotations/panoptic_train2017.json',
@@ -41,3 +26,11 @@ val_evaluator = dict(
     ann_file=_base_.data_root + '/annotations/panoptic_val2017.json',
     seg_prefix=_base_.data_root + '/annotations/panoptic_val2017/')
 test_evaluator = val_evaluator
+
+# settings of heads of queries
+num_classes = dict(num_things_classes=80, num_stuff_classes=53)
+panoptic = dict(
+    data_preprocessor=dict(pad_seg=True, seg_pad_value=255),
+    panoptic_head=num_classes,
+    panoptic_fusion_head=num_classes,
+    test_cfg=dict(panoptic_on=True, instance_on=False))

@@ -11,16 +11,12 @@ metainfo = dict(
     palette=[(220, 60, 60), (60, 180, 75), (60, 90, 220), (120, 120, 120)])
 train_pipeline = [
     dict(type='LoadImageFromFile'),
-    dict(type='LoadPanopticSegments', with_bbox=True),
+    _base_.load_segments,
     dict(type='RandomFlip', prob=0.5, direction=['horizontal', 'vertical']),
     dict(type='PackDetInputs'),
 ]
 test_pipeline = [
-    dict(type='LoadImageFromFile'),
-    dict(type='Resize', scale=(128, 128), keep_ratio=True),
-    dict(
-        type='PackDetInputs',
-        meta_keys=('img_id', 'img_path', 'ori_shape', 'img_shape', 'scale_factor')),
+    dict(step, scale=(128, 128)) if step.type == 'Resize' else step for step in _base_.test_pipeline
 ]
 train_dataloader = dict(
     batch_size=8,
@@ -38,3 +34,6 @@ val_evaluator = dict(
     ann_file=data_root + '/annotations/panoptic_val2017.json',
     seg_prefix=data_root + '/annotations/panoptic_val2017/')
 test_evaluator = val_evaluator
+
+num_classes = dict(num_things_classes=3, num_stuff_classes=1)
+panoptic = dict(panoptic_head=num_classes, panoptic_fusion_head=num_classes)

@@ -1,0 +1,1 @@
+_base_ = '../_base_/mask2former_160k_ade20k_panoptic.py'

@@ -1,0 +1,3 @@
+_base_ = '../_base_/panoptic_fpn_3x_coco_panoptic.py'
+
+model = dict(backbone=dict(type='CaiT', arch='s24', drop_path_rate=0.1))

@@ -1,0 +1,5 @@
+_base_ = '../_base_/panoptic_fpn_3x_coco_panoptic.py'
+
+model = dict(
+    backbone=dict(type='PlainViT', arch='vit_base_patch16_dinov3', drop_path_rate=0.1),
+    neck=dict(in_channels=768))

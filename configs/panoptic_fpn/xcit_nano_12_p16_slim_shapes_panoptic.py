@@ -1,0 +1,1 @@
+_base_ = '../_base_/panoptic_fpn_slim_shapes_panoptic.py'

@@ -1,0 +1,1 @@
+_base_ = '../_base_/panoptic_fpn_3x_coco_panoptic.py'
