@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import ROOT
+from helpers.query_models import build_query_model, run_in_torch
 from mmcv.ops import batched_nms
 from mmdet.models.detectors import RTMDet
 from mmdet.models.roi_heads.mask_heads import FCNMaskHead
@@ -190,6 +191,20 @@ def test_saved_instances(mask_rcnn: SimpleNamespace, tmp_path: Path) -> None:
     assert entry['label'] == found.names[0] and entry['score'] == pytest.approx(found.scores[0])
     runs = np.repeat(np.arange(len(entry['mask']['counts'])) % 2, entry['mask']['counts'])
     assert np.array_equal(runs.reshape(SIZES[0][::-1]).T, found.masks[0])
+
+
+@pytest.mark.parametrize('head, options', [
+    ('mask2former', {}),
+    ('pmt', {}),
+    ('eomt', {}),
+    ('eomt', {'model.backbone.arch.patch_size': 14, 'model.panoptic_head.patch_size': 14}),
+])  # yapf: disable
+def test_masks_of_queries(head: str, options: dict[str, Any]) -> None:
+    """Images of any size are padded to whole patches in the network."""
+    model = build_query_model(head, **{'model.data_preprocessor.pad_size_divisor': 1}, **options)
+    exported = run_in_torch(model)
+    for size in SIZES:
+        assert check_same(model, exported, size) > 10
 
 
 SLOW = ('faster_rcnn', 'cascade_mask_rcnn', 'vitdet', 'rtmdet_ins', 'dino', 'mask2former')
