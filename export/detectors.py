@@ -4,7 +4,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from mmdet.models.detectors import DINO, Mask2Former, RTMDet, TwoStageDetector
+from mmdet.models.detectors import (DINO, Mask2Former, RTMDet, TwoStageDetector,
+                                    TwoStagePanopticSegmentor)
 from mmengine.config import Config
 from torch import nn
 
@@ -35,13 +36,16 @@ def build_plan(model: Model, cfg: Config, options: ExportOptions) -> ExportPlan:
         ExportError: If it cannot be exported.
     """
     module = model.module
+    if isinstance(module, TwoStagePanopticSegmentor):
+        raise ExportError(f'{type(module).__name__} cannot be exported: for panoptic segmentation, '
+                          'the runtime supports only Mask2Former, EoMT and PMT')
     for cls, build_graphs in DETECTORS.items():
         if isinstance(module, cls):
             # The data preprocessor pads images before the graph.
             multiple = module.data_preprocessor.pad_size_divisor
             limits = ImageSizeLimits(multiple, get_size_limits(module).minimum)
             graphs, postprocess = build_graphs(module, limits)
-            return ExportPlan('detection', tuple(graphs), build_preprocess(model, limits),
-                              postprocess)
+            task = 'panoptic' if postprocess['kind'] == 'panoptic_queries' else 'detection'
+            return ExportPlan(task, tuple(graphs), build_preprocess(model, limits), postprocess)
     names = ', '.join(cls.__name__ for cls in DETECTORS)
     raise ExportError(f'{type(module).__name__} cannot be exported: expected one of {names}')

@@ -1,6 +1,7 @@
 """End-to-end verification: predictions of the runtime, compared with those of the model."""
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,8 @@ import numpy as np
 
 from colonnade.datasets.shapes_dataset import draw_scene
 from colonnade.inference import Model
-from colonnade.inference.results import LabelMap
-from colonnade.runtime import load
+from colonnade.inference.results import Instances, LabelMap
+from colonnade.runtime import PanopticMap, load
 
 from .graphs import ExportError
 
@@ -47,12 +48,13 @@ def compare_predictions(model: Model, folder: Path) -> PredictionComparison:
         expected, actual = model.predict(image), exported.predict(image)
         if isinstance(expected, LabelMap):
             different += int((expected.labels != actual.labels).sum())
-            number += expected.labels.size
+        elif isinstance(expected, PanopticMap):
+            different += count_different_pixels(expected, actual)
         else:
             different += count_differences(expected, actual)
-            number += len(expected)
-    unit = 'pixels' if model.kind == 'labels' else 'objects'
-    return PredictionComparison(unit, number, different)
+        has_objects = isinstance(expected, Instances)
+        number += len(expected) if has_objects else math.prod(expected.size)
+    return PredictionComparison('objects' if has_objects else 'pixels', number, different)
 
 
 def verify_predictions(model: Model, folder: Path) -> PredictionComparison:
@@ -93,3 +95,17 @@ def count_differences(expected: Any, actual: Any) -> int:
                 unmatched.remove(index)
                 break
     return max(len(expected), len(actual)) - (len(actual) - len(unmatched))
+
+
+def count_different_pixels(expected: PanopticMap, actual: PanopticMap) -> int:
+    """Return the number of pixels that are in other segments.
+
+    The numbers of segments may differ: each corresponds to the segment of its class that it
+    overlaps most.
+    """
+    shape = len(expected) + 1, len(actual) + 1
+    pairs = np.ravel_multi_index((expected.segments, actual.segments), shape)
+    overlaps = np.bincount(pairs.ravel(), minlength=math.prod(shape)).reshape(shape)
+    labels, others = (np.append(-1, each.labels) for each in (expected, actual))  # -1 for none
+    overlaps[labels[:, None] != others] = 0
+    return pairs.size - int(min(overlaps.max(0).sum(), overlaps.max(1).sum()))

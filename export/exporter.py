@@ -30,9 +30,9 @@ FORMATS: dict[str, tuple[str, tuple[str, ...]]] = {
     'pt2': ('.pt2', ()),
 }
 RUNTIME = 'colonnade_runtime'  # folder of the runtime in an export
-#: prediction of a model, or ``features`` -> module with ``build_plan(model, cfg, options)``
-PLANNERS = {'features': 'features', 'labels': 'segmenters', 'boxes': 'detectors',
-            'masks': 'detectors'}  # yapf: disable
+#: prediction of a model, or ``features`` -> module with ``build_plan(model, cfg, options)``; all
+#: other models are detectors
+PLANNERS = {'features': 'features', 'labels': 'segmenters'}
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class ExportPlan:
     """Graphs of a model and the steps of the runtime.
 
     Attributes:
-        task: ``features``, ``segmentation`` or ``detection``.
+        task: ``features``, ``segmentation``, ``detection`` or ``panoptic``.
         graphs: One or more graphs.
         preprocess: Preprocessing of images, for ``model.json``.
         postprocess: Postprocessing of outputs, for ``model.json``.
@@ -74,7 +74,7 @@ def export(model: Model, cfg: Config, folder: Path,
                           f'{" ".join(missing)}')
     images = find_calibration_images(options.calibration_images, options.num_images)
     kind = 'features' if options.component == 'features' else model.kind
-    plan = import_module(f'{__package__}.{PLANNERS[kind]}').build_plan(model, cfg, options)
+    plan = import_module(f'{__package__}.{PLANNERS.get(kind, "detectors")}').build_plan(model, cfg, options)
     with new_folder(folder) as scratch:
         comparisons: list[Comparison | PredictionComparison] = [
             _write_graph(graph, scratch / f'{graph.name}{suffix}', options) for graph in plan.graphs

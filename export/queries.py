@@ -1,4 +1,4 @@
-"""Graphs of query-based detectors: DINO with boxes, Mask2Former with masks.
+"""Graphs of query-based detectors: DINO with boxes; Mask2Former, EoMT and PMT with masks.
 
 Shapes: ``B`` images, ``N`` pixels of all levels, ``Q`` queries, ``K`` classes.
 """
@@ -14,6 +14,10 @@ from mmdet.models.seg_heads import MaskFormerFusionHead
 from torch import Tensor, nn
 from torch.export import Dim
 from torch.nn import functional as F
+
+from colonnade.heads.eomt_head import EoMTHead
+from colonnade.heads.mask_queries import MaskQueryHead
+from colonnade.heads.pmt_head import PMTHead
 
 from .deformable import (compute_pixel_centers, compute_reference_points, flatten_maps,
                          split_levels, use_integer_sizes)
@@ -123,16 +127,30 @@ def compute_initial_boxes(padded: list[Tensor]) -> Tensor:
 
 
 class MaskQueries(nn.Module):
-    """Mask2Former, from an image to the scores and masks of its queries."""
+    """Mask2Former, EoMT or PMT, from an image to the scores and masks of its queries."""
 
     def __init__(self, model: Mask2Former) -> None:
         super().__init__()
         self.model = use_integer_sizes(model)
+        self.is_panoptic = is_panoptic(model)
 
     def forward(self, image: Tensor) -> tuple[Tensor, Tensor]:
-        """Return scores ``(1, Q, K)`` and mask logits ``(1, Q, h, w)`` of an image."""
+        """Return scores ``(1, Q, K)`` and mask logits ``(1, Q, h, w)`` of an image.
+
+        Panoptic models also return the scores of queries without an object, ``(1, Q, K + 1)``.
+        """
         logits, masks = self.model.panoptic_head(self.model.extract_feat(image), [])
-        return logits[-1].softmax(-1)[..., :-1], masks[-1]
+        scores = logits[-1].softmax(-1)
+        return scores if self.is_panoptic else scores[..., :-1], masks[-1]
+
+
+def is_panoptic(model: Mask2Former) -> bool:
+    """Return True if a model predicts segments; False if it predicts instances.
+
+    A model that is configured for both predicts segments: ``panoptic_on``, which is True by
+    default, takes precedence over ``instance_on``.
+    """
+    return bool(model.panoptic_fusion_head.test_cfg.get('panoptic_on', True))
 
 
 def build_box_query_graphs(model: DINO,
@@ -171,17 +189,26 @@ def build_box_query_graphs(model: DINO,
 
 def build_mask_query_graphs(model: Mask2Former,
                             limits: ImageSizeLimits) -> tuple[list[Graph], dict[str, Any]]:
-    """Return the graph of Mask2Former, and the postprocessing of the runtime.
+    """Return the graph of Mask2Former, EoMT or PMT, and the postprocessing of the runtime.
 
     Raises:
         ExportError: If the runtime does not support a component.
     """
     require_type(model, Mask2Former)
-    require_type(model.panoptic_head, Mask2FormerHead)
+    require_type(model.panoptic_head, Mask2FormerHead, EoMTHead, PMTHead)
     require_type(model.panoptic_fusion_head, MaskFormerFusionHead)
-    fusion = model.panoptic_fusion_head
+    head, fusion, test_cfg = (model.panoptic_head, model.panoptic_fusion_head,
+                              model.panoptic_fusion_head.test_cfg)
     graph = build_image_graph('model', MaskQueries(model), limits, ['scores', 'masks'])
+    shared = dict(
+        num_things=int(fusion.num_things_classes),
+        mask_stride=head.mask_stride if isinstance(head, MaskQueryHead) else None)
+    if is_panoptic(model):
+        return [graph], dict(
+            kind='panoptic_queries',
+            least_score=float(test_cfg.get('object_mask_thr', 0.8)),
+            least_fraction=float(test_cfg.get('iou_thr', 0.8)),
+            filter_low_score=bool(test_cfg.get('filter_low_score', False)),
+            **shared)
     return [graph], dict(
-        kind='mask_queries',
-        max_per_image=int(fusion.test_cfg.get('max_per_image', 100)),
-        num_things=int(fusion.num_things_classes))
+        kind='mask_queries', max_per_image=int(test_cfg.get('max_per_image', 100)), **shared)

@@ -16,6 +16,7 @@ from mmseg.models.segmentors import EncoderDecoder
 from mmseg.models.utils import Upsample, resize
 from torch import Tensor, nn
 
+from colonnade.heads.mask_queries import MaskQueryHead
 from colonnade.inference import Model
 from colonnade.models.fusion.label_maps import is_replaced, is_segmented_at_once
 from colonnade.models.replacement import copy_with_subclasses
@@ -36,7 +37,7 @@ class Segmenter(nn.Module):
     def forward(self, image: Tensor) -> Tensor | tuple[Tensor, Tensor]:
         """Return logits ``(B, K, h, w)`` of images.
 
-        Mask2Former returns class scores ``(1, Q, K + 1)`` and mask logits ``(1, Q, h, w)``.
+        Heads of queries return class scores ``(1, Q, K + 1)`` and mask logits ``(1, Q, h, w)``.
         """
         maps = self.model.extract_feat(image)
         if isinstance(self.model.decode_head, Mask2FormerHead):
@@ -117,7 +118,8 @@ def build_postprocess(module: EncoderDecoder) -> dict[str, Any]:
         kind='queries' if isinstance(head, Mask2FormerHead) else 'logits',
         align_corners=bool(module.align_corners),
         threshold=float(head.threshold) if module.out_channels == 1 else None,
-        windows=windows)
+        windows=windows,
+        mask_stride=head.mask_stride if isinstance(head, MaskQueryHead) else None)
 
 
 def check_exportable(module: nn.Module) -> None:

@@ -9,9 +9,9 @@ This package is copied into each exported folder as ``colonnade_runtime``:
 from .images import ImageError, read_image
 from .metadata import ModelError
 from .model import Model, load
-from .results import FeatureMaps, Instances, LabelMap, Result
+from .results import FeatureMaps, Instances, LabelMap, PanopticMap, Result
 
 __all__ = [
-    'FeatureMaps', 'ImageError', 'Instances', 'LabelMap', 'Model', 'ModelError', 'Result', 'load',
-    'read_image'
+    'FeatureMaps', 'ImageError', 'Instances', 'LabelMap', 'Model', 'ModelError', 'PanopticMap',
+    'Result', 'load', 'read_image'
 ]

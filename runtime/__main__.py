@@ -2,8 +2,9 @@
 
     python -m colonnade_runtime FOLDER image.jpg photos --out predictions
 
-Label maps are written as PNG, with class fractions as JSON. Instances are written as JSON, feature
-maps as numpy arrays. Existing files are not overwritten.
+Label maps are written as PNG, with class fractions as JSON; panoptic segments as PNG, with their
+classes as JSON. Instances are written as JSON, feature maps as numpy arrays. Existing files are not
+overwritten.
 """
 from __future__ import annotations
 

@@ -12,8 +12,9 @@ from .detection import Detector
 from .images import Source, get_image_name, read_image
 from .metadata import Graph, ModelError, Section, read_graphs, read_metadata
 from .one_stage import read_box_queries, read_mask_queries, read_points
+from .panoptic import read_panoptic
 from .preprocessing import PreparedImage, read_preprocess
-from .results import FeatureMaps, Instances, LabelMap
+from .results import FeatureMaps, Instances, LabelMap, PanopticMap, number_segments
 from .segmentation import read_segmentation
 from .sessions import Session
 from .two_stage import read_two_stage
@@ -47,7 +48,7 @@ class Model:
     """A detector, a segmenter, or a backbone with its pyramid; built by :func:`load`.
 
     Attributes:
-        task: ``'segmentation'``, ``'detection'`` or ``'features'``.
+        task: ``'segmentation'``, ``'detection'``, ``'panoptic'`` or ``'features'``.
         classes: Class names; empty for features.
         palette: Color of each class, ``(red, green, blue)``.
         preprocess: Preprocessing of images.
@@ -95,7 +96,8 @@ class Model:
                 Convert BGR values from OpenCV with ``image[..., ::-1]``.
 
         Returns:
-            A :class:`LabelMap`, :class:`Instances` or :class:`FeatureMaps`, depending on the task.
+            A :class:`LabelMap`, :class:`Instances`, :class:`PanopticMap` or :class:`FeatureMaps`,
+            depending on the task.
 
         Raises:
             ImageError: If the image cannot be read or prepared.
@@ -165,6 +167,20 @@ def build_detector(model: Model, metadata: Section) -> Predict:
     return predict
 
 
+def build_panoptic_segmenter(model: Model, metadata: Section) -> Predict:
+    """Return a function that predicts segments."""
+    metadata.require_section('graphs').require_section('model')
+    postprocess = read_panoptic(metadata.require_section('postprocess'), len(model.classes))
+    run = partial(model.run_image, 'model')
+
+    def predict(image: PreparedImage, source: str | None) -> PanopticMap:
+        segments, labels = number_segments(postprocess(image, run), len(model.classes))
+        return PanopticMap(image.size, model.classes, model.palette, segments, labels,
+                           postprocess.num_things, source)
+
+    return predict
+
+
 #: kind of a detector -> function that reads its postprocessing
 DETECTORS: dict[str, Callable[[Section], Detector]] = dict(
     two_stage=read_two_stage,
@@ -173,4 +189,7 @@ DETECTORS: dict[str, Callable[[Section], Detector]] = dict(
     mask_queries=read_mask_queries)
 #: task -> function that builds the prediction function
 TASKS: dict[str, Callable[[Model, Section], Predict]] = dict(
-    segmentation=build_segmenter, detection=build_detector, features=build_feature_extractor)
+    segmentation=build_segmenter,
+    detection=build_detector,
+    panoptic=build_panoptic_segmenter,
+    features=build_feature_extractor)

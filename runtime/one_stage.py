@@ -1,4 +1,4 @@
-"""One-stage detectors: computations of RTMDet-Ins, DINO and Mask2Former around their graphs.
+"""One-stage detectors: computations of RTMDet-Ins, DINO and masks of queries around their graphs.
 
 Shapes: ``K`` classes, ``Q`` queries, ``n`` objects, ``h, w`` a map, ``H, W`` the image.
 """
@@ -15,7 +15,7 @@ from .detection import Detections, GraphRunner, compute_mask_boxes
 from .images import ImageError
 from .metadata import Section
 from .preprocessing import PreparedImage
-from .resizing import build_crop_matrix, build_resize_matrix
+from .resizing import build_crop_matrix, build_resize_matrix, compute_padded_size
 from .segmentation import sigmoid
 
 
@@ -117,9 +117,10 @@ class BoxQueryDetector:
 
 @dataclass(frozen=True)
 class MaskQueryDetector:
-    """Mask2Former."""
+    """Mask2Former, EoMT and PMT."""
     max_per_image: int
     num_things: int  # classes with instances, which precede the others
+    mask_stride: float | None  # stride of masks in whole patches
 
     graph_names = ('model', )
 
@@ -129,10 +130,7 @@ class MaskQueryDetector:
         row, label, score = find_best_pairs(scores[0], self.max_per_image)
         is_thing = label < self.num_things
         row, label, score = row[is_thing], label[is_thing], score[is_thing]
-        matrices = [
-            build_crop_matrix(logits.shape[axis + 2], image.padded[axis], image.resized[axis],
-                              image.size[axis], False) for axis in range(2)
-        ]
+        matrices = build_mask_matrices(logits.shape[2:], image, self.mask_stride)
         masks = np.zeros((len(row), *image.size), bool)
         for index, query in enumerate(row):
             values = apply_matrices(logits[0, query], matrices)
@@ -147,6 +145,22 @@ def find_best_pairs(scores: np.ndarray,
     best = np.argsort(-scores.ravel(), kind='stable')[:max_pairs]
     row, label = np.divmod(best, scores.shape[1])
     return row, label, scores[row, label]
+
+
+def build_mask_matrices(size: tuple[int, ...], image: PreparedImage,
+                        stride: float | None) -> list[np.ndarray | None]:
+    """Return the matrices that resize the rows and columns of masks to the original image.
+
+    Args:
+        size: Height and width of masks.
+        image: Prepared image.
+        stride: See :func:`compute_padded_size`.
+    """
+    padded = compute_padded_size(size, image.padded, stride)
+    return [
+        build_crop_matrix(size[axis], padded[axis], image.resized[axis], image.size[axis], False)
+        for axis in range(2)
+    ]
 
 
 def apply_matrices(values: np.ndarray, matrices: Sequence[np.ndarray | None]) -> np.ndarray:
@@ -180,6 +194,7 @@ def read_box_queries(section: Section) -> BoxQueryDetector:
 
 
 def read_mask_queries(section: Section) -> MaskQueryDetector:
-    """Read Mask2Former from ``model.json``."""
+    """Read a detector with masks of queries from ``model.json``."""
     return MaskQueryDetector(
-        section.get_positive('max_per_image'), section.get_positive('num_things'))
+        section.get_positive('max_per_image'), section.get_positive('num_things'),
+        section.get_float('mask_stride', None))

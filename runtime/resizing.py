@@ -84,6 +84,19 @@ def build_crop_matrix(before: int, padded: int, kept: int, after: int,
     return build_resize_matrix(kept, after, align_corners) @ first if kept != after else first
 
 
+def compute_padded_size(maps: tuple[int, ...], size: tuple[int, int],
+                        stride: float | None) -> tuple[int, int]:
+    """Return the size that maps are resized to before they are cropped to ``size``.
+
+    Args:
+        maps: Height and width of maps.
+        size: Height and width of the network's input.
+        stride: Stride of maps of an input that the network pads to whole patches. None if maps are
+            resized to the input.
+    """
+    return size if stride is None else (int(maps[0] * stride), int(maps[1] * stride))
+
+
 def resize_columns(values: np.ndarray, matrix: np.ndarray | None) -> np.ndarray:
     """Resize maps ``(h, w, K)`` to ``(h, W, K)``."""
     return values if matrix is None else np.matmul(matrix, values)
@@ -102,9 +115,11 @@ def resize_rows(values: np.ndarray, matrix: np.ndarray | None, part: slice) -> n
 
 def resize_maps(values: np.ndarray,
                 size: tuple[int, int],
-                align_corners: bool = False) -> np.ndarray:
-    """Resize maps ``(h, w, K)`` to ``(H, W, K)``."""
+                align_corners: bool = False,
+                stride: float | None = None) -> np.ndarray:
+    """Resize maps ``(h, w, K)`` to ``(H, W, K)``; see :func:`compute_padded_size` for strides."""
+    padded = compute_padded_size(values.shape[:2], size, stride)
     rows, columns = (
-        build_crop_matrix(values.shape[i], size[i], size[i], size[i], align_corners)
+        build_crop_matrix(values.shape[i], padded[i], size[i], size[i], align_corners)
         for i in range(2))
     return resize_rows(resize_columns(values, columns), rows, slice(None))

@@ -41,6 +41,7 @@ class Segmentation:
     align_corners: bool
     threshold: float | None  # probability above which a head with one channel predicts label 1
     windows: Windows | None  # None if images are segmented at once
+    mask_stride: float | None = None  # stride of the masks of queries in whole patches
 
     def __call__(self, image: PreparedImage, run: Run) -> np.ndarray:
         """Return the labels of the original image, ``(H, W)``.
@@ -64,7 +65,7 @@ class Segmentation:
         if self.kind == 'logits':
             return outputs[0].transpose(1, 2, 0)
         scores, masks = outputs
-        masks = resize_maps(masks.transpose(1, 2, 0), array.shape[1:])
+        masks = resize_maps(masks.transpose(1, 2, 0), array.shape[1:], stride=self.mask_stride)
         return sigmoid(masks) @ softmax(scores)[:, :-1]
 
     def _compute_mean_logits(self, image: PreparedImage, run: Run, windows: Windows) -> np.ndarray:
@@ -115,4 +116,5 @@ def read_segmentation(section: Section, num_classes: int) -> Segmentation:
         num_classes=num_classes,
         align_corners=section.get_bool('align_corners', False),
         threshold=section.get_float('threshold', None),
-        windows=Windows(windows.get_size('size'), windows.get_size('stride')) if windows else None)
+        windows=Windows(windows.get_size('size'), windows.get_size('stride')) if windows else None,
+        mask_stride=section.get_float('mask_stride', None))

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import ROOT
+from helpers.query_models import build_query_model, check_same_segments, run_in_torch
 from mmcv.ops import batched_nms
 from mmdet.models.detectors import RTMDet
 from mmdet.models.roi_heads.mask_heads import FCNMaskHead
@@ -28,7 +29,8 @@ from torch import nn
 from colonnade import runtime
 from colonnade.common.hashing import compute_sha256
 from colonnade.export.detectors import build_plan
-from colonnade.export.end_to_end import count_differences, draw_images, verify_predictions
+from colonnade.export.end_to_end import (count_different_pixels, count_differences, draw_images,
+                                         verify_predictions)
 from colonnade.export.exporter import ExportOptions, export
 from colonnade.export.graphs import ExportError, to_onnx
 from colonnade.inference.model import Model
@@ -192,6 +194,39 @@ def test_saved_instances(mask_rcnn: SimpleNamespace, tmp_path: Path) -> None:
     assert np.array_equal(runs.reshape(SIZES[0][::-1]).T, found.masks[0])
 
 
+@pytest.mark.parametrize('head, options', [
+    ('pmt', {}),
+    ('eomt', {}),
+    ('eomt', {'model.backbone.patch_size': 14, 'model.backbone.img_size': 126,
+              'model.panoptic_head.patch_size': 14}),
+])  # yapf: disable
+def test_masks_of_queries(head: str, options: dict[str, Any]) -> None:
+    """Images of any size are padded to whole patches in the network."""
+    model = build_query_model(head, **{'model.data_preprocessor.pad_size_divisor': 1}, **options)
+    exported = run_in_torch(model)
+    for size in SIZES:
+        assert check_same(model, exported, size) > 10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('head', ['pmt', 'eomt'])
+def test_exported_masks_of_queries(head: str, tmp_path: Path) -> None:
+    model = build_query_model(head, **{'model.data_preprocessor.pad_size_divisor': 1})
+    export(model, model.cfg, tmp_path / 'out', ExportOptions())
+    exported = runtime.load(tmp_path / 'out', threads=1)
+    for size in SIZES:
+        assert check_same(model, exported, size) > 10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('head', ['mask2former', 'pmt', 'eomt'])
+def test_exported_panoptic_models(head: str, tmp_path: Path) -> None:
+    model = build_query_model(head, panoptic=True)
+    exported = write_export(model, tmp_path / 'out')
+    for size in SIZES:
+        assert check_same_segments(model, exported, draw_image(size)) > 2
+
+
 SLOW = ('faster_rcnn', 'cascade_mask_rcnn', 'vitdet', 'rtmdet_ins', 'dino', 'mask2former')
 
 
@@ -271,6 +306,22 @@ def test_number_of_different_objects() -> None:
     twice = changed(labels=np.array([1, 2, 1, 1]), scores=np.array([0.9, 0.8, 0.5, 0.5]),
                     boxes=np.array(box * 4))  # yapf: disable
     assert count_differences(twice, found) == count_differences(found, twice) == 1
+
+
+def test_number_of_different_pixels() -> None:
+    """Segments are compared by class and overlap, whatever their numbers."""
+
+    def build(segments: list[int], *labels: int) -> runtime.PanopticMap:
+        return runtime.PanopticMap((1, 6), ('a', 'b'), ((0, 0, 0), ) * 2, np.array([segments]),
+                                   np.array(labels, np.int64), 1)  # yapf: disable
+
+    result = build([1, 1, 2, 2, 3, 0], 0, 0, 1)
+    for other, number in ((result, 0), (build([3, 3, 1, 1, 2, 0], 0, 1, 0), 0),
+                          (build([1, 1, 2, 2, 3, 0], 1, 0, 1), 2),
+                          (build([1, 1, 1, 1, 2, 0], 0, 1), 2),
+                          (build([1, 1, 2, 2, 3, 3], 0, 0, 1), 1), (build([0] * 6), 5)):
+        assert count_different_pixels(result, other) == number
+        assert count_different_pixels(other, result) == number
 
 
 def draw_boxes(num: int, size: tuple[int, int]) -> np.ndarray:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.exported_by_hand import write_folder
+from helpers.query_models import build_query_model
 from mmengine.registry import MODELS, DefaultScope
 from PIL import Image
 from torch import nn
@@ -25,7 +26,8 @@ from colonnade.runtime import load
 from colonnade.settings.reading import read_config
 
 SIZES = ((97, 70), (64, 143))
-HEADS = ('linear', 'sem_fpn', 'upernet', 'segformer', 'segmenter', 'mask2former_semantic')
+HEADS = ('linear', 'sem_fpn', 'upernet', 'segformer', 'segmenter', 'mask2former_semantic',
+         'eomt_semantic', 'pmt_semantic')  # yapf: disable
 
 
 def draw_noise(height: int, width: int) -> np.ndarray:
@@ -60,7 +62,8 @@ def build_segmenter(head: str) -> Model:
 @pytest.mark.slow
 @pytest.mark.parametrize('head', HEADS)
 def test_label_maps_equal_torch(head: str, tmp_path: Path) -> None:
-    model = build_segmenter(head)
+    queries = head in ('eomt_semantic', 'pmt_semantic')
+    model = build_query_model(head) if queries else build_segmenter(head)
     comparison, predictions = export(model, model.cfg, tmp_path / 'out', ExportOptions())
     assert comparison.name == 'model' and comparison.relative < 1e-4
     assert predictions.number == 192 * 144 + 192 * 112

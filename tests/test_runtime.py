@@ -25,7 +25,6 @@ from colonnade.runtime import ImageError, LabelMap, ModelError, load, segmentati
 from colonnade.runtime.metadata import Section
 from colonnade.runtime.preprocessing import read_preprocess
 from colonnade.runtime.resizing import resize_image, resize_maps
-from colonnade.runtime.segmentation import read_segmentation
 from colonnade.settings.reading import read_config
 
 LOAD = dict(type='LoadImageFromFile')
@@ -177,7 +176,7 @@ ONE_CHANNEL = {
 }
 SLIDE = {'model.test_cfg': dict(mode='slide', crop_size=(64, 48), stride=(40, 48))}
 PADDED = {'model.data_preprocessor.test_cfg': dict(size_divisor=48)}
-HEADS: dict[str, tuple[str, dict]] = {
+SEGMENTERS: dict[str, tuple[str, dict]] = {
     'whole': ('sem_fpn', {}),
     'corners': ('sem_fpn', {
         'model.decode_head.align_corners': True
@@ -186,31 +185,40 @@ HEADS: dict[str, tuple[str, dict]] = {
     'windows': ('sem_fpn', SLIDE),
     'windows of a padded image': ('sem_fpn', SLIDE | PADDED),
     'one channel': ('sem_fpn', ONE_CHANNEL),
+    'PMT': ('pmt_semantic', {}),
+    'EoMT': ('eomt_semantic', {}),
+    'EoMT, padded': ('eomt_semantic', PADDED),
+    'EoMT, windows': ('eomt_semantic', SLIDE),
 }
 
 
-@pytest.mark.parametrize('name', HEADS)
+@pytest.mark.parametrize('name', SEGMENTERS)
 @pytest.mark.parametrize('size', [(51, 90)])
 def test_label_maps_equal_those_of_mmseg(name: str, size: tuple[int, int],
                                          monkeypatch: pytest.MonkeyPatch) -> None:
-    from colonnade.export.graphs import ImageSizeLimits
-    from colonnade.export.preprocessing import build_preprocess
-    from colonnade.export.segmenters import Segmenter, build_postprocess
+    from helpers.query_models import build_query_model, run_in_torch
     monkeypatch.setattr(segmentation, 'BLOCK', 5000)  # several blocks of rows
-    model, image = build_segmenter(**HEADS[name][1]), noise(*size)
-    graph = Segmenter(model.module).eval()
-
-    @torch.inference_mode()
-    def run(images: np.ndarray) -> list[np.ndarray]:
-        output = graph(torch.from_numpy(images))
-        return [each.numpy() for each in (output if isinstance(output, tuple) else (output, ))]
-
-    prepared = read_preprocess(build_section(build_preprocess(model, ImageSizeLimits(1, 32))))(
-        image)
-    labels = read_segmentation(build_section(build_postprocess(model.module)), 4)(prepared, run)
+    head, options = SEGMENTERS[name]
+    model = build_segmenter(**options) if head == 'sem_fpn' else build_query_model(head, **options)
+    image = noise(*size)
     expected = model.predict(image).labels
     assert len(np.unique(expected)) > 1
-    assert (labels != expected).mean() < 1e-3, 'more than ties of logits'
+    found = run_in_torch(model).predict(image).labels
+    assert (found != expected).mean() < 1e-3, 'more than ties of logits'
+
+
+@pytest.mark.parametrize('options', [
+    {},
+    {'model.data_preprocessor.pad_size_divisor': 1, 'model.test_cfg.filter_low_score': False},
+    {'model.data_preprocessor.pad_size_divisor': 40},
+    {'model.test_cfg.object_mask_thr': 1.},
+])  # yapf: disable
+@pytest.mark.parametrize('head', ['mask2former', 'pmt', 'eomt'])
+def test_segments_equal_those_of_mmdet(head: str, options: dict[str, Any]) -> None:
+    from helpers.query_models import build_query_model, check_same_segments, run_in_torch
+    model = build_query_model(head, panoptic=True, **options)
+    num_segments = check_same_segments(model, run_in_torch(model), noise(51, 90))
+    assert num_segments == 0 if 'model.test_cfg.object_mask_thr' in options else num_segments > 2
 
 
 @pytest.fixture(scope='module')
