@@ -13,7 +13,7 @@ from conftest import NO_WORKERS, ROOT, SHORT
 from mmengine.registry import DATASETS
 from pycocotools.coco import COCO
 
-from colonnade.datasets.panoptic_annotations import read_segment_ids
+from colonnade.datasets.segment_maps import read_segment_ids
 from colonnade.engine.work_dir import Run
 from colonnade.evaluation.panoptic_quality import PanopticQuality, compare_segments, summarize
 from colonnade.models.trial_step import find_trial_error, has_masks, loads_segments
