@@ -22,7 +22,11 @@ LabelReader = Callable[[Path, tuple[int, int]], np.ndarray]
 
 @dataclass
 class DataIndex:
-    """Images of a split with their objects, or with their label maps."""
+    """Images of a split with their objects, or with their label maps.
+
+    With panoptic segments, each is an object with its ID under ``segment_id``, and label maps are
+    PNG images of the IDs.
+    """
     images: Path  # folder that image names are relative to
     # Lists of a COCO file. Converted rows have the location of their source in ``converted_from``.
     rows: dict[str, list] = field(default_factory=dict)
@@ -36,6 +40,11 @@ class DataIndex:
     def classes(self) -> list[str]:
         """Names of the classes."""
         return [row['name'] for row in self.rows['categories']]
+
+    @property
+    def num_things(self) -> int:
+        """Number of the classes of things, which come first, of a panoptic dataset."""
+        return sum(row['isthing'] for row in self.rows['categories'])
 
     @property
     def objects(self) -> list[Row]:
@@ -57,7 +66,9 @@ class DataIndex:
         images = [row for row in self.rows['images'] if row['file_name'] in names]
         ids = {row['id'] for row in images}
         objects = [row for row in self.objects if row['image_id'] in ids]
-        return DataIndex(self.images, self.rows | dict(images=images, annotations=objects))
+        label_maps = {name: path for name, path in self.label_maps.items() if name in names}
+        rows = self.rows | dict(images=images, annotations=objects)
+        return DataIndex(self.images, rows, label_maps, self.masks)
 
     def detach(self, root: Path) -> None:
         """Record the file (relative to ``root``) as source of its rows, before they change."""

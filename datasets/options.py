@@ -34,6 +34,12 @@ class DataOptions:
         "with ADE20k's directory structure", (),
         exclusive='data',
         metavar='DIR')
+    stuff: list[Path] = option(
+        'label maps of stuff, from which instances become panoptic segments: one folder for all '
+        'images, or one each for training and validation', (),
+        metavar='DIR')
+    stuff_classes: list[str] | None = option(
+        'names of all labels of --stuff in order, or a file with one name per line', metavar='NAME')
     images: list[Path] = option(
         'folders of training and validation images; with --coco, one folder can serve both', (),
         metavar='DIR')

@@ -3,17 +3,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 from mmdet.datasets.transforms import LoadAnnotations, LoadPanopticAnnotations
 from mmengine.registry import TRANSFORMS
 
-NUM_COLORS = 256  # values of each channel
-
-
-def read_segment_ids(image: np.ndarray) -> np.ndarray:
-    """Convert colors ``(H, W, 3)``, RGB, to IDs of segments ``(H, W)``, int32."""
-    red, green, blue = np.moveaxis(image.astype(np.int32), -1, 0)
-    return red + NUM_COLORS * (green + NUM_COLORS * blue)
+from .segment_maps import read_segment_ids
 
 
 @TRANSFORMS.register_module()

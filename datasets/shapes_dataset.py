@@ -14,9 +14,10 @@ import numpy as np
 from colonnade.common.errors import FileError, UserError
 
 from .rle import encode_mask, make_json_rle
-from .shapes_panoptic import PanopticWriter
+from .segment_maps import PanopticWriter
 
 CLASSES = ('disc', 'square', 'triangle')
+STUFF = 'background'  # panoptic class of pixels without a shape
 SPLITS = {  # name -> number in the seed, COCO's folder, ADE20k's folder
     'train': (0, 'train2017', 'training'),
     'val': (1, 'val2017', 'validation'),
@@ -39,6 +40,13 @@ class Scene:
         for label, mask in zip(self.labels, self.masks, strict=True):
             label_map[mask] = BACKGROUND + 1 + label
         return label_map
+
+    def draw_segments(self) -> np.ndarray:
+        """Return the number of the shape of each pixel, ``(H, W)``; the background is the last."""
+        numbers = np.full(self.image.shape[:2], len(self.masks) + 1, np.int32)
+        for number, mask in enumerate(self.masks, 1):
+            numbers[mask] = number
+        return numbers
 
 
 def draw_texture(rng: np.random.Generator, size: int, contrast: float) -> np.ndarray:
@@ -120,7 +128,11 @@ def _write_split(out: Path, split: str, num_images: int, size: int, seed: int) -
     ]
     for folder in (*folders, out / 'coco/annotations'):
         folder.mkdir(parents=True, exist_ok=True)
-    panoptic = PanopticWriter(out / 'coco/annotations', coco_folder, CLASSES)
+    file = out / f'coco/annotations/panoptic_{coco_folder}.json'
+    panoptic = PanopticWriter(file, file.with_suffix(''), [
+        dict(id=number, name=name, isthing=int(name != STUFF), supercategory=name)
+        for number, name in enumerate((*CLASSES, STUFF), 1)
+    ])
     images: list[dict] = []
     annotations: list[dict] = []
     for index in range(num_images):
@@ -130,7 +142,10 @@ def _write_split(out: Path, split: str, num_images: int, size: int, seed: int) -
         shutil.copyfile(coco_images / f'{name}.jpg', ade_images / f'{name}.jpg')
         _write_image(label_maps / f'{name}.png', scene.draw_label_map())
         images.append(dict(id=index + 1, file_name=f'{name}.jpg', width=size, height=size))
-        panoptic.add(images[-1], scene.labels, scene.masks)
+        panoptic.add(images[-1], scene.draw_segments(), [
+            dict(segment_id=number, category_id=label + 1)
+            for number, label in enumerate([*scene.labels, len(CLASSES)], 1)
+        ])
         for label, mask in zip(scene.labels, scene.masks, strict=True):
             annotations.append(_make_annotation(label, mask, index + 1, len(annotations) + 1))
     categories = [dict(id=i + 1, name=name) for i, name in enumerate(CLASSES)]

@@ -107,15 +107,16 @@ def iter_datasets(dataset: Any) -> Iterator[Any]:
 
 
 def _has_instances(dataset: Any) -> bool:
-    """Return True if a dataset has an instance to learn from, or is not from mmdet."""
+    """Return True if a dataset has a segment or instance to learn from, or is not from mmdet."""
     detection = find_class('mmdet.BaseDetDataset', DATASETS)
     if detection is None or not isinstance(dataset, detection):
         return True
     steps = dataset.pipeline.transforms if isinstance(dataset.pipeline, Compose) else ()
     polygons_only = loads_only_polygons(steps)
     for index in range(len(dataset)):
-        instances = dataset.get_data_info(index).get('instances')
-        if instances is None or not all(
+        info = dataset.get_data_info(index)
+        instances = info.get('instances')
+        if info.get('segments_info') or instances is None or not all(
                 instance.get('ignore_flag')
                 or polygons_only and isinstance(instance.get('mask'), dict)
                 for instance in instances):
@@ -169,8 +170,9 @@ def _describe_annotations(content: dict[str, Any], dataset: ConfigDict, ann_file
     images = {image['id']: image for image in content['images']}
     polygons_only = loads_only_polygons(dataset.get('pipeline') or ())
     counts = Counter(
-        _classify_annotation(annotation, images, known, polygons_only)
-        for annotation in content.get('annotations', []))
+        _classify_annotation(annotation | each, images, known, polygons_only)
+        for annotation in content.get('annotations', [])
+        for each in annotation.get('segments_info', [annotation]))
     min_size = (dataset.get('filter_cfg') or {}).get('min_size', 0)
     num_small = sum(min(image['width'], image['height']) < min_size for image in images.values())
     reasons = ', '.join(f'{number} {reason}' for reason, number in counts.items())

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import cv2
 import numpy as np
 from mmdet.structures import INSTANCE_OFFSET
 from mmengine.evaluator import BaseMetric
@@ -19,9 +18,8 @@ from mmengine.registry import METRICS
 
 from colonnade.common.errors import FileError, UserError
 from colonnade.common.name_lists import format_names
-from colonnade.datasets.panoptic_annotations import read_segment_ids
+from colonnade.datasets.segment_maps import VOID, decode_segment_ids
 
-VOID = 0  # ID of pixels without a segment
 #: sum of IoU, and numbers of true positives, false positives and false negatives ``(K, 4)``
 Stats: TypeAlias = np.ndarray
 
@@ -147,10 +145,10 @@ class PanopticQuality(BaseMetric):
     def _read_segments(self, file_name: str) -> np.ndarray:
         path = str(Path(self.seg_prefix) / file_name) if '://' not in self.seg_prefix else \
             f'{self.seg_prefix.rstrip("/")}/{file_name}'
-        image = cv2.imdecode(np.frombuffer(get(path), np.uint8), cv2.IMREAD_COLOR)
-        if image is None:
-            raise FileError(f'cannot read {path}')
-        return read_segment_ids(image[..., ::-1])
+        try:
+            return decode_segment_ids(get(path))
+        except FileError as error:
+            raise FileError(f'cannot read {path}: {error}') from error
 
     def compute_metrics(self, results: list[Stats]) -> dict[str, float]:
         """Return the metrics of all images."""

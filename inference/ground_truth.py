@@ -12,7 +12,7 @@ from PIL import Image
 
 from colonnade.common.errors import UserError
 from colonnade.common.storage import content
-from colonnade.datasets.panoptic_annotations import read_segment_ids
+from colonnade.datasets.segment_maps import read_segment_ids
 from colonnade.datasets.rle import encode_segmentation, make_json_rle
 
 from .drawing import Color

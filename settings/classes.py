@@ -51,34 +51,50 @@ def _iter_class_weights(head: dict[str, Any]) -> Iterator[tuple[str, list[float]
             yield name, list(weights)
 
 
-def build_class_changes(head: dict[str, Any], num_classes: int) -> dict[str, Any]:
+def build_class_changes(head: dict[str, Any],
+                        num_classes: int,
+                        num_things: int | None = None) -> dict[str, Any]:
     """Return the settings that make a head predict another number of classes.
 
     Class weights of losses are cut, or the last one is repeated. An additional weight after those
     of the classes is the one of "no object".
 
+    Args:
+        num_things: Number of these classes that are things, which come first. None for instances.
+
     Raises:
-        ValueError: If the head is panoptic.
+        ValueError: If the head is panoptic, and ``num_things`` is None.
     """
     old = get_num_classes(head)
-    if head.get('num_stuff_classes'):
+    if head.get('num_stuff_classes') and num_things is None:
         raise UserError(f'{head.get("type")} predicts panoptic segments (num_stuff_classes='
                         f'{head["num_stuff_classes"]}): use a config of instance segmentation')
-    changes: dict[str, Any] = {get_class_count_key(head): num_classes}
+    changes: dict[str, Any] = {}
+    if num_things is not None and 'num_stuff_classes' in head:
+        changes['num_stuff_classes'] = num_classes - num_things
+    elif num_things is not None:  # a head of things, next to a head of stuff
+        num_classes = num_things
+    changes[get_class_count_key(head)] = num_classes - changes.get('num_stuff_classes', 0)
     for name, weights in _iter_class_weights(head):
         padded = weights[:old] + weights[old - 1:old] * num_classes
         changes[name] = dict(class_weight=padded[:num_classes] + weights[old:])
     return changes
 
 
-def adapt_num_classes(model: Any, num_classes: int) -> Any:
+def adapt_num_classes(model: Any, num_classes: int, num_things: int | None = None) -> Any:
     """Return the settings that make a model predict another number of classes; None if none does.
 
+    Args:
+        num_things: See :func:`build_class_changes`.
+
     Raises:
-        ValueError: If a head is panoptic or has different weights per class.
+        ValueError: If a head has different weights per class, or see :func:`build_class_changes`.
     """
     if isinstance(model, dict):
-        changes = {key: adapt_num_classes(value, num_classes) for key, value in model.items()}
+        changes = {
+            key: adapt_num_classes(value, num_classes, num_things)
+            for key, value in model.items()
+        }
         changes = {key: value for key, value in changes.items() if value is not None}
         if not get_class_count_key(model):
             return changes or None
@@ -86,10 +102,13 @@ def adapt_num_classes(model: Any, num_classes: int) -> Any:
             if len(set(weights[:get_num_classes(model)])) != 1:
                 raise UserError(f'{model.get("type")}.{name}.class_weight differs between classes: '
                                 'remove it, and set it for your classes afterwards')
-        return changes | build_class_changes(model, num_classes)
-    if isinstance(model, list) and any(adapt_num_classes(item, num_classes) for item in model):
+        return changes | build_class_changes(model, num_classes, num_things)
+    if isinstance(model, list):
+        items = [adapt_num_classes(item, num_classes, num_things) for item in model]
         # A list in a config replaces the list of its base, so it has to be complete.
-        return [merged(item, adapt_num_classes(item, num_classes) or {}) for item in model]
+        return [merged(*each)
+                for each in zip(model, (item or {}
+                                        for item in items), strict=True)] if any(items) else None
     return None
 
 

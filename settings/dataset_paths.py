@@ -156,11 +156,16 @@ def check_dataset(cfg: Config, dataloaders: tuple[str, ...]) -> None:
 
 def get_dataset_classes(dataset: ConfigDict) -> tuple[str, ...] | None:
     """Return the classes in the ``metainfo`` of a dataset or of its type, or None if unknown."""
-    metainfo = dataset.get('metainfo') or {}
-    if not metainfo.get('classes'):
-        metainfo = getattr(find_class(dataset.type, DATASETS), 'METAINFO', {})
-    classes = metainfo.get('classes')
+    classes = get_dataset_metainfo(dataset).get('classes')
     return None if classes is None else read_names_of_classes(classes)
+
+
+def get_dataset_metainfo(dataset: ConfigDict) -> dict[str, Any]:
+    """Return the ``metainfo`` of a dataset if it has classes, else that of its type."""
+    metainfo = dataset.get('metainfo') or {}
+    if metainfo.get('classes'):
+        return metainfo
+    return getattr(find_class(dataset.type, DATASETS), 'METAINFO', {})
 
 
 @file_errors()
@@ -178,9 +183,15 @@ def read_names_of_classes(classes: Any) -> tuple[str, ...]:
     return tuple(classes)
 
 
-@file_errors()
 def read_category_names(ann_file: str | Path) -> list[str] | None:
-    """Return the category names of a COCO file in its order, or None if there are none.
+    """Return the category names of a COCO file in its order, or None if there are none."""
+    categories = read_categories(ann_file)
+    return None if categories is None else [category['name'] for category in categories]
+
+
+@file_errors()
+def read_categories(ann_file: str | Path) -> list[dict[str, Any]] | None:
+    """Return the categories of a COCO file, which have names, or None if there are none.
 
     Only this part is parsed, which is fast for files of hundreds of megabytes.
     """
@@ -195,6 +206,6 @@ def read_category_names(ann_file: str | Path) -> list[str] | None:
             text = content[start:start + 2**22].decode(errors='replace')
     try:
         categories, _ = json.JSONDecoder().raw_decode(text.partition(':')[2].lstrip())
-        return [category['name'] for category in categories]
-    except (ValueError, KeyError, TypeError, RecursionError):
+        return categories if all('name' in category for category in categories) else None
+    except (ValueError, TypeError, RecursionError):
         return None

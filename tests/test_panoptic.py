@@ -19,7 +19,7 @@ from mmengine.registry import DATASETS, METRICS, MODELS
 from pycocotools.coco import COCO
 
 from colonnade.datasets.ade20k_panoptic import ADE20KPanopticSegments
-from colonnade.datasets.panoptic_annotations import read_segment_ids
+from colonnade.datasets.segment_maps import read_segment_ids
 from colonnade.engine.work_dir import Run
 from colonnade.evaluation.panoptic_quality import PanopticQuality, compare_segments, summarize
 from colonnade.inference import load

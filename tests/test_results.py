@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 from pycocotools import mask as coco_masks
 
-from colonnade.datasets.panoptic_annotations import read_segment_ids
+from colonnade.datasets.segment_maps import read_segment_ids
 from colonnade.inference.drawing import draw_instances
 from colonnade.inference.results import Instances, LabelMap, PanopticMap
 from colonnade.runtime.colors import distinct_colors

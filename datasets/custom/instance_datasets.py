@@ -26,6 +26,7 @@ class CustomDataset:
     datasets: list[dict[str, Any]]  # settings of the training and the validation set
     ann_file: str | None = None  # annotation file of the evaluator, relative to the root
     masks: bool = True  # whether there are masks, not only boxes
+    num_things: int | None = None  # number of the first classes, of panoptic things; else None
     # Colors of the classes; None for generated colors.
     palette: Sequence[tuple[int, int, int]] | None = None
     # Explanations of the settings, for comments in the config.
@@ -43,6 +44,8 @@ def describe_instances(indices: Sequence[DataIndex],
                        polygons_only: bool = False) -> CustomDataset | None:
     """Return the settings for two COCO files, or None if they cannot be used.
 
+    Panoptic datasets train on all images, also on those with stuff only.
+
     Args:
         indices: Indices of training and validation, with the COCO files of their rows.
         classes: Categories to train. Defaults to all.
@@ -52,15 +55,23 @@ def describe_instances(indices: Sequence[DataIndex],
     """
     ann_files = [index.file for index in indices if index.file]
     images = [index.images for index in indices]
-    if masks and not any(
+    maps = [index.masks for index in indices if index.masks]
+    if maps and classes:
+        report.add_error('--classes applies only to instances and label maps: mmdet fails at '
+                         'segments of other classes')
+        return None
+    if masks and not maps and not any(
             isinstance(row, dict) and row.get('segmentation') for index in indices
             for row in index.objects):
         masks = False
         report.add_warning('no annotation has a segmentation: the config trains on boxes, like '
                            'Faster R-CNN')
     depths, splits, have_errors = ImageDepths(), [], []
-    for index, usage in zip(
-            indices, (Usage(masks, polygons_only), Usage(masks, evaluated=True)), strict=True):
+    usages = (Usage(masks, polygons_only), Usage(masks, evaluated=True))
+    if maps:
+        usages = (Usage(masks=False, is_panoptic=True), ) * 2
+        filter_cfg = filter_cfg | dict(filter_empty_gt=False)
+    for index, usage in zip(indices, usages, strict=True):
         num_errors = report.num_errors
         check = make_header_check(index.images, depths)
         assert index.file is not None
@@ -85,18 +96,22 @@ def describe_instances(indices: Sequence[DataIndex],
     if not num_train and not have_errors[0]:
         report.add_error('training: no image is left to train on')
 
-    root = find_common_root(ann_files + images)
+    root = find_common_root(ann_files + images + maps)
     relative = [os.path.relpath(make_absolute(path), root) for path in ann_files + images]
-    datasets = [
+    datasets: list[dict[str, Any]] = [
         dict(type='CocoDataset', ann_file=ann_file, data_prefix=dict(img=folder))
         for ann_file, folder in zip(relative[:2], relative[2:], strict=True)
     ]
+    for settings, folder in zip(datasets, maps, strict=bool(maps)):
+        settings |= dict(type='CocoPanopticDataset', filter_cfg=dict(filter_empty_gt=False))
+        settings['data_prefix']['seg'] = os.path.relpath(make_absolute(folder), root)
     return CustomDataset(
         tuple(train.classes), (num_train, len(val.images)),
         root,
         datasets,
         ann_file=relative[1],
         masks=masks,
+        num_things=indices[0].num_things if maps else None,
         outside=find_outside(root, images, names))
 
 

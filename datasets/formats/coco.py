@@ -1,8 +1,11 @@
 """Folders with COCO files: COCO's directory structure, or a file next to the images."""
 from __future__ import annotations
 
+import mmap
 import re
 from codecs import BOM_UTF8
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path, PureWindowsPath
 from typing import Any
 
@@ -17,14 +20,16 @@ from .data_format import ALL, SPLITS, ReadContext, find_split_folders, match_suf
 
 NUM_BYTES = 2**16  # start of a file that is searched for keys
 NUM_IMAGES = 10  # images that are looked up to find their folder; some may be missing
-OTHER_TASKS = ('captions', 'person_keypoints', 'panoptic', 'stuff', 'image_info')
+OTHER_TASKS = ('captions', 'person_keypoints', 'stuff', 'image_info')
+ReadFile = Callable[[Path, Path | None, ReadContext], DataIndex | None]
 
 
 def is_coco(path: Path) -> bool:
     """Return True for a COCO file, or a folder with one in it or in annotations/."""
     if path.is_file():
-        return path.suffix.lower() == '.json' and bool(_find_keys(path) - {b'shapes'})
-    return bool(_find_annotation_files(path))
+        return path.suffix.lower() == '.json' and bool(_find_keys(path) -
+                                                       {b'shapes'}) and not has_segments(path)
+    return bool(find_annotation_files(path))
 
 
 def _looks_like_coco(file: Path) -> bool:
@@ -34,6 +39,16 @@ def _looks_like_coco(file: Path) -> bool:
     return b'shapes' not in keys and (is_large or keys >= {b'images', b'annotations'})
 
 
+def has_segments(file: Path) -> bool:
+    """Return True if a JSON file has panoptic annotations, whose images may come before them."""
+    try:
+        with file.open('rb') as handle, mmap.mmap(
+                handle.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            return content.find(b'"segments_info"') >= 0
+    except (OSError, ValueError):  # unreadable or empty
+        return False
+
+
 def _find_keys(file: Path) -> set[bytes]:
     start = read_start(file, NUM_BYTES)
     return set(re.findall(rb'"(images|categories|annotations|shapes)"\s*:\s*[\[{]', start))
@@ -41,7 +56,14 @@ def _find_keys(file: Path) -> set[bytes]:
 
 def read_coco(path: Path, context: ReadContext) -> dict[str, DataIndex]:
     """Return the splits of a COCO dataset; they keep their files if nothing is repaired."""
-    splits, files_by_split = {}, _find_annotation_files(path)
+    read = partial(read_coco_file, masks=not context.boxes_only)
+    return read_splits(path, find_annotation_files(path), context, read)
+
+
+def read_splits(path: Path, files_by_split: dict[str, list[Path]], context: ReadContext,
+                read: ReadFile) -> dict[str, DataIndex]:
+    """Return the splits of the JSON files of a dataset, without that of tests."""
+    splits = {}
     if {'train', 'val'} <= files_by_split.keys():
         for file in files_by_split.pop(ALL, ()):
             context.count_dropped('files whose names contain no split are not used',
@@ -55,25 +77,29 @@ def read_coco(path: Path, context: ReadContext) -> dict[str, DataIndex]:
         elif split == 'test':
             context.count_dropped('the file of the test split is not used',
                                   context.locate(files[0]))
-        elif index := read_coco_file(files[0], None, context, masks=not context.boxes_only):
+        elif index := read(files[0], None, context):
             splits[split] = index
     return splits
 
 
-def _find_annotation_files(path: Path) -> dict[str, list[Path]]:
+def find_annotation_files(path: Path, *, panoptic: bool = False) -> dict[str, list[Path]]:
     """Return JSON files by the split in the name of their folder or in their own name."""
     if path.is_file():
         return {ALL: [path]}
+
+    def has_task(file: Path) -> bool:
+        return _looks_like_coco(file) and has_segments(file) == panoptic
+
     by_split: dict[str, list[Path]] = {}
     for split, folder in find_split_folders(path).items():
-        files = list(filter(_looks_like_coco, sorted(folder.glob(match_suffix('.json')))))
+        files = list(filter(has_task, sorted(folder.glob(match_suffix('.json')))))
         if files:
             by_split[split] = files
     for folder in (path / 'annotations', path):
         if by_split:
             break
         for file in sorted(folder.glob(match_suffix('.json'))):
-            if not file.name.startswith(OTHER_TASKS) and _looks_like_coco(file):
+            if not file.name.startswith(OTHER_TASKS) and has_task(file):
                 by_split.setdefault(_parse_split(file.stem), []).append(file)
     return by_split
 
@@ -98,7 +124,7 @@ def read_coco_file(file: Path,
     content = load_coco(file, context.report, accepts_bom=True)
     if content is None:
         return None
-    located = _locate_images(file, images, content['images'], context)
+    located = locate_images(file, images, content['images'], context)
     if located is None:
         return None
     folder, entries = located
@@ -144,8 +170,8 @@ def read_coco_file(file: Path,
     return DataIndex(folder, name_sources(content, context.locate(file)))
 
 
-def _locate_images(file: Path, images: Path | None, entries: list[dict],
-                   context: ReadContext) -> tuple[Path, list[dict]] | None:
+def locate_images(file: Path, images: Path | None, entries: list[dict],
+                  context: ReadContext) -> tuple[Path, list[dict]] | None:
     """Return the folder of a file's images, and their entries without backslashes."""
     if images and not images.is_dir():
         context.add_error(images, 'is not a folder: --images takes the folder of the images')
@@ -184,7 +210,7 @@ def _replace_backslashes(entry: Any) -> Any:
 
 
 def _guess_image_folders(file: Path) -> list[Path]:
-    name = re.sub('^instances_', '', file.stem)
+    name = re.sub('^(instances|panoptic)_', '', file.stem)
     root = file.parent.parent if file.parent.name == 'annotations' else file.parent
     names = SPLITS.get(_parse_split(file.stem), ())
     folders = [

@@ -266,6 +266,7 @@ def align_categories(indices: Sequence[DataIndex], context: ReadContext) -> None
                 and INTEGER.holds(row.get('id')) for row in index.rows['categories']):
             return
     longest = max((index.classes for index in indices), key=len)  # training's if equal
+    complete = next(index.rows['categories'] for index in indices if index.classes == longest)
     if any(
             find_repeated(index.classes) or not set(index.classes) <= set(longest)
             for index in indices):
@@ -277,8 +278,8 @@ def align_categories(indices: Sequence[DataIndex], context: ReadContext) -> None
             by_name = {row['name']: row for row in index.rows['categories']}
             first = 1 + max((row['id'] for row in by_name.values()), default=0)
             index.rows['categories'] = [
-                by_name.get(name) or dict(id=first + place, name=name)
-                for place, name in enumerate(longest)
+                by_name.get(row['name']) or row | dict(id=first + place)
+                for place, row in enumerate(complete)
             ]
             context.count_repair('categories that are a subset of the other split or in another '
                                  'order: completed and reordered', location)  # yapf: disable

@@ -20,10 +20,11 @@ SIDES = ('train', 'val')  # names of converted splits
 #: keys of the record that identify a conversion, and how another value is called
 IDENTITY = dict(form='of another format', fingerprint='of other data', split='with another split')
 #: recorded options of a conversion that are paths, and all of them: key of the record -> field
-PATHS = dict(data='data', coco='coco', images='images', masks='masks', colours='color_map')
+PATHS = dict(
+    data='data', coco='coco', images='images', masks='masks', stuff='stuff', colours='color_map')
 OPTIONS = PATHS | dict(
     split='val_fraction', split_seed='split_seed', group='group_regex', classes='classes',
-    zero='label_zero', suffixes='suffixes', ignore_255='ignore_255', boxes='boxes_only',
+    stuff_classes='stuff_classes', zero='label_zero', suffixes='suffixes', ignore_255='ignore_255', boxes='boxes_only',
     on_bad_data='on_bad_data')  # yapf: disable
 
 

@@ -17,7 +17,7 @@ from ..validation.image_files import read_image_size
 from ..validation.validation_report import Report
 
 OpenedData = Sequence[DataIndex] | LabelSet | None  # instances, or label maps
-AnnotationType = Literal['instances', 'labels']
+AnnotationType = Literal['instances', 'labels', 'panoptic']
 SPLITS = {
     'train': ('train', 'training'),
     'val': ('val', 'valid', 'validation'),
@@ -32,7 +32,7 @@ TEST_LEFT = 'images of the test split are not used'
 class DataFormat:
     """A dataset format: how it is detected and how it is converted."""
     name: str
-    type: AnnotationType  # ``instances`` for detectors, ``labels`` for segmenters
+    type: AnnotationType  # ``labels`` for segmenters, others for detectors
     layout: str  # files by which it is detected, for messages
     # Returns True if a file or folder has this format; reads only few files.
     detect: Callable[[Path], bool]

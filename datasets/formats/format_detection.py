@@ -15,12 +15,15 @@ from ..options import DataOptions
 from ..validation.validation_report import Report
 from .conversion import get_folder
 from .data_format import SPLITS, AnnotationType, DataFormat, OpenedData, read_start
-from .instance_formats import INSTANCE_FORMATS, open_coco_files
+from .instance_formats import INSTANCE_FORMATS, PANOPTIC_FORMATS, open_coco_files
 from .label_conversion import convert_label_maps
 from .label_map_formats import IMAGES, LABEL_MAP_FORMATS, MASKS, read_folders
 
-FORMATS: tuple[DataFormat, ...] = (*INSTANCE_FORMATS, *LABEL_MAP_FORMATS)
-DESCRIPTIONS = dict(instances='instances, for a detector', labels='label maps, for a segmenter')
+FORMATS: tuple[DataFormat, ...] = (*INSTANCE_FORMATS, *PANOPTIC_FORMATS, *LABEL_MAP_FORMATS)
+DESCRIPTIONS = dict(
+    instances='instances, for a detector',
+    labels='label maps, for a segmenter',
+    panoptic='panoptic segments, for a config that ends in _panoptic')
 ARCHIVES = ('.zip', '.tar', '.gz', '.tgz', '.bz2', '.xz', '.7z', '.rar')
 #: words in the names of folders that are inside a dataset, such as ``train2017``
 INNER_FOLDERS = {*sum(SPLITS.values(), ()), *IMAGES, *MASKS,
@@ -52,7 +55,10 @@ def detect_format(path: Path, annotation_type: AnnotationType) -> DataFormat:
         raise UserError(f'{path} is an archive: unpack it, and pass the folder')
     actual = f'is in {_join_names(formats)} format, which has {DESCRIPTIONS[formats[0].type]}' \
         if formats else _describe_contents(path)
-    if nearby := _find_nearby(path, annotation_type):
+    if annotation_type == 'panoptic' and any(each.type == 'instances' for each in formats):
+        advice = 'Pass label maps of stuff with --stuff and --stuff-classes to make them from ' \
+            'instances'
+    elif nearby := _find_nearby(path, annotation_type):
         advice = f'Did you mean {" or ".join(nearby)}?'
     else:
         advice = 'Supported formats:\n' + '\n'.join(
@@ -113,10 +119,12 @@ def open_dataset(args: DataOptions, annotation_type: AnnotationType | None,
     """
     folder = get_folder(args)
     existed = os.path.lexists(folder)
+    if args.stuff and annotation_type != 'panoptic':
+        raise UserError('--stuff requires a config for panoptic segmentation')
     if args.data:
         yield _open_format(args, annotation_type, report)
     elif args.coco:
-        yield open_coco_files(args, report)
+        yield open_coco_files(args, report, annotation_type == 'panoptic' and not args.stuff)
     else:
         yield convert_label_maps(read_folders(args, report), args, report)
     if report.num_errors and not existed:
@@ -129,13 +137,15 @@ def _open_format(args: DataOptions, annotation_type: AnnotationType | None,
     if annotation_type is None:
         types = {each.type for each in detect_formats(first)}
         annotation_type = 'instances' if 'instances' in types else 'labels'
+    if args.stuff:
+        annotation_type = 'instances'
     data_format = detect_format(first, annotation_type)
     for path in args.data[1:]:
         if (other := detect_format(path, annotation_type)) is not data_format:
             raise UserError(f'{first} and {path} must have the same format, got '
                             f'{data_format.name} and {other.name}')
-    if annotation_type == 'instances' and (args.label_zero or args.suffixes or args.color_map
-                                           or args.ignore_255):
+    if annotation_type != 'labels' and not args.stuff and (args.label_zero or args.suffixes
+                                                           or args.color_map or args.ignore_255):
         raise UserError(
             '--label-zero, --suffixes, --color-map and --ignore-255 apply only to label '
             f'maps, but {first} has instances')

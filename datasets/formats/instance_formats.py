@@ -19,16 +19,22 @@ from .coco_repairs import align_categories, fill_masks
 from .conversion import SIDES, convert_once, describe_split, split_images
 from .data_format import ALL, DataFormat, ReadContext, find_root_above_images, report_skipped
 from .labelme import is_labelme, read_labelme
+from .panoptic import (is_panoptic, order_things_first, read_converted, read_panoptic,
+                       read_panoptic_file, write_segments)
+from .stuff import StuffMaps, add_stuff, draw_panoptic
 from .voc import is_voc, read_voc
 from .yolo import is_yolo, read_yolo
 
 Reader = Callable[[Path, ReadContext], dict[str, DataIndex]]
+PANOPTIC = 'COCO panoptic'
 COUNTED = ('images', 'annotations', 'categories')
 
 
 def open_instances(name: str, read: Reader, args: DataOptions,
                    report: Report) -> list[DataIndex] | None:
     """Return training and validation with their COCO files, which are written where needed.
+
+    With ``--stuff``, instances become panoptic segments.
 
     Args:
         name: Name of the format.
@@ -52,17 +58,22 @@ def open_instances(name: str, read: Reader, args: DataOptions,
     return _convert(name, sides, args, context)
 
 
-def open_coco_files(args: DataOptions, report: Report) -> list[DataIndex] | None:
+def open_coco_files(args: DataOptions,
+                    report: Report,
+                    panoptic: bool = False) -> list[DataIndex] | None:
     """Like :func:`open_instances`, for ``--coco``."""
     root = os.path.commonpath([os.path.abspath(file.parent) for file in args.coco])
     context = _make_context(Path(root), args, report)
     sides = SIDES if len(args.coco) == 2 else (ALL, )
+    read: Any = read_panoptic_file if panoptic else partial(
+        read_coco_file, masks=not args.boxes_only)
     indices = {
         side: index
         for side, file, images in zip(sides, args.coco, args.images[:len(args.coco)], strict=True)
-        if (index := read_coco_file(file, images, context, masks=not args.boxes_only))
+        if (index := read(file, images, context))
     }
-    return None if report.num_errors else _convert('COCO', indices, args, context)
+    name = PANOPTIC if panoptic else 'COCO'
+    return None if report.num_errors else _convert(name, indices, args, context)
 
 
 def _make_context(root: Path, args: DataOptions, report: Report) -> ReadContext:
@@ -85,28 +96,41 @@ def _convert(name: str, indices: dict[str, DataIndex], args: DataOptions,
         align_categories(original, context)
     if len(original) == 1:  # it is split, and thus written
         original[0].detach(context.root)
+    if name == PANOPTIC:
+        order_things_first(original, context)
     sides, split = _split_indices(indices, args)
+    stuff = []
+    for number, index in enumerate(sides if args.stuff else ()):
+        stuff.append(add_stuff(index, args.stuff[min(number, len(args.stuff) - 1)], args, context))
+    if report.num_errors:
+        return None
     for what, occurrences in context.dropped.items():
         report.add_warning(f'{what} ({occurrences})')
     if context.repairs:
         repairs = '; '.join(f'{what} ({each})' for what, each in context.repairs.items())
         report.add_warning(f'repaired: {repairs}')
     report_skipped(list(context.skipped.values()), report)
-    if all(index.file for index in sides):
+    if all(index.file for index in sides) and not stuff:
         return sides
     for index in sides:  # messages name the original files
         index.detach(context.root)
     record = dict(
-        kind='instances',
+        kind='panoptic' if stuff or name == PANOPTIC else 'instances',
         source=[os.path.abspath(path) for path in args.data or args.coco],
-        form=name,
-        fingerprint=[index.compute_fingerprint() for index in original],
+        form=f'{name} and stuff' if stuff else name,
+        fingerprint=[index.compute_fingerprint()
+                     for index in original] + [_describe_stuff(each) for each in stuff],
         split=split)
 
     def write(scratch: Path) -> dict[str, Any]:
         counts = {}
-        for side, index in zip(SIDES, sides, strict=True):
-            write_text(scratch / f'{side}.json', json.dumps(index.rows) + '\n')
+        for number, (side, index) in enumerate(zip(SIDES, sides, strict=True)):
+            file = scratch / f'{side}.json'
+            if stuff:
+                draw_panoptic(index, stuff[number], file, context)
+            else:
+                rows = write_segments(index, file.with_suffix('')) if index.masks else index.rows
+                write_text(file, json.dumps(rows) + '\n')
             counts[side] = {key: len(index.rows[key]) for key in COUNTED}
         dropped, repaired = ({
             what: occurrences.count
@@ -119,7 +143,15 @@ def _convert(name: str, indices: dict[str, DataIndex], args: DataOptions,
     report.add_warning(f'{folder}: {"wrote" if is_new else "reused"} converted COCO files')
     for side, index in zip(SIDES, sides, strict=True):
         index.file = folder / f'{side}.json'
+        if (folder / side).is_dir():  # PNG images of segments
+            read_converted(index, folder / side, report)
     return sides
+
+
+def _describe_stuff(stuff: StuffMaps) -> list[Any]:
+    states = [file.stat() for file in stuff.files.values() if file.exists()]
+    return [[*stuff.labels.items()], stuff.categories,
+            [[each.st_size, each.st_mtime_ns] for each in states]]  # yapf: disable
 
 
 def _split_indices(indices: dict[str, DataIndex],
@@ -145,6 +177,10 @@ def _split_indices(indices: dict[str, DataIndex],
         describe_split(args) | dict(train=train, val=val)
 
 
+PANOPTIC_FORMATS = (DataFormat(
+    PANOPTIC, 'panoptic', 'annotations/*train*.json and *val*.json with segments_info, and a '
+    'folder of PNG images for each; or one of both', is_panoptic,
+    partial(open_instances, PANOPTIC, read_panoptic)), )
 INSTANCE_FORMATS = tuple(
     DataFormat(name, 'instances', layout, detect, partial(open_instances, name, read))
     for name, layout, detect, read in (

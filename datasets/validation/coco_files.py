@@ -120,6 +120,7 @@ class Usage:
     needs_iscrowd: bool = False  # whether that evaluation fails without ``iscrowd``
     classes: tuple[str, ...] | None = None  # names of the used categories; None for all
     scores_masks: bool = True  # whether that evaluation compares masks
+    is_panoptic: bool = False  # whether annotations are panoptic segments, see panoptic_files
 
     @property
     def scores_polygons(self) -> bool:
@@ -251,6 +252,8 @@ def _report_entry(entry: Any, index: int, kind: str, ann_file: Path, report: Rep
     fields = FIELDS[kind]
     has_id = isinstance(entry, dict) and INTEGER.holds(entry.get('id'))
     place = f'{ann_file}: ' + (f'{SINGULAR[kind]} {entry["id"]}' if has_id else f'{kind}[{index}]')
+    if usage.is_panoptic and isinstance(entry, dict):
+        place = entry.get(CONVERTED_FROM, place)
     location: dict[str, Any] = dict(places=(str(ann_file), ), id=entry['id'] if has_id else None)
     if not isinstance(entry, dict):
         text = f'{place} must have {", ".join(fields)}, got {abbreviate(entry)}'
@@ -314,7 +317,9 @@ def _find_errors(annotation: Entry, image: Entry | None, name: str | None, known
                  usage: Usage, rle_sizes: dict[int, list[int]]) -> Iterator[Finding]:
     for kind, key, referent in (('images', 'image', image), ('categories', 'category', name)):
         if referent is None and annotation[f'{key}_id'] not in known[kind]:
-            yield Finding(f'unknown-{key}', f'{key} {annotation[f"{key}_id"]} does not exist')
+            text = f'{key} {annotation[f"{key}_id"]} does not exist'
+            stops = usage.is_panoptic and key == 'category' and image
+            yield Finding(f'unknown-{key}', text, effect='loading' if stops else 'meaning')
     if annotation['id'] == 0 and usage.evaluated:
         yield Finding(
             'id-0', 'annotation IDs must not be 0, which COCO evaluation takes for "not matched": '

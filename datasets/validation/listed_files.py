@@ -74,7 +74,7 @@ def check_images(paths: Sequence[str], sizes: Sequence[Size | None], loading: Im
         except ValueError as error:  # invalid path
             return Finding('unreadable-file', f'{path!r} cannot be read: {error}')
 
-    yield from _check_files(paths, 'images', check, settings, level, SAMPLE)
+    yield from check_files(paths, 'images', list_findings(check), settings, level, SAMPLE)
 
 
 def check_label_maps(infos: Sequence[dict[str, Any]], loading: LabelLoading,
@@ -85,16 +85,21 @@ def check_label_maps(infos: Sequence[dict[str, Any]], loading: LabelLoading,
         return check_label_map(infos[index], loading, loading.read_image_size(infos[index]))
 
     paths = [info['seg_map_path'] for info in infos]
-    for index, finding in _check_files(paths, 'label maps', check, loading.settings, level,
-                                       SAMPLE // 2):
+    for index, finding in check_files(paths, 'label maps', list_findings(check), loading.settings,
+                                      level, SAMPLE // 2):
         if finding.rule == 'missing-file':
             text = f'{infos[index]["img_path"]} has no label map {paths[index]}'
             finding = Finding('no-label-map', text)
         yield index, finding
 
 
-def _check_files(paths: Sequence[str], name: str, check: Callable[[int], Finding | None],
-                 settings: Any, level: CheckLevel, sample: int) -> Iterator[tuple[int, Finding]]:
+def list_findings(check: Callable[[int], Finding | None]) -> Callable[[int], list[Finding]]:
+    """Return a check that lists at most one finding, for :func:`check_files`."""
+    return lambda index: [finding] if (finding := check(index)) else []
+
+
+def check_files(paths: Sequence[str], name: str, check: Callable[[int], list[Finding]],
+                settings: Any, level: CheckLevel, sample: int) -> Iterator[tuple[int, Finding]]:
     """Yield the indices of files and what is wrong with them.
 
     A full check opens all files. Otherwise all are looked up and ``sample`` of them are opened, or
@@ -104,10 +109,10 @@ def _check_files(paths: Sequence[str], name: str, check: Callable[[int], Finding
         findings = prefetch_map(
             check, range(len(paths)), workers=level.workers, ahead=4 * level.workers)
         with Progress(name, len(paths)) as progress:
-            for index, finding in enumerate(findings):
+            for index, found in enumerate(findings):
                 if level.shows_progress:
                     progress(index + 1)
-                if finding:
+                for finding in found:
                     yield index, finding
         return
     if paths and is_remote(paths[0]) and not paths[0].startswith(SCHEME):
@@ -117,7 +122,7 @@ def _check_files(paths: Sequence[str], name: str, check: Callable[[int], Finding
     yield from missing.items()
     for index in sample_evenly([i for i in range(len(paths)) if i not in missing], sample):
         level.visited.add(paths[index])
-        if finding := check(index):
+        for finding in check(index):
             yield index, finding
 
 
@@ -157,13 +162,18 @@ def _make_lookup(settings: Any, level: CheckLevel) -> Callable[[str], Finding | 
     return find_missing
 
 
-def make_image_check(folder: str, loading: ImageLoading, level: CheckLevel,
-                     used: set[Any] | None) -> ImageCheck:
+def make_image_check(folder: str,
+                     loading: ImageLoading,
+                     level: CheckLevel,
+                     used: set[Any] | None,
+                     *,
+                     fits: bool = False) -> ImageCheck:
     """Return a check of the images of a COCO file, see :func:`check_images`.
 
     Args:
         folder: Folder that file names are relative to.
         used: IDs of the images that training uses; others have no effect. None for all.
+        fits: Whether images must have the size in the file, because their masks are not resized.
     """
 
     def check(entries: list[Entry]) -> Iterator[tuple[Entry, Finding]]:
@@ -172,6 +182,8 @@ def make_image_check(folder: str, loading: ImageLoading, level: CheckLevel,
         paths = [os.path.join(folder, entry['file_name']) for entry in entries]
         for index, finding in check_images(paths, list(map(get_size, entries)), loading, level):
             is_used = used is None or entries[index]['id'] in used
+            if fits and finding.rule == 'other-size':
+                finding = replace(finding, effect='sample')
             yield entries[index], finding if is_used else replace(finding, effect='none')
 
     return check

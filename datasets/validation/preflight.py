@@ -27,7 +27,7 @@ from .listed_files import CheckLevel
 from .sources import Source, check_source, find_sources
 from .validation_report import Report
 
-FORMAT = 4  # version of the cache; entries of other versions are not used
+FORMAT = 5  # version of the cache; entries of other versions are not used
 MAX_CACHED = 10  # findings per rule and effect
 ADVICE = 'run colonnade check-dataset CONFIG to check every file and list all findings'
 

@@ -24,12 +24,15 @@ from colonnade.settings.dataset_paths import (find_datasets, get_dataset_classes
 from colonnade.settings.findings import Finding
 from colonnade.settings.pipeline_steps import find_custom_loader, get_type_name
 from colonnade.settings.registries import find_class
+from colonnade.settings.rules import Effect
 
 from ..path_checks import IMAGES, LABEL_MAPS, find_outside_paths
-from .coco_files import Usage, check_instances, load_coco
+from ..segment_maps import get_segment_map_name
+from .coco_files import Usage, check_instances, find_valid_entries, load_coco
 from .fast_checks import are_annotations_valid
 from .label_map_files import build_label_loading, build_lazily, find_label_step, load_infos
 from .listed_files import CheckLevel, ImageLoading, check_images, check_label_maps, make_image_check
+from .panoptic_files import SEGMENT_MAP, check_segment_maps, load_panoptic
 from .validation_report import Report
 
 
@@ -60,6 +63,14 @@ class Source:
             find_class(each, DATASETS) for each in (self.dataset.type, 'mmdet.CocoDataset'))
         return (reads_categories(self.dataset) and bool(self.dataset.get('ann_file'))
                 and cls.parse_data_info is coco.parse_data_info and cls.COCOAPI is coco.COCOAPI)
+
+    @property
+    def is_panoptic(self) -> bool:
+        """True if it reads a panoptic JSON file as mmdet's CocoPanopticDataset does."""
+        cls, panoptic = (
+            find_class(each, DATASETS) for each in (self.dataset.type, 'mmdet.CocoPanopticDataset'))
+        return (reads_categories(self.dataset) and bool(self.dataset.get('ann_file'))
+                and cls.parse_data_info is panoptic.parse_data_info)
 
     @property
     def key(self) -> str:
@@ -99,6 +110,8 @@ def find_sources(cfg: Config, splits: Sequence[str]) -> Iterator[Source]:
                     for metric in metrics),
                 classes=get_dataset_classes(dataset))
             source = Source(name, split, dataset, usage)
+            if source.is_panoptic:
+                source.usage = replace(usage, is_panoptic=True, masks=False, needs_iscrowd=False)
             if source.key not in known:
                 known.add(source.key)
                 yield source
@@ -116,7 +129,7 @@ def check_source(cfg: Config, source: Source, level: CheckLevel) -> None:
         return
     label_loading = build_label_loading(cfg, dataset)
     if not level.is_full:
-        if source.is_coco or label_loading is not None:
+        if source.is_coco or source.is_panoptic or label_loading is not None:
             is_remote_only = any(is_remote(path) and not path.startswith(SCHEME) for path in paths)
             files = '' if is_remote_only else ', file names and some headers'
             text = f'only annotations{files} are checked, for what stops training or changes ' \
@@ -124,7 +137,7 @@ def check_source(cfg: Config, source: Source, level: CheckLevel) -> None:
         else:
             text = 'its annotations are not checked, because their format is unknown'
         source.report.add(Finding('partly-checked', f'{source.name}: {text}'))
-    if source.is_coco:
+    if source.is_coco or source.is_panoptic:
         _check_coco(source, level)
     elif label_loading is not None:
         infos = _select_indices(load_infos(dataset), dataset.get('indices'))
@@ -191,9 +204,10 @@ def _check_image_infos(source: Source, infos: Sequence[dict[str, Any]], level: C
 def _check_coco(source: Source, level: CheckLevel) -> None:
     dataset, report = source.dataset, source.report
     ann_file = get_dataset_paths(dataset)[0]
+    load = load_panoptic if source.is_panoptic else load_coco
     try:
         with local_copy(ann_file, source.settings) as local:
-            content = load_coco(Path(local), report, needs_annotations=source.split != 'test')
+            content = load(Path(local), report, needs_annotations=source.split != 'test')
     except OSError as error:
         text = f'{ann_file} cannot be read: {error}'
         report.add(Finding('unreadable-annotations', text, (ann_file, )))
@@ -203,20 +217,66 @@ def _check_coco(source: Source, level: CheckLevel) -> None:
         return
     source.num_images, source.num_annotations = len(content['images']), len(content['annotations'])
     used = _find_used_images(content, source)
-    prefix = (dataset.get('data_prefix') or {}).get('img', '')
-    folders = get_dataset_paths(ConfigDict(dataset, ann_file='', data_prefix=dict(img=prefix)))
-    folder = folders[0] if folders else str(dataset.get('data_root') or '')
+    folder = _get_folder(dataset, 'img')
     if not level.allow_external_files:
         _check_outside(source, [
             dict(img_path=os.path.join(folder, entry['file_name']), id=entry.get('id'))
             for entry in content['images']
             if isinstance(entry.get('file_name'), str) and (used is None or entry.get('id') in used)
         ], level)
-    check = make_image_check(folder, source.loading, level, used)
+    check = make_image_check(folder, source.loading, level, used, fits=source.is_panoptic)
     with pause_gc():
+        checked = content
         if not level.is_full and are_annotations_valid(content, source.usage):
-            content = dict(content, annotations=[])
-        check_instances(Path(ann_file), content, report, check_images=check, usage=source.usage)
+            checked = dict(content, annotations=[])
+        check_instances(Path(ann_file), checked, report, check_images=check, usage=source.usage)
+    if source.is_panoptic:
+        _check_segments(source, content, used, level)
+
+
+def _get_folder(dataset: ConfigDict, prefix: str) -> str:
+    """Return the folder of images or label maps of a dataset."""
+    below = (dataset.get('data_prefix') or {}).get(prefix, '')
+    folders = get_dataset_paths(ConfigDict(dataset, ann_file='', data_prefix={prefix: below}))
+    return folders[0] if folders else str(dataset.get('data_root') or '')
+
+
+def _check_segments(source: Source, content: dict[str, list], used: set[Any] | None,
+                    level: CheckLevel) -> None:
+    """Report images without annotation, and PNG images that do not match their segments."""
+    ann_file, images = get_dataset_paths(source.dataset)[0], []
+    for image in find_valid_entries(content['images'], 'images', Path(ann_file), Report())[0]:
+        is_used = used is None or image['id'] in used
+        if SEGMENT_MAP not in image and source.split != 'test':
+            effect: Effect = 'sample' if source.usage.evaluated else 'meaning'
+            text = f'{ann_file}: image {image["id"]}: {image["file_name"]} has no annotation'
+            source.report.add(
+                Finding(
+                    'no-annotation',
+                    text, (image['file_name'], ),
+                    id=image['id'],
+                    effect=effect if is_used else 'none'))
+        if is_used or level.is_full:
+            images.append(image)
+    if not (source.dataset.get('data_prefix') or {}).get('seg'):
+        return
+    if source.usage.evaluated:  # metrics read the file of the annotation
+        images = [image for image in images if SEGMENT_MAP in image]
+        names = [image[SEGMENT_MAP] for image in images]
+    else:
+        names = [get_segment_map_name(image['file_name']) for image in images]
+    folder = _get_folder(source.dataset, 'seg')
+    paths = [os.path.join(folder, name) for name in names]
+    if not level.allow_external_files:
+        _check_outside(source, [
+            dict(seg_map_path=path, id=image['id'])
+            for path, image in zip(paths, images, strict=True)
+        ], level)
+    for image, finding in check_segment_maps(images, paths, content['annotations'], source.settings,
+                                             level):
+        if used is not None and image['id'] not in used:
+            finding = replace(finding, effect='none')
+        source.report.add(finding if finding.id is not None else replace(finding, id=image['id']))
 
 
 def _find_used_images(content: dict[str, list], source: Source) -> set[Any] | None:
@@ -230,8 +290,11 @@ def _find_used_images(content: dict[str, list], source: Source) -> set[Any] | No
             classes = source.usage.classes
             known = {each['id'] for each in content['categories']
                      if not classes or each['name'] in classes}  # yapf: disable
+            if source.is_panoptic:
+                known = {each['id'] for each in content['categories'] if each['isthing']}
             annotated = {each['image_id'] for each in content['annotations']
-                         if each['category_id'] in known}  # yapf: disable
+                         if each['category_id'] in known
+                         and not (source.is_panoptic and each['iscrowd'])}  # yapf: disable
             images = [image for image in images if image['id'] in annotated]
         return {image['id'] for image in _select_indices(images, dataset.get('indices'))}
     except (KeyError, TypeError):  # malformed entries, which are reported elsewhere

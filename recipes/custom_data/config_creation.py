@@ -17,6 +17,7 @@ from colonnade.datasets.formats.data_format import AnnotationType
 from colonnade.datasets.formats.format_detection import open_dataset
 from colonnade.datasets.options import DataOptions
 from colonnade.datasets.validation.validation_report import Report
+from colonnade.models.trial_step import has_masks, loads_segments
 from colonnade.runtime.colors import distinct_colors
 from colonnade.settings.classes import adapt_num_classes
 from colonnade.settings.config_writer import (Source, format_base_path, format_comments,
@@ -61,7 +62,7 @@ def read_recipe(args: NewConfigOptions) -> Config:
         if not isinstance(dataset.get('pipeline'), list):
             raise UserError(f'{path}: {split}_dataloader.dataset must be a single dataset, got a '
                             f'{dataset.get("type")}')
-    if adapt_num_classes(cfg.model, 1) is None:
+    if adapt_num_classes(cfg.model, 1, 1 if loads_segments(cfg) else None) is None:
         raise UserError(f'{path}: nothing in model sets num_classes')
     head = cfg.model.get('decode_head')
     pools_to_one = isinstance(head, dict) and 1 in head.get('pool_scales', ())
@@ -75,11 +76,6 @@ def _at(cfg: Any, key: str) -> Any:
     for part in key.split('.'):
         cfg = cfg.get(part) if isinstance(cfg, (dict, Config)) else None
     return cfg
-
-
-def has_masks(cfg: Config) -> bool:
-    """Return True if a detector is trained with masks."""
-    return any(step.get('with_mask') for step in cfg.train_dataloader.dataset.pipeline)
 
 
 def read_dataset_description(args: DataOptions,
@@ -137,7 +133,8 @@ def read_recipe_dataset(cfg: Config, args: NewConfigOptions,
         masks=has_masks(cfg),
         filter_cfg=cfg.train_dataloader.dataset.get('filter_cfg') or {},
         polygons_only=any(step.get('poly2mask') is False for step in steps),
-        kind='labels' if cfg.default_scope == 'mmseg' else 'instances')
+        kind='labels'
+        if cfg.default_scope == 'mmseg' else 'panoptic' if loads_segments(cfg) else 'instances')
     if data and not args.allow_external_files:
         for path in data.outside:
             report.add(
@@ -183,7 +180,7 @@ def _build_settings(cfg: Config, args: NewConfigOptions, data: CustomDataset,
                     out: Path) -> dict[str, Any]:
     """Return the settings of the config, in order."""
     palette = [tuple(map(int, c)) for c in data.palette or distinct_colors(len(data.classes))]
-    model = adapt_num_classes(cfg.model, len(data.classes))
+    model = adapt_num_classes(cfg.model, len(data.classes), data.num_things)
     common = dict(data_root=Source('data_root'), metainfo=Source('metainfo'))
     datasets = [dict(dataset, **common) for dataset in data.datasets]
     for split, dataset in zip(SPLITS, datasets, strict=True):
@@ -194,10 +191,16 @@ def _build_settings(cfg: Config, args: NewConfigOptions, data: CustomDataset,
                 key: step[key]
                 for key in step if key != 'reduce_zero_label'
             } for step in pipeline]
-    evaluator = {}
+    evaluator, slash = {}, '' if str(data.root) == '/' else '/'
     if data.ann_file:
-        slash = '' if str(data.root) == '/' else '/'
         evaluator['ann_file'] = Source(f'data_root + {slash + data.ann_file!r}')
+    metainfo = dict(classes=data.classes, palette=palette)
+    if data.num_things is not None:
+        metainfo |= dict(
+            thing_classes=data.classes[:data.num_things],
+            stuff_classes=data.classes[data.num_things:])
+        evaluator['seg_prefix'] = Source(
+            f'data_root + {slash + datasets[1]["data_prefix"]["seg"]!r}')
     if has_masks(cfg) and not data.masks:
         _remove_masks(cfg, model, datasets, evaluator)
     batch: dict[str, Any] = dict(batch_size=args.batch_size) if args.batch_size else {}
@@ -212,7 +215,7 @@ def _build_settings(cfg: Config, args: NewConfigOptions, data: CustomDataset,
     data.reasons += [*reasons, note]
     content = dict(
         data_root=root,
-        metainfo=dict(classes=data.classes, palette=palette),
+        metainfo=metainfo,
         model=model,
         train_dataloader=dict(batch, dataset=datasets[0]),
         val_dataloader=dict(dataset=datasets[1]),

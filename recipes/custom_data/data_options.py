@@ -56,7 +56,12 @@ def complete_data_options(args: DataOptions) -> None:
     if args.coco and len(args.coco) != (1 if args.val_fraction else 2):
         raise UserError(
             '--coco takes two files, training and validation, or one with --val-fraction 0.2')
-    if args.coco and (args.label_zero or args.suffixes or args.ignore_255 or args.color_map):
+    if bool(args.stuff) != bool(args.stuff_classes):
+        raise UserError('--stuff and --stuff-classes require each other')
+    if args.stuff and (args.masks or args.boxes_only or len(args.stuff) > 2):
+        raise UserError('--stuff takes one or two folders, with --data or --coco and with masks')
+    if args.coco and not args.stuff and (args.label_zero or args.suffixes or args.ignore_255
+                                         or args.color_map):
         raise UserError('--label-zero, --suffixes, --ignore-255 and --color-map require --masks')
     if args.masks and args.boxes_only:
         raise UserError('--boxes-only requires --coco')
@@ -64,11 +69,12 @@ def complete_data_options(args: DataOptions) -> None:
         if path.is_file():
             raise UserError(f'{path} is a file, but --masks takes folders of label maps. Pass COCO '
                             'annotations to --coco, with the config of a detector')
-    paths = [(option, path) for option in ('data', 'coco', 'masks', 'images')
+    paths = [(option, path) for option in ('data', 'coco', 'masks', 'stuff', 'images')
              for path in vars(args)[option] or ()]  # yapf: disable
     if missing := [f'--{option} {path}' for option, path in paths if not path.exists()]:
         raise UserError(f'no such file or folder: {format_names(missing)}')
-    args.classes = _read_class_names(args.classes)
+    args.classes = _read_class_names(args.classes, '--classes')
+    args.stuff_classes = _read_class_names(args.stuff_classes, '--stuff-classes')
     if not args.data:  # The reader of the format fills in the rest.
         _complete_folders(args)
 
@@ -113,7 +119,7 @@ def _complete_folders(args: DataOptions) -> None:
     args.images = args.images * (2 // len(args.images))
 
 
-def _read_class_names(classes: list[str] | None) -> list[str] | None:
+def _read_class_names(classes: list[str] | None, option: str) -> list[str] | None:
     """Return names, which may be in a file."""
     if classes is None:
         return None
@@ -121,8 +127,8 @@ def _read_class_names(classes: list[str] | None) -> list[str] | None:
         try:
             text = Path(classes[0]).read_text(encoding='utf-8-sig')
         except UnicodeDecodeError as error:
-            raise UserError(f'--classes: {classes[0]} is not a UTF-8 file: {error}') from error
+            raise UserError(f'{option}: {classes[0]} is not a UTF-8 file: {error}') from error
         classes = [line.strip() for line in text.splitlines() if line.strip()]
     if not classes or find_repeated(classes):
-        raise UserError(f'--classes must be distinct names, got {", ".join(classes) or "none"}')
+        raise UserError(f'{option} must be distinct names, got {", ".join(classes) or "none"}')
     return classes

@@ -172,7 +172,7 @@ def build_input_sections(browsed: BrowsedData) -> list[Section]:
             continue
         images.append((f'{name}, original', center_in_tile(scene.draw(data.palette))))
         for number, each in enumerate(inputs, 1):
-            drawing = center_in_tile(each.draw(data.palette, TILE))
+            drawing = center_in_tile(each.draw(data.palette, TILE, data.num_things))
             images.append((f'view {number}: {each.describe(path)}', drawing))
             rows.append([name, str(number), *each.describe_tensor()])
     section = Section('Model inputs', pipeline.describe(num_views), images=images,

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from mmdet.datasets import CocoDataset
+from mmdet.datasets import CocoDataset, CocoPanopticDataset
 from mmengine.config import Config, ConfigDict
 from mmengine.registry import DATASETS, TRANSFORMS, DefaultScope
 from PIL import UnidentifiedImageError
@@ -82,6 +82,7 @@ class ImageSet:
     maps: list[LabelMapFile] = field(default_factory=list)
     # Reason to skip annotations -> number of annotations.
     left_out: dict[str, int] = field(default_factory=dict)
+    num_things: int | None = None  # number of the first classes, of panoptic things; else None
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -139,7 +140,10 @@ def read_part(cfg: Config, settings: ConfigDict, split: str) -> ImageSet:
         palette = distinct_colors(len(classes))
     colors = tuple((int(r), int(g), int(b)) for r, g, b in palette[:len(classes)])
     if cfg.default_scope == 'mmdet' and is_coco_dataset(dataset):
-        return ImageSet(split, classes, colors, **read_coco_objects(dataset, classes))
+        is_panoptic = isinstance(dataset, CocoPanopticDataset)
+        num_things = len(dataset.metainfo.get('thing_classes') or ()) if is_panoptic else None
+        return ImageSet(split, classes, colors, **read_coco_objects(dataset, classes),
+                        num_things=num_things)  # yapf: disable
     dataset.full_init()
     if cfg.default_scope != 'mmseg':
         content = build_coco_content(dataset)
@@ -161,7 +165,8 @@ def is_coco_dataset(dataset: Any) -> bool:
     """Return True if a dataset reads all of a COCO file with mmdet's own methods."""
     return (isinstance(dataset, CocoDataset) and not is_subset(dataset)
             and type(dataset).load_data_list is CocoDataset.load_data_list
-            and type(dataset).parse_data_info is CocoDataset.parse_data_info)
+            and type(dataset).parse_data_info
+            in (CocoDataset.parse_data_info, CocoPanopticDataset.parse_data_info))
 
 
 def merge_sets(parts: Sequence[ImageSet]) -> ImageSet:
@@ -185,8 +190,9 @@ def merge_sets(parts: Sequence[ImageSet]) -> ImageSet:
     left_out = sum((Counter(part.left_out) for part in parts), Counter[str]())
     return ImageSet(parts[0].name, names, tuple(colors[name] for name in names),
                     [path for part in parts for path in part.paths],
-                    np.concatenate([part.sizes for part in parts]), objects,
-                    [each for part in parts for each in part.maps], dict(left_out))
+                    np.concatenate([part.sizes for part in parts
+                                    ]), objects, [each for part in parts for each in part.maps],
+                    dict(left_out), parts[0].num_things)
 
 
 def select_images(data: ImageSet, options: BrowseOptions) -> list[int]:

@@ -32,7 +32,8 @@ def read_scene(data: ImageSet, index: int, max_side: int) -> Scene:
     chosen = data.objects.find_in_image(index)
     masks = [resize_mask(data.objects.masks[i], full, size) for i in chosen]
     boxes = clip_boxes(scale_boxes(data.objects.boxes[chosen], full, size), size)
-    return Scene(small, boxes, data.objects.labels[chosen], masks)
+    return Scene(small, boxes, data.objects.labels[chosen], masks,
+                 is_panoptic=data.num_things is not None)  # yapf: disable
 
 
 def resize_mask(mask: Mask, full: tuple[int, int], size: tuple[int, int]) -> np.ndarray | None:

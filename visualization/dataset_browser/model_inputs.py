@@ -52,8 +52,12 @@ class ModelInput:
         """Height and width without padding."""
         return tuple(self.sample.metainfo.get('img_shape', self.pixels.shape)[:2])
 
-    def build_scene(self, num_classes: int, max_side: int) -> Scene:
-        """Return the downscaled inputs with their annotations."""
+    def build_scene(self, num_classes: int, max_side: int, num_things: int | None = None) -> Scene:
+        """Return the downscaled inputs with their annotations.
+
+        Args:
+            num_things: Number of the first classes, of panoptic things; None if not panoptic.
+        """
         full: tuple[int, int] = self.pixels.shape[:2]
         size = fit_size(full, max_side)
         small = resize_values(self.pixels, size, smooth=True)
@@ -66,16 +70,26 @@ class ModelInput:
         if objects is None or 'bboxes' not in objects:
             return Scene(small)
         boxes = get_box_tensor(objects.bboxes).cpu().numpy().reshape(-1, 4)
-        masks = None
+        masks, classes = None, objects.labels.cpu().numpy()
         if 'masks' in objects:
             arrays = objects.masks.to_ndarray().astype(bool)
             masks = [resize_values(pad(mask, full), size) for mask in arrays]
-        return Scene(small, clip_boxes(scale_boxes(boxes, full, size), size),
-                     objects.labels.cpu().numpy(), masks)  # yapf: disable
+        boxes = clip_boxes(scale_boxes(boxes, full, size), size)
+        if masks is None or num_things is None or 'gt_sem_seg' not in self.sample:
+            return Scene(small, boxes, classes, masks)
+        labels = resize_values(pad(self.sample.gt_sem_seg.sem_seg[0].cpu().numpy(), full, IGNORED),
+                               size)  # yapf: disable
+        stuff = [each for each in np.unique(labels).tolist() if num_things <= each < num_classes]
+        masks += [labels == label for label in stuff]
+        boxes = np.concatenate([boxes, np.zeros((len(stuff), 4))])
+        return Scene(small, boxes, np.array([*classes, *stuff], int), masks, is_panoptic=True)
 
-    def draw(self, palette: Sequence[Color], max_side: int) -> Image.Image:
-        """Return the drawing, with a line where padding begins."""
-        image = self.build_scene(len(palette), max_side).draw(palette)
+    def draw(self,
+             palette: Sequence[Color],
+             max_side: int,
+             num_things: int | None = None) -> Image.Image:
+        """Return the drawing of :meth:`build_scene`, with a line where padding begins."""
+        image = self.build_scene(len(palette), max_side, num_things).draw(palette)
         full, (height, width) = self.pixels.shape[:2], self.image_size
         if (height, width) != full:
             x, y = width * image.width / full[1], height * image.height / full[0]

@@ -80,13 +80,14 @@ def describe_object(rule: str, data: ImageSet, objects: Objects, index: int) -> 
 
 
 def find_object_issues(sets: Sequence[ImageSet]) -> Iterator[SuspectedIssue]:
-    """Yield suspicious boxes and masks, except for crowds."""
+    """Yield suspicious boxes and masks, except for crowds and stuff."""
     issues: dict[str, SuspectedIssue] = {}
     for data in sets:
         objects = data.objects
         assert objects is not None
         for rule, severity in compute_severities(data, objects):
-            severity = np.where(objects.crowds, 0, severity)
+            is_thing = objects.labels < (data.num_things or len(data.classes))
+            severity = np.where(is_thing & ~objects.crowds, severity, 0)
             worst = np.argsort(-severity, kind='stable')[:MAX_EXAMPLES].tolist()
             examples = [build_example(rule, data, describe_object(rule, data, objects, i), i)
                         for i in worst if severity[i] > 0]  # yapf: disable

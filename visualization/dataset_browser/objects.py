@@ -8,20 +8,31 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from mmdet.datasets import CocoPanopticDataset
 
-from colonnade.common.errors import UserError
+from colonnade.common.errors import FileError, UserError
 from colonnade.datasets.rle import decode_rle, encode_segmentation, get_box
+from colonnade.datasets.segment_maps import decode_segment_ids
 from colonnade.datasets.validation.coco_files import load_json
+from colonnade.datasets.validation.panoptic_files import SEGMENT_ID, SEGMENT_MAP, load_panoptic
 from colonnade.datasets.validation.segmentations import (find_segmentation_error, is_number,
                                                          is_polygon)
+from colonnade.datasets.validation.validation_report import Report
 
-#: a segmentation: polygons ``(P, 2)`` of x and y, an RLE, or None
-Mask = list[np.ndarray] | dict[str, Any] | None
+
+class SegmentMask(NamedTuple):
+    """Mask of a panoptic segment."""
+    path: str  # PNG image of segments
+    segment_id: int
+
+
+#: a segmentation: polygons ``(P, 2)`` of x and y, an RLE, a segment, or None
+Mask = list[np.ndarray] | dict[str, Any] | SegmentMask | None
 #: image, label, box, area, whether it is a crowd, and ID
 Row = tuple[int, int, tuple[float, float, float, float], float, bool, int]
 
@@ -78,6 +89,8 @@ class Objects:
 
 def compact_segmentation(segmentation: Any) -> Mask:
     """Return a segmentation that needs little memory; None for an invalid one."""
+    if isinstance(segmentation, SegmentMask):
+        return segmentation
     if isinstance(segmentation, dict) and {'size', 'counts'} <= segmentation.keys():
         counts = segmentation['counts']
         return {**segmentation, 'counts': counts.decode() if isinstance(counts, bytes) else counts}
@@ -96,22 +109,34 @@ def compact_segmentation(segmentation: Any) -> Mask:
 
 
 def find_extent(mask: Mask) -> np.ndarray | None:
-    """Return left, top, right and bottom; None without a mask or for an uncompressed RLE."""
+    """Return left, top, right and bottom; None without a mask or if it has to be decoded."""
     if isinstance(mask, list):
         points = np.concatenate(mask)
         return np.concatenate([points.min(axis=0), points.max(axis=0)])
-    if mask is None or isinstance(mask['counts'], list):
+    if not isinstance(mask, dict) or isinstance(mask['counts'], list):
         return None
     left, top, width, height = get_box(mask)
     return np.array([left, top, left + width, top + height])
 
 
-def decode_mask(mask: list[np.ndarray] | dict[str, Any], size: tuple[int, int]) -> np.ndarray:
+@lru_cache(maxsize=2)
+def load_segment_ids(path: str) -> np.ndarray:
+    """Return the IDs of segments ``(H, W)`` in a PNG image; the last images are cached."""
+    try:
+        return decode_segment_ids(Path(path).read_bytes())
+    except FileError as error:
+        raise FileError(f'{path} cannot be used: {error}') from error
+
+
+def decode_mask(mask: list[np.ndarray] | dict[str, Any] | SegmentMask,
+                size: tuple[int, int]) -> np.ndarray:
     """Return a mask as pixels ``(H, W)``, bool; ``size`` is that of its image.
 
     Malformed RLEs and polygons far outside of all images raise a ValueError: pycocotools does not
     notice the former, and runs out of memory with the latter.
     """
+    if isinstance(mask, SegmentMask):
+        return load_segment_ids(mask.path) == mask.segment_id
     segmentation: Any = mask
     if isinstance(mask, list):
         segmentation = [polygon.ravel().tolist() for polygon in mask]
@@ -128,8 +153,9 @@ def read_coco_objects(dataset: Any, classes: Sequence[str]) -> dict[str, Any]:
         ``paths``, ``sizes``, ``objects`` and ``left_out`` of an ``ImageSet``.
     """
     file, folder = Path(dataset.ann_file), dataset.data_prefix['img']
+    is_panoptic = isinstance(dataset, CocoPanopticDataset)
     try:
-        content = load_json(file)
+        content = read_segments(dataset) if is_panoptic else load_json(file)
     except (ValueError, RecursionError) as error:
         raise UserError(f'{file} is not valid JSON: {error}') from error
     indices = {name: i for i, name in enumerate(classes)}
@@ -144,6 +170,20 @@ def read_coco_objects(dataset: Any, classes: Sequence[str]) -> dict[str, Any]:
     objects, left_out = select_objects(content.get('annotations') or (), images, labels)
     sizes_array = np.array(sizes, dtype=np.int64).reshape(-1, 2)
     return dict(paths=paths, sizes=sizes_array, objects=objects, left_out=left_out)
+
+
+def read_segments(dataset: Any) -> dict[str, list]:
+    """Return the annotations of a CocoPanopticDataset as those of a COCO file, one per segment."""
+    report, folder = Report(), dataset.data_prefix.get('seg') or ''
+    content = load_panoptic(Path(dataset.ann_file), report)
+    if content is None:
+        raise UserError(report.errors[0])
+    maps = {image['id']: image[SEGMENT_MAP]
+            for image in content['images'] if SEGMENT_MAP in image}  # yapf: disable
+    for row in content['annotations']:
+        path = os.path.join(folder, maps.get(row['image_id'], ''))
+        row['segmentation'] = SegmentMask(path, row[SEGMENT_ID])
+    return content
 
 
 def select_objects(annotations: Iterable[dict[str, Any]], images: Mapping[Any, int],

@@ -4,6 +4,7 @@ Shapes: ``N`` objects; ``h, w`` height and width of the downscaled image.
 """
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +16,8 @@ from PIL import Image
 
 from colonnade.datasets.rle import encode_mask
 from colonnade.inference import Instances, load
-from colonnade.inference.drawing import Color, draw_instances, draw_label_map
+from colonnade.inference.drawing import (Color, draw_instances, draw_label_map, draw_segments,
+                                         shade_color)
 from colonnade.inference.ground_truth import iter_ground_truth
 
 from .page import Section, Table
@@ -38,6 +40,7 @@ class Scene:
     masks: Sequence[np.ndarray | None] | None = None
     # Class of each pixel, (h, w), where the number of classes means unlabeled.
     label_map: np.ndarray | None = None
+    is_panoptic: bool = False  # whether masks are panoptic segments, which do not overlap
 
     @property
     def classes(self) -> set[int]:
@@ -48,12 +51,28 @@ class Scene:
         """Return the drawing, given the color of each class and the caption of each object."""
         if self.label_map is not None:
             return draw_label_map(self.pixels, self.label_map, [*palette, BLACK])
+        if self.is_panoptic:
+            return self._draw_segments(palette, captions)
         masks = None
         if self.masks is not None and any(mask is not None for mask in self.masks):
             empty = np.zeros(self.pixels.shape[:2], bool)
             masks = [encode_mask(empty if mask is None else mask) for mask in self.masks]
         colors = [palette[label] for label in self.labels]
         return draw_instances(self.pixels, self.boxes, masks, colors, captions)
+
+    def _draw_segments(self, palette: Sequence[Color],
+                       captions: Sequence[str] | None) -> Image.Image:
+        segments, counts = np.zeros(self.pixels.shape[:2], np.int32), Counter[int]()
+        boxes, colors = np.zeros((len(self.labels), 4), int), []
+        for number, (mask, label) in enumerate(
+                zip(self.masks or (), self.labels.tolist(), strict=True), 1):
+            if mask is not None:
+                segments[mask] = number
+                left, top, width, height = cv2.boundingRect(mask.astype(np.uint8))
+                boxes[number - 1] = left, top, left + width, top + height
+            colors.append(shade_color(palette[label], counts[label]))
+            counts[label] += 1
+        return draw_segments(self.pixels, segments, boxes, colors, captions)
 
 
 def fit_size(size: Sequence[int], max_side: int, *, exact: bool = False) -> tuple[int, int]:
