@@ -74,7 +74,8 @@ def export(model: Model, cfg: Config, folder: Path,
                           f'{" ".join(missing)}')
     images = find_calibration_images(options.calibration_images, options.num_images)
     kind = 'features' if options.component == 'features' else model.kind
-    plan = import_module(f'{__package__}.{PLANNERS.get(kind, "detectors")}').build_plan(model, cfg, options)
+    plan = import_module(f'{__package__}.{PLANNERS.get(kind, "detectors")}').build_plan(
+        model, cfg, options)
     with new_folder(folder) as scratch:
         comparisons: list[Comparison | PredictionComparison] = [
             _write_graph(graph, scratch / f'{graph.name}{suffix}', options) for graph in plan.graphs

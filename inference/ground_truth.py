@@ -12,8 +12,8 @@ from PIL import Image
 
 from colonnade.common.errors import UserError
 from colonnade.common.storage import content
-from colonnade.datasets.segment_maps import read_segment_ids
 from colonnade.datasets.rle import encode_segmentation, make_json_rle
+from colonnade.datasets.segment_maps import read_segment_ids
 
 from .drawing import Color
 from .model import Model

@@ -29,7 +29,7 @@ from torch import nn
 from colonnade import runtime
 from colonnade.common.hashing import compute_sha256
 from colonnade.export.detectors import build_plan
-from colonnade.export.end_to_end import (count_different_pixels, count_differences, draw_images,
+from colonnade.export.end_to_end import (count_differences, count_different_pixels, draw_images,
                                          verify_predictions)
 from colonnade.export.exporter import ExportOptions, export
 from colonnade.export.graphs import ExportError, to_onnx
@@ -316,10 +316,10 @@ def test_number_of_different_pixels() -> None:
                                    np.array(labels, np.int64), 1)  # yapf: disable
 
     result = build([1, 1, 2, 2, 3, 0], 0, 0, 1)
-    for other, number in ((result, 0), (build([3, 3, 1, 1, 2, 0], 0, 1, 0), 0),
-                          (build([1, 1, 2, 2, 3, 0], 1, 0, 1), 2),
-                          (build([1, 1, 1, 1, 2, 0], 0, 1), 2),
-                          (build([1, 1, 2, 2, 3, 3], 0, 0, 1), 1), (build([0] * 6), 5)):
+    for other, number in ((result, 0), (build([3, 3, 1, 1, 2, 0], 0, 1,
+                                              0), 0), (build([1, 1, 2, 2, 3, 0], 1, 0, 1), 2),
+                          (build([1, 1, 1, 1, 2, 0], 0, 1), 2), (build([1, 1, 2, 2, 3, 3], 0, 0,
+                                                                       1), 1), (build([0] * 6), 5)):
         assert count_different_pixels(result, other) == number
         assert count_different_pixels(other, result) == number
 

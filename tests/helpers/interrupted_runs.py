@@ -82,8 +82,8 @@ class Runs:
         loop = [f'train_cfg.max_iters={iters}', 'train_cfg.val_interval=2',
                 'default_hooks.checkpoint.interval=2'] if iters else []  # yapf: disable
         return [str(word) for word in (
-            self.folder / 'own.py', '--data-root', self.shapes / LAYOUTS.get(head, 'coco'), '--work-dir',
-            self.folder / name, *start, '--no-report', '--cfg-options', *loop,
+            self.folder / 'own.py', '--data-root', self.shapes / LAYOUTS.get(head, 'coco'),
+            '--work-dir', self.folder / name, *start, '--no-report', '--cfg-options', *loop,
             'randomness.seed=3', 'default_hooks.logger.interval=1',
             'train_dataloader.batch_size=2', *options)]  # yapf: disable
 

@@ -99,9 +99,11 @@ def run_in_torch(model: Model) -> runtime.Model:
         return GraphFile(Path(graph.name), graph.input_names, graph.output_names)
 
     return runtime.Model(
-        Section(json.loads(json.dumps(about)), Path('model.json')),
-        {graph.name: describe(graph) for graph in plan.graphs},
-        {graph.name: TorchSession(graph.module) for graph in plan.graphs})
+        Section(json.loads(json.dumps(about)),
+                Path('model.json')), {graph.name: describe(graph)
+                                      for graph in plan.graphs},
+        {graph.name: TorchSession(graph.module)
+         for graph in plan.graphs})
 
 
 def check_same_segments(model: Model, exported: runtime.Model, image: np.ndarray) -> int:
