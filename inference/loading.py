@@ -231,8 +231,12 @@ def find_classes(cfg: Config, meta: dict[str, Any],
     if not metainfo.get('classes'):
         metainfo, origin = find_dataset_metainfo(cfg), 'the dataset of the config'
     classes = read_names_of_classes(metainfo.get('classes') or ())
+    num_stuff = cfg.model.get('panoptic_fusion_head', {}).get('num_stuff_classes', 0)
     for name, head in iter_dataset_heads(cfg.model):
-        if (expected := get_num_classes(head)) != len(classes):
+        expected = get_num_classes(head)
+        if 'num_stuff_classes' not in head:  # a head of boxes, as in Panoptic FPN
+            expected += num_stuff
+        if expected != len(classes):
             raise UserError(f'{origin} has {len(classes)} classes, but {name} has {expected}')
     palette = metainfo.get('palette')
     if not isinstance(palette, (list, tuple)) or len(palette) < len(classes):

@@ -380,5 +380,14 @@ def test_wrong_positional_arguments(weights: dict[str, Path], run_tool: Callable
     first, second = weights.values()
     with pytest.raises(SystemExit, match='contains its weights: remove .*mask_rcnn.pth'):
         run_tool('predict', first, second, 'images', '--out', tmp_path / 'out')
-    with pytest.raises(SystemExit, match='no INPUT after'):
-        run_tool('predict', SEGMENTER, first, '--out', tmp_path / 'out')
+    run = tmp_path / 'work_dirs/run'
+    run.mkdir(parents=True)
+    for arguments, message in (([SEGMENTER, first], f'no INPUT after .* {first}'),
+                               ([first], f'no INPUT after {first}'), ([run], f'no INPUT after {run}'),
+                               ([SEGMENTER], 'no CHECKPOINT and no INPUT after .*'),
+                               ([run.with_name('rum'), 'a.jpg'], f'; did you mean {run}'),
+                               ([run / 'a', 'a.jpg'], 'no file, folder or shipped config has this')):
+        with pytest.raises(SystemExit, match=f'^predict: .*{message}'):
+            run_tool('predict', *arguments, '--out', tmp_path / 'out')
+    with pytest.raises(SystemExit, match=f'no image after {run}: pass image files'):
+        run_tool('visualize', run, '--out', tmp_path / 'out')
