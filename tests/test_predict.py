@@ -382,11 +382,15 @@ def test_wrong_positional_arguments(weights: dict[str, Path], run_tool: Callable
         run_tool('predict', first, second, 'images', '--out', tmp_path / 'out')
     run = tmp_path / 'work_dirs/run'
     run.mkdir(parents=True)
-    for arguments, message in (([SEGMENTER, first], f'no INPUT after .* {first}'),
-                               ([first], f'no INPUT after {first}'), ([run], f'no INPUT after {run}'),
-                               ([SEGMENTER], 'no CHECKPOINT and no INPUT after .*'),
-                               ([run.with_name('rum'), 'a.jpg'], f'; did you mean {run}'),
-                               ([run / 'a', 'a.jpg'], 'no file, folder or shipped config has this')):
+    cases = {
+        f'no INPUT after .* {first}': [SEGMENTER, first],
+        f'no INPUT after {first}': [first],
+        f'no INPUT after {run}': [run],
+        'no CHECKPOINT and no INPUT after': [SEGMENTER],
+        f'no config file .*rum; did you mean {run}': [run.with_name('rum'), 'a.jpg'],
+        'no file, folder or shipped config has this name': [run / 'a', 'a.jpg'],
+    }
+    for message, arguments in cases.items():
         with pytest.raises(SystemExit, match=f'^predict: .*{message}'):
             run_tool('predict', *arguments, '--out', tmp_path / 'out')
     with pytest.raises(SystemExit, match=f'no image after {run}: pass image files'):
