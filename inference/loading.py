@@ -231,9 +231,15 @@ def find_classes(cfg: Config, meta: dict[str, Any],
     if not metainfo.get('classes'):
         metainfo, origin = find_dataset_metainfo(cfg), 'the dataset of the config'
     classes = read_names_of_classes(metainfo.get('classes') or ())
+    num_stuff = cfg.model.get('panoptic_fusion_head', {}).get('num_stuff_classes', 0)
     for name, head in iter_dataset_heads(cfg.model):
-        if (expected := get_num_classes(head)) != len(classes):
-            raise UserError(f'{origin} has {len(classes)} classes, but {name} has {expected}')
+        # The heads of boxes and masks of Panoptic FPN predict only things.
+        is_of_things = num_stuff > 0 and 'num_stuff_classes' not in head
+        num_classes = len(classes) - num_stuff if is_of_things else len(classes)
+        if (expected := get_num_classes(head)) != num_classes:
+            things = ' of things' if is_of_things else ''
+            raise UserError(f'{origin} has {num_classes} classes{things}, but {name} has '
+                            f'{expected}')
     palette = metainfo.get('palette')
     if not isinstance(palette, (list, tuple)) or len(palette) < len(classes):
         palette = distinct_colors(len(classes))

@@ -5,6 +5,7 @@ import json
 import sys
 from collections.abc import Callable
 from contextlib import closing
+from importlib.util import find_spec
 from pathlib import Path
 
 import cv2
@@ -15,7 +16,8 @@ from conftest import NO_WORKERS, ROOT, SHORT
 from fastapi.testclient import TestClient
 from helpers.live_server import LIMITS
 from helpers.random_models import random_checkpoint
-from mmengine.registry import DATASETS, METRICS, MODELS
+from mmengine.config import Config
+from mmengine.registry import DATASETS, METRICS, MODELS, DefaultScope
 from pycocotools.coco import COCO
 
 from colonnade.datasets.ade20k_panoptic import ADE20KPanopticSegments
@@ -24,6 +26,7 @@ from colonnade.engine.work_dir import Run
 from colonnade.evaluation.panoptic_quality import PanopticQuality, compare_segments, summarize
 from colonnade.inference import load
 from colonnade.inference.ground_truth import build_panoptic_map
+from colonnade.inference.loading import find_classes
 from colonnade.inference.model import get_model_kind
 from colonnade.inference.resume_log import ResumeLog
 from colonnade.inference.serving.json_api import build_api
@@ -352,6 +355,20 @@ def test_serving(weights: Path, shapes: Path) -> None:
         assert client.post('/api/predict?format=png', content=content).content[1:4] == b'PNG'
         assert client.post('/api/predict?threshold=0.5', content=content).status_code == 422
     assert compute_max_pixels(model) == 2 * 10**9 // (4 * model.module.panoptic_head.num_queries)
+
+
+def test_panoptic_fpn() -> None:
+    """Its heads of boxes and masks predict only things."""
+    folder = Path(find_spec('mmdet').origin).parent / '.mim/configs/panoptic_fpn'
+    cfg = Config.fromfile(folder / 'panoptic-fpn_r50_fpn_1x_coco.py')
+    meta = dict(dataset_meta=dict(classes=[*map(str, range(80 + 53))]))
+    assert len(find_classes(cfg, meta, 'a.pth')[0]) == 80 + 53
+    with torch.device('meta'), DefaultScope.overwrite_default_scope('mmdet'):
+        assert get_model_kind(MODELS.build(cfg.model)) == 'panoptic'
+    cfg.model.roi_head.bbox_head.num_classes = 133
+    with pytest.raises(
+            ValueError, match='80 classes of things, but model.roi_head.bbox_head has 133'):
+        find_classes(cfg, meta, 'a.pth')
 
 
 def test_nothing_is_predicted() -> None:

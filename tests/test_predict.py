@@ -380,5 +380,18 @@ def test_wrong_positional_arguments(weights: dict[str, Path], run_tool: Callable
     first, second = weights.values()
     with pytest.raises(SystemExit, match='contains its weights: remove .*mask_rcnn.pth'):
         run_tool('predict', first, second, 'images', '--out', tmp_path / 'out')
-    with pytest.raises(SystemExit, match='no INPUT after'):
-        run_tool('predict', SEGMENTER, first, '--out', tmp_path / 'out')
+    run = tmp_path / 'work_dirs/run'
+    run.mkdir(parents=True)
+    cases = {
+        f'no INPUT after .* {first}': [SEGMENTER, first],
+        f'no INPUT after {first}': [first],
+        f'no INPUT after {run}': [run],
+        'no CHECKPOINT and no INPUT after': [SEGMENTER],
+        f'no config file .*rum; did you mean {run}': [run.with_name('rum'), 'a.jpg'],
+        'no file, folder or shipped config has this name': [run / 'a', 'a.jpg'],
+    }
+    for message, arguments in cases.items():
+        with pytest.raises(SystemExit, match=f'^predict: .*{message}'):
+            run_tool('predict', *arguments, '--out', tmp_path / 'out')
+    with pytest.raises(SystemExit, match=f'no image after {run}: pass image files'):
+        run_tool('visualize', run, '--out', tmp_path / 'out')

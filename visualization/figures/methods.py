@@ -194,9 +194,11 @@ def find_files(args: VisualizeOptions) -> tuple[str | None, list[Input]]:
     has_weights = args.config.is_dir() or args.config.suffix in CHECKPOINTS
     checkpoint = None if has_weights else args.checkpoint
     check_model_paths(args.config, checkpoint)
-    names = [str(args.checkpoint), *args.images] if has_weights else args.images
+    paths = [args.checkpoint] if args.checkpoint else []
+    names = [*paths, *args.images] if has_weights else args.images
     if not names:
-        raise UserError(f'no image after {args.config} {args.checkpoint}: pass image files')
+        passed = ' '.join(map(str, [args.config, *paths]))
+        raise UserError(f'no image after {passed}: pass image files')
     inputs = find_inputs(names, args.out)
     for item in inputs:
         if item.is_video:
