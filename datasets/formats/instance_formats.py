@@ -86,8 +86,11 @@ def _make_context(root: Path, args: DataOptions, report: Report) -> ReadContext:
 
 
 def _convert(name: str, indices: dict[str, DataIndex], args: DataOptions,
-             context: ReadContext) -> list[DataIndex]:
-    """Return training and validation, split, aligned and written where needed."""
+             context: ReadContext) -> list[DataIndex] | None:
+    """Return training and validation, split, aligned and written where needed.
+
+    None after an error, which is reported.
+    """
     report, original = context.report, list(indices.values())
     share_classes(original)
     if not args.boxes_only:

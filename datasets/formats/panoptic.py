@@ -121,7 +121,8 @@ def _repair_segments(file: Path, content: dict[str, list], maps: Path,
             path = maps / image[SEGMENT_MAP]
             context.labels.add(path)
             try:
-                size = image.get('width'), image.get('height')
+                has_size = 'width' in image and 'height' in image
+                size = (image['width'], image['height']) if has_size else None
                 mode, shapes = read_shapes(path.read_bytes(), size)
                 if text := describe_unlisted(shapes, rows[image['id']], mode):
                     raise UserError(text)
