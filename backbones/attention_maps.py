@@ -76,7 +76,7 @@ def load_class_attention(backbone: ColumnarBackbone,
     state = {key: value for key, value in state.items() if key.split('.')[0] in names}
     if not state:
         raise WeightsError(f'{source} ({known.name}) has no class-attention stage '
-                           f'({", ".join(names)}): use the file of a classifier')
+                           f'({", ".join(names)}): use the weights of a classifier')
     required = {key: value.shape for key, value in stage.state_dict().items()}
     if problems := find_mismatches(state, required):
         raise WeightsError(f'the class-attention stage of {source} ({known.name}) does not fit '
@@ -102,8 +102,8 @@ def class_attention(backbone: ColumnarBackbone, stage: ClassAttentionStage,
         ValueError: If the backbone was built without its last blocks.
     """
     if len(backbone.blocks) < backbone.depth:
-        raise UserError(f'class attention follows block {backbone.depth - 1}, and this backbone '
-                        f'ends with block {len(backbone.blocks) - 1}: out_indices must reach it')
+        raise UserError(f'class attention follows block {backbone.depth - 1}, but this backbone '
+                        f'ends with block {len(backbone.blocks) - 1}: add -1 to out_indices')
     last = backbone(img)[-1]  # (B, C, h, w)
     grid, tokens = last.shape[-2:], last.flatten(2).transpose(1, 2)
     layers = [block.attn for block in stage.blocks]

@@ -173,7 +173,7 @@ class ColumnarBackbone(Fusible, LoadableBackbone):
     def _start(self, img: Tensor) -> tuple[Tensor, tuple]:
         """Check images and embed them, see :meth:`_embed`."""
         if img.ndim != 4:
-            raise UserError(f'images must be (B, 3, H, W), got the shape {tuple(img.shape)}')
+            raise UserError(f'images must have shape (B, 3, H, W), got {tuple(img.shape)}')
         height, width = img.shape[-2:]
         if min(height, width) < self.patch_size:
             raise UserError(f'images must be at least {self.patch_size} x {self.patch_size} '

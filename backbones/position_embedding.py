@@ -41,9 +41,9 @@ class LearnedPositions(ColumnarBackbone):
         arch = self.variants.find_name(self.settings | dict(img_size=img_size))
         advice = f'img_size={img_size}' + (f' or arch={arch!r}' if arch else '')
         print_log(
-            f'pos_embed of a {side} x {side} grid (images of {img_size}) is resized to {own} x '
-            f'{own} (images of {own * self.patch_size}): features of images of {img_size} are no '
-            f'longer those of the file. To keep them, set {advice}',
+            f'pos_embed of a {side} x {side} grid ({img_size} px images) is resized to {own} x '
+            f'{own} ({own * self.patch_size} px images), which changes the features of {img_size} '
+            f'px images. To keep it unchanged, set {advice}',
             logger='current',
             level=logging.WARNING)
         return dict(pos_embed=resample_positions(positions, (side, side), self._native_grid))

@@ -40,4 +40,4 @@ def infer_backbone(state: State) -> tuple[Any, dict[str, int]]:
             return backbone, backbone.infer_arch(state)
         except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError):
             continue  # another backbone
-    raise WeightsError(f'no {" or ".join(BACKBONES)} was recognized')
+    raise WeightsError(f'expected the weights of {" or ".join(BACKBONES)}')

@@ -59,7 +59,7 @@ class Variants:
         settings = {**self.defaults, **arch}
         missing, unknown = columns - set(settings), set(settings) - columns
         if missing or unknown:
-            raise UserError(f'a custom arch of {self.backbone} has the keys {sorted(columns)}: '
+            raise UserError(f'a custom arch of {self.backbone} takes the keys {sorted(columns)}: '
                             f'missing {sorted(missing)}, unknown {sorted(unknown)}')
         return settings
 
@@ -109,7 +109,7 @@ def resolve_out_indices(out_indices: Sequence[int] | None,
         defaults = (depth // 3 - 1, depth // 2 - 1, 2 * depth // 3 - 1, depth - 1)
         return tuple(max(index, 0) for index in defaults)
     if not out_indices or any(not -depth <= index < depth for index in out_indices):
-        raise UserError(f'{name} must be block numbers from {-depth} to {depth - 1}, '
+        raise UserError(f'{name} must be block indices from {-depth} to {depth - 1}, '
                         f'got {tuple(out_indices)}')
     resolved = tuple(index % depth for index in out_indices)
     if list(resolved) != sorted(resolved):

@@ -84,7 +84,7 @@ class ModelOptions(ConfigOptions):
     """Options of :func:`colonnade.load`."""
     config: Path = argument(CONFIG_OR_MODEL)
     checkpoint: str | None = argument(CHECKPOINT, None)
-    device: str | None = option('device, e.g. cpu or cuda:0 (default: a GPU if there is one)')
+    device: str | None = option('device, e.g. cpu or cuda:0 (default: a GPU if available)')
     trust: bool = option(TRUST, False)
 
 
@@ -95,10 +95,10 @@ class LaunchOptions(ConfigOptions):
         'folder for logs and checkpoints (default: work_dirs/FOLDER/CONFIG)', metavar='DIR')
     data_root: str | Path | None = option(DATA_ROOT, metavar='DIR')
     launcher: Literal['none', 'pytorch', 'slurm', 'mpi'] = option(
-        'launcher of the processes: pytorch for torchrun (default: %(default)s)', 'none')
+        'job launcher: pytorch for torchrun (default: %(default)s)', 'none')
     hang_timeout: float = option(
-        'end a job of several processes if one waits longer than this for another; 0 to wait '
-        'forever (default: %(default)g)',
+        'abort a multi-process job if one process waits longer than this for another; 0 to '
+        'wait forever (default: %(default)g)',
         HANG_TIMEOUT,
         metavar='SECONDS')
     allow_external_files: bool = option(ALLOW_EXTERNAL_FILES, False)

@@ -50,7 +50,7 @@ def find_config(name: str | Path) -> Path:
     near = near or get_close_matches(expected, list_configs(), n=1, cutoff=0.8)
     meant = f'; did you mean {near[0]}?' if near else ''
     if path.is_dir():
-        meant = ': it is a folder, pass a config in it'
+        meant = '; it is a folder: pass a config in it'
     elif not path.suffix and not near:
-        meant = ': no file, folder or shipped config has this name'
-    raise MissingFileError(f'no config file {name}{meant}')
+        meant = '; no file, folder or shipped config has this name'
+    raise MissingFileError(f'no such config file: {name}{meant}')

@@ -189,10 +189,10 @@ def _check_label_map(data: dict[str, Any]) -> None:
     labels, size = data.get('gt_seg_map'), data.get('ori_shape')
     if isinstance(labels, np.ndarray) and size is not None:
         if labels.ndim != 2:
-            raise UserError(f'a label map has one channel, but this one has {labels.shape[-1]}')
+            raise UserError(f'a label map must have one channel, got {labels.shape[-1]}')
         if labels.shape != tuple(size[:2]):
-            raise UserError('the label map has {1} x {0} pixels, but the image {3} x {2}'.format(
-                *labels.shape, *size))
+            raise UserError('the label map has {1} x {0} pixels, but the image has {3} x {2}'
+                            .format(*labels.shape, *size))
 
 
 def handle_bad_samples(dataset: Any, skipped: Path | None, advice: str = '') -> None:

@@ -20,8 +20,8 @@ class DataOptions:
         out: File that the command writes; a conversion goes next to it.
     """
     data: list[Path] = option(
-        'dataset in any supported format, which is detected: a folder, its data.yaml, or one '
-        'folder each for training and validation', (),
+        'dataset in any supported format (detected automatically): a folder, its data.yaml, or '
+        'one folder each for training and validation', (),
         exclusive='data',
         required=True,
         metavar='PATH')
@@ -31,7 +31,7 @@ class DataOptions:
         metavar='JSON')
     masks: list[Path] = option(
         'label maps for a segmenter: one folder each for training and validation, or one folder '
-        "with ADE20k's directory structure", (),
+        "with ADE20K's directory structure", (),
         exclusive='data',
         metavar='DIR')
     stuff: list[Path] = option(

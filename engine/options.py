@@ -53,7 +53,7 @@ class TrainOptions(LaunchOptions):
         const='auto',
         metavar='CHECKPOINT')
     pretrained: str | None = option(
-        'start from these weights of the backbone: name of a timm model with its tag, such as '
+        'start from these backbone weights: name of a timm model with its tag, such as '
         'xcit_small_12_p16_384.fb_dist_in1k, or a file or URL',
         metavar='NAME')
     load_from: str | None = option(
@@ -62,7 +62,7 @@ class TrainOptions(LaunchOptions):
         metavar='CHECKPOINT')
     amp: Amp = amp_option()
     fsdp: bool = option(
-        'shard parameters, gradients and optimizer states over the processes (FSDP)', False)
+        'shard parameters, gradients and optimizer states across processes (FSDP)', False)
     checkpoint_format: Literal['full', 'sharded'] = option(
         'with --fsdp: save checkpoints as one file, or as a folder to which each process writes '
         'its shard (default: %(default)s)', 'full')
@@ -71,7 +71,7 @@ class TrainOptions(LaunchOptions):
         False,
         exclusive='batch')
     grad_accum: int | None = option(
-        'accumulate the gradients of N iterations per optimizer step (default for N: as many as '
+        'accumulate gradients over N iterations per optimizer step (default for N: as many as '
         "make up the config's batch size)",
         exclusive='batch',
         nargs='?',
@@ -81,8 +81,8 @@ class TrainOptions(LaunchOptions):
         'images per iteration, summed over all processes (default: batch size times processes)',
         metavar='N')
     new_classes: bool = option(
-        'with --load-from: allow a checkpoint with other classes; layers that depend on the '
-        'classes are initialized from scratch, except for classes of the same name', False)
+        'with --load-from: allow a checkpoint with different classes; layers that depend on the '
+        'classes are initialized from scratch, except for classes with the same name', False)
     patience: int | None = option(
         'stop early after N evaluations without improvement of the best-checkpoint metric '
         '(default: off)',
@@ -90,10 +90,10 @@ class TrainOptions(LaunchOptions):
     min_delta: float | None = option(
         'with --patience: minimum improvement of the metric (default: 0)', metavar='D')
     tracker: Sequence[str] = option(
-        'also log the curves of the run to %(choices)s', (),
+        'also log training curves to these trackers: %(choices)s', (),
         choices=tuple(TRACKERS),
         metavar='NAME')
-    report: bool = option('write neither a record of the run nor report.html', True)
+    report: bool = option('do not record the run or write report.html', True)
     on_bad_sample: Literal['error', 'skip'] = option(
         'how to handle training samples that fail to load: stop with an error that names the '
         'sample, or skip them and list them at the end (default: %(default)s)', 'error')
@@ -120,7 +120,7 @@ class TrainOptions(LaunchOptions):
             path = os.path.expanduser(self.pretrained)
             is_timm = '://' not in path and not os.path.exists(path)
             if is_timm and (os.sep in path or path.endswith(('.pth', '.pt', '.safetensors'))):
-                raise MissingFileError(f'--pretrained: no file {self.pretrained}')
+                raise MissingFileError(f'--pretrained: {self.pretrained} does not exist')
             self.cfg_options = {
                 **(self.cfg_options or {}), 'model.backbone.init_cfg.type': 'Pretrained',
                 'model.backbone.init_cfg.checkpoint': 'timm://' * is_timm + path

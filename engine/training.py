@@ -102,8 +102,8 @@ def set_resume(cfg: Config, resume: str | None) -> None:
         if not cfg.resume and (has_checkpoints or run.best_checkpoints()):
             what = 'checkpoints' if has_checkpoints else 'the best checkpoint'
             advice = 'pass --resume to continue it, or ' if has_checkpoints else ''
-            raise UserError(f'{cfg.work_dir} has {what} of an earlier run: {advice}choose another '
-                            '--work-dir')
+            raise UserError(f'{cfg.work_dir} has {what} from an earlier run: {advice}choose '
+                            'another --work-dir')
     elif resume == 'auto':
         last = run.last
         cfg.resume = True
@@ -121,7 +121,7 @@ def set_resume(cfg: Config, resume: str | None) -> None:
         else:
             weights = f' with the weights of {cfg.load_from}' if cfg.load_from else ''
             print_log(
-                f'--resume: no checkpoint in {cfg.work_dir} yet, training starts at iteration 0'
+                f'--resume: no checkpoint in {cfg.work_dir} yet; training starts at iteration 0'
                 f'{weights}',
                 level=logging.WARNING)
             cfg.resume = False
@@ -143,7 +143,7 @@ def set_batch_size(cfg: Config, options: TrainOptions) -> None:
     elif options.grad_accum is not None:
         count = set_grad_accumulation(cfg, options.grad_accum or None)
         print_log(f'--grad-accum: an optimizer step every {count} iterations of '
-                  f'{get_batch_size(cfg)} images; all numbers of iterations in the config are '
+                  f'{get_batch_size(cfg)} images; all iteration counts in the config are '
                   f'multiplied by {count}')
 
 
@@ -161,7 +161,7 @@ def set_amp(cfg: Config, amp: bool | str) -> None:
                             'set it to OptimWrapper, without dtype and loss_scale')
         return
     if device == 'mps':
-        raise UserError('--amp: training in mixed precision is not supported on mps: remove --amp')
+        raise UserError('--amp does not support training on mps: remove it')
     type_name = get_type_name(wrapper.get('type', 'OptimWrapper'))
     if type_name not in ('OptimWrapper', 'AmpOptimWrapper', 'Bfloat16OptimWrapper'):
         raise UserError(f'--amp needs optim_wrapper.type OptimWrapper, got {type_name}')
@@ -180,13 +180,13 @@ def set_amp(cfg: Config, amp: bool | str) -> None:
 def _drop_option(wrapper: ConfigDict, option: str, *effective: Any) -> None:
     """Remove an option of the optimizer wrapper; log it unless its value is in effect anyway."""
     if option in wrapper and (value := wrapper.pop(option)) not in effective:
-        print_log(f'--amp: optim_wrapper.{option}={value!r} of the config has no effect',
+        print_log(f'--amp: optim_wrapper.{option}={value!r} in the config has no effect',
                   level=logging.WARNING)  # yapf: disable
 
 
 def _require_strict_runner(runner: Runner, option: str) -> StrictRunner:
     if not isinstance(runner, StrictRunner):
-        raise UserError(f'{option} needs a runner of colonnade, but the config sets '
+        raise UserError(f'{option} needs a Colonnade runner, but the config sets '
                         f'{type(runner).__name__}')
     return runner
 

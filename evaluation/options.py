@@ -20,7 +20,7 @@ class TestOptions(LaunchOptions):
         'last)', None)
     out: Path | str | None = option(
         'JSON file for the metrics (default: WORK_DIR/TIMESTAMP/metrics.json)', metavar='FILE')
-    tta: bool = option('test-time augmentation: merge six scales and their flips', False)
+    tta: bool = option('test-time augmentation: merge predictions over six scales and flips', False)
     amp: Amp = amp_option()
     fuse: bool | None = option(FUSE)
 
@@ -37,8 +37,8 @@ class BenchmarkOptions:
         'backbones to measure (default: XCiT:small_12_p16)', ('XCiT:small_12_p16', ),
         metavar='CLASS:ARCH')
     baselines: Sequence[str] = option(
-        'candidates to compare with: timm, resnet50, swin_t, ours or detector, with the suffix '
-        '-compiled or -fused (default: timm)', ('timm', ),
+        'candidates to compare with: timm, resnet50, swin_t, ours or detector, optionally with '
+        'the suffix -compiled or -fused (default: timm)', ('timm', ),
         metavar='NAME')
     sizes: Sequence[str] = option(
         'side of square images, or HEIGHTxWIDTH (default: 512 1024)', ('512', '1024'),
@@ -53,7 +53,7 @@ class BenchmarkOptions:
                                        'float32')
     amp: Amp = amp_option()
     rounds: int = option(
-        'number of rounds, of which the median is reported (default: %(default)s)', 5, metavar='N')
+        'number of rounds; the median is reported (default: %(default)s)', 5, metavar='N')
     threads: int = option("number of CPU threads (default: torch's choice)", 0, metavar='N')
     csv: Path | None = option('CSV file for the table', metavar='FILE')
     plot: Path | None = option(

@@ -137,8 +137,8 @@ class PanopticQuality(BaseMetric):
             }
             truth = self._read_segments(annotation['file_name'])
             if truth.shape != predicted.shape:
-                raise UserError(f'{annotation["file_name"]} has the shape {truth.shape}, and the '
-                                f'prediction {predicted.shape}')
+                raise UserError(f'{annotation["file_name"]} has shape {truth.shape}, but the '
+                                f'prediction has shape {predicted.shape}')
             self.results.append(
                 compare_segments(truth, segments, predicted + 1, labels, len(classes)))
 

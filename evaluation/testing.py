@@ -90,7 +90,7 @@ def testing_settings(options: TestOptions) -> Settings:
         options.config, checkpoint = Run(options.config).find_model(options.checkpoint)
         options.checkpoint = str(checkpoint)
     if options.checkpoint is None:
-        raise UserError(f'no checkpoint after {options.config}: pass the file of a trained model')
+        raise UserError(f'no checkpoint after {options.config}: pass that of a trained model')
     if '://' not in options.checkpoint and not is_checkpoint(options.checkpoint):
         raise MissingFileError(f'checkpoint {options.checkpoint} does not exist')
 
@@ -127,7 +127,7 @@ def prepared_runner(options: TestOptions) -> Iterator[Runner]:
                 prepare, fuse=options.fuse, labels_alone=reads_labels_alone(cfg), dtype=dtype)
             runner.check_weights()
         elif options.fuse or dtype:
-            raise UserError('--fuse and --amp need a runner of Colonnade, but the config uses '
+            raise UserError('--fuse and --amp need a Colonnade runner, but the config uses '
                             f'{type(runner).__name__}')
         elif options.fuse is None:
             runner.logger.info(f'not fused: the runner is a {type(runner).__name__}')

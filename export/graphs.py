@@ -141,7 +141,7 @@ def to_openvino(path: Path, target: Path) -> None:
     """
     import openvino  # optional
     with convert_errors(  # OpenVINO's errors have no common class
-            lambda error: ExportError(f'{path.stem} cannot be exported for OpenVINO: {error}')):
+            lambda error: ExportError(f'{path.stem} cannot be exported to OpenVINO: {error}')):
         model = openvino.convert_model(str(path))
     openvino.save_model(model, str(target), compress_to_fp16=False)
     for file in (path, path.with_name(f'{path.name}.data')):

@@ -24,14 +24,14 @@ class ExportOptions:
         'export the full model, or the feature maps of its backbone and pyramid (default: '
         '%(default)s)', 'model')
     precision: Literal['float32', 'int8'] = option(
-        'number format; int8 is smaller and is calibrated on images (default: %(default)s)',
+        'numeric precision; int8 is smaller and is calibrated on images (default: %(default)s)',
         'float32')
     calibration_images: Path | str | None = option(
         'folder of calibration images, required by --precision int8', metavar='DIR')
     num_images: int = option(
         'maximum number of calibration images (default: %(default)s)', 100, metavar='N')
     tolerance: float = option(
-        'maximum deviation of the graphs from float64, relative to that of torch; more is a '
+        'maximum deviation of the graphs from float64, relative to that of torch; more gives a '
         'warning, 10 times as much an error (default: %(default)g)',
         10.,
         metavar='FACTOR')

@@ -136,4 +136,4 @@ def check_exportable(module: nn.Module) -> None:
     for name in ('predict', 'predict_by_feat'):
         if is_replaced(head, BaseDecodeHead, name):
             raise ExportError(f'decode_head {type(head).__name__} cannot be exported: the runtime '
-                              f'does not support its own {name}')
+                              f'does not support its custom {name}')

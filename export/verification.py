@@ -119,7 +119,7 @@ def verify(graph: Graph, path: Path, tolerance: float) -> Comparison:
         return result
     deviation = (
         f'{result.name}: the output {result.output} deviates from float64 by {result.factor:.3g} '
-        f'times the rounding error of torch, and --tolerance is {tolerance:g}')
+        f'times the rounding error of torch, but --tolerance is {tolerance:g}')
     if result.factor > REFUSED * tolerance:
         raise ExportError(
             f'{deviation}: more than {REFUSED} times the tolerance is not a rounding error, so '
@@ -174,11 +174,11 @@ def iter_deviations(graph: Graph, size: Size, outputs: Arrays,
     for name, actual, expected in zip(graph.output_names, outputs, expected_outputs, strict=True):
         if (actual.shape, actual.dtype) != (expected.shape, expected.dtype):
             raise ExportError(f'{graph.name} for {format_size(size)}: {name} is {actual.dtype} '
-                              f'{actual.shape}, and torch gives {expected.dtype} {expected.shape}')
+                              f'{actual.shape}, but torch gives {expected.dtype} {expected.shape}')
         finite = np.isfinite(expected)
         if not (np.isfinite(actual) == finite).all():
             raise ExportError(f'{graph.name} for {format_size(size)}: {name} is NaN or infinite at '
-                              'other positions than in torch')
+                              'different positions than in torch')
         actual, expected = (values[finite].astype(np.float64) for values in (actual, expected))
         if expected.size:
             yield float(np.abs(actual - expected).max()), float(np.abs(expected).max())

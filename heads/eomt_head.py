@@ -42,7 +42,7 @@ class QueriesInBackbone(AnnealedMasks, MaskQueryHead):
         tokens = x[-1]
         if not isinstance(tokens, QueryTokens):
             raise UserError(f'{type(self).__name__} runs the last blocks of a PlainViT: set '
-                            'model.backbone.num_query_blocks, and no neck')
+                            'model.backbone.num_query_blocks, and remove the neck')
         num_queries, num_blocks = len(self.q.weight), tokens.num_blocks
         probabilities = self.compute_probabilities(num_blocks)
         x, predictions = tokens.prepend(self.q.weight), []

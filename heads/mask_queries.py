@@ -127,7 +127,7 @@ class MaskQueryHead(Mask2FormerHead):
                       train_cfg: dict[str, Any]) -> None:
         """Build what the parent's methods need to match queries with objects."""
         if unknown := set(train_cfg) - set(POINTS):
-            raise UserError(f'train_cfg of {type(self).__name__} must have keys of '
+            raise UserError(f'train_cfg of {type(self).__name__} accepts only keys of '
                             f'{sorted(POINTS)}, got {sorted(unknown)}')
         self.train_cfg = POINTS | train_cfg
         for name, value in self.train_cfg.items():

@@ -69,7 +69,7 @@ class PlainMaskDecoder(nn.Module):
             num_heads = max(dim // 64, 1)
         if num_heads < 1 or dim % (4 * num_heads):
             raise UserError(
-                'in_channels must be a multiple of 4 * num_heads, for rotary positions, '
+                'in_channels must be a multiple of 4 * num_heads, for rotary embeddings, '
                 f'got {dim} and {num_heads} heads')
         norm_cfg = norm_cfg or dict(type='BN')
         self.bn = nn.ModuleList(build_norm_layer(norm_cfg, dim)[1] for _ in range(num_features))

@@ -36,7 +36,7 @@ def convert_pmt(state: State) -> State:
 def reject_decoder(state: State) -> State:
     """Raise a WeightsError that explains how to load a file with a decoder alone."""
     raise WeightsError(
-        'it has a decoder and no backbone: set model.backbone.init_cfg to weights of the backbone, '
+        'it has a decoder but no backbone: set model.backbone.init_cfg to the backbone weights, '
         "and init_cfg of model.panoptic_head or model.decode_head to dict(type='Pretrained', "
         'checkpoint=...) with this file')
 
@@ -59,12 +59,12 @@ def load_pretrained_decoder(head: BaseModule) -> bool:
     source = str(pretrained['checkpoint'])
     original = get_state_dict(fetch(source, trust=pretrained.get('trust', False)), source)
     if not FORMAT.matches(original):
-        raise WeightsError(f'{source} has no decoder of PMT: expected keys like '
+        raise WeightsError(f'{source} has no PMT decoder: expected keys like '
                            f'network.decoder.q.weight, got {", ".join(list(original)[:4])}')
     state = convert_pmt(original)
     required = {key: value.shape for key, value in head.state_dict().items()}
     if problems := find_mismatches(state, required):
-        raise WeightsError(f'{source} ({FORMAT.name}) does not fit {type(head).__name__}\n'
+        raise WeightsError(f'{source} ({FORMAT.name}) does not fit {type(head).__name__}:\n'
                            f'{format_mismatches(problems)}')
     head.load_state_dict(state)
     print_log(f'{source}: {FORMAT.name}; {len(state)} tensors loaded', logger='current')

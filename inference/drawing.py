@@ -38,7 +38,7 @@ def blend(pixels: np.ndarray, mask: np.ndarray, color: Sequence[int], opacity: f
 def check_opacity(opacity: float) -> None:
     """Raise a UserError if an opacity is not from 0 to 1."""
     if not 0 <= opacity <= 1:
-        raise UserError(f'opacity must be from 0 to 1, got {opacity}')
+        raise UserError(f'opacity must be between 0 and 1, got {opacity}')
 
 
 def draw_instances(pixels: np.ndarray,

@@ -70,7 +70,7 @@ def check_outputs(inputs: list[Input]) -> None:
         outputs = {item.name if item.is_video else item.stem + suffix for suffix in OUTPUT_SUFFIXES}
         if taken := sorted(outputs & folders.keys()):
             raise UserError(f'outputs of {item.name} and {folders[taken[0]]} would be a file and a '
-                            f'folder called {taken[0]}: predict them with different --out')
+                            f'folder, both called {taken[0]}: use a different --out for each')
 
 
 def match_pattern(pattern: str, ignored: Path) -> tuple[Path, list[Path]]:

@@ -167,7 +167,7 @@ def resolve_sources(config: str | Path | Config, weights: str | Path | None, *,
         check_model_paths(config, weights)
         if is_package_folder(config):
             if weights is not None:
-                raise UserError(f'{config} is a package, which contains its weights: remove '
+                raise UserError(f'{config} is a package, which already contains weights: remove '
                                 f'{weights}')
             package = open_package(config, trust=trust)
             return package.config, package.weights
@@ -180,7 +180,7 @@ def resolve_sources(config: str | Path | Config, weights: str | Path | None, *,
             return read_embedded_config(config, trust=trust), config
         cfg = read_config(find_config(config))
     if weights is None:
-        raise UserError(f'no weights after {config}: pass the file of a trained model')
+        raise UserError(f'no weights after {config}: pass the checkpoint of a trained model')
     return cfg, weights
 
 
@@ -188,19 +188,19 @@ def check_model_paths(config: str | Path, weights: str | Path | None) -> None:
     """Raise a UserError if a config or weights are files of another type, as in a wrong order."""
     suffix = Path(config).suffix.lower()
     if suffix in SUFFIXES:
-        raise UserError(f'expected a config as first argument, got the image {config}: pass CONFIG '
-                        'CHECKPOINT INPUT ...')
+        raise UserError(f'expected a config as the first argument, got the image {config}: pass '
+                        'CONFIG CHECKPOINT INPUT ...')
     if weights is None:
         if suffix == '.safetensors':
-            raise UserError(f'{config} contains no config: pass a config before it, or the folder '
-                            'of a package')
+            raise UserError(f'{config} contains no config: pass a config before it, or pass a '
+                            'package folder')
         return
     if suffix in WEIGHTS:
-        raise UserError(f'expected a config as first argument, got the weights {config}: pass the '
-                        'config before them')
+        raise UserError(f'expected a config as the first argument, got the weights {config}: pass '
+                        'the config before them')
     is_other_folder = Path(weights).is_dir() and not is_sharded(weights)
     if Path(weights).suffix.lower() in SUFFIXES or is_other_folder:
-        raise UserError(f'no weights after {config}: {weights} is not a file of weights')
+        raise UserError(f'no weights after {config}: {weights} is not a weights file')
 
 
 def read_embedded_config(checkpoint: str | Path, *, trust: bool) -> Config:

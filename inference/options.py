@@ -34,7 +34,7 @@ class PredictOptions(InferenceOptions):
     ids_from: Path | None = option(
         'COCO JSON file whose image and category IDs the results use', metavar='FILE')
     label_offset: int | None = option(
-        'label of the first class in label maps; 1 if 0 means unlabeled (default: 0)', metavar='N')
+        'value of the first class in label maps; use 1 if 0 is unlabeled (default: 0)', metavar='N')
     threshold: float | None = option(
         'minimum score of drawn instances (default: 0.3)', metavar='SCORE')
     opacity: float = option(
@@ -53,7 +53,7 @@ class PredictOptions(InferenceOptions):
 class ServeOptions(InferenceOptions):
     """Options of the server, as in ``colonnade serve --help``."""
     host: str = option(
-        'address to listen on; 0.0.0.0 lets in everyone who can reach this host '
+        'address to listen on; 0.0.0.0 allows anyone who can reach this host to connect '
         '(default: %(default)s)', '127.0.0.1')
     port: int = option('port; 0 for any free port (default: %(default)s)', 7860, metavar='N')
     allowed_host: Sequence[str] = option(
@@ -61,13 +61,13 @@ class ServeOptions(InferenceOptions):
         action='append',
         metavar='NAME')
     max_megabytes: float = option(
-        'largest accepted file in MB (default: %(default)g)', 20., metavar='N')
+        'maximum size of an uploaded file in MB (default: %(default)g)', 20., metavar='N')
     max_pixels: int | None = option(
-        'largest accepted image (default: 20 million for detectors; up to 25 million for '
+        'maximum pixels per image (default: 20 million for detectors; up to 25 million for '
         'segmenters, less with many classes or queries)',
         metavar='N')
     timeout: float = option(
-        'time limit of a request (default: %(default)g)', 120., metavar='SECONDS')
+        'time limit for a request (default: %(default)g)', 120., metavar='SECONDS')
 
 
 @dataclass
@@ -77,18 +77,18 @@ class MakeOptions:
     checkpoint: str | None = argument(
         'file or URL of the full model; omit it if CONFIG is a checkpoint or a work dir', None)
     out: Path | None = option('folder to create (default: packages/NAME_OF_CONFIG)', metavar='DIR')
-    metrics: Path | None = option('metrics.json of colonnade test', metavar='FILE')
+    metrics: Path | None = option('metrics.json written by colonnade test', metavar='FILE')
     data: str | None = option('name of the data that the metrics were computed on', metavar='NAME')
     name: str | None = option('name of the model (default: name of the folder)')
     license: str | None = option('license identifier, e.g. apache-2.0', metavar='ID')
-    notes: Path | None = option('Markdown file for a section of the README', metavar='FILE')
+    notes: Path | None = option('Markdown file to add to the README as a section', metavar='FILE')
     trust: bool = option(PACKAGE_TRUST, False)
 
 
 @dataclass
 class CheckPackageOptions:
     """Verify hashes and load the model."""
-    folder: Path = argument('folder of a package')
+    folder: Path = argument('package folder')
     trust: bool = option(PACKAGE_TRUST, False)
 
 
@@ -96,13 +96,13 @@ class CheckPackageOptions:
 class HubOptions:
     """Authentication at a hub."""
     token_file: Path | None = option(
-        'file with an access token (default: HF_TOKEN or the login)', metavar='FILE')
+        'file with an access token (default: HF_TOKEN, or the saved login)', metavar='FILE')
 
 
 @dataclass
 class PushOptions(HubOptions):
     """Upload a package to a repository of a hub."""
-    folder: Path = argument('folder of a package')
+    folder: Path = argument('package folder')
     repository: str = argument('repository; created if it does not exist', metavar='OWNER/NAME')
     private: bool = option('create a private repository', False)
 

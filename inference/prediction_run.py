@@ -59,15 +59,15 @@ def resolve_inputs(args: PredictOptions) -> list[Input]:
         args.tile_overlap = TILE_OVERLAP if args.tile_overlap is None else args.tile_overlap
         compute_tiles((1, 1), args.tile_size, args.tile_overlap)  # raises if out of range
     if args.threshold is not None and not 0 <= args.threshold <= 1:
-        raise UserError(f'--threshold must be from 0 to 1, got {args.threshold}')
+        raise UserError(f'--threshold must be between 0 and 1, got {args.threshold}')
     check_opacity(args.opacity)
     if args.config.is_dir() or args.config.suffix in CHECKPOINTS:  # contains its weights
         if args.checkpoint is None:
             raise UserError(f'no INPUT after {args.config}: pass images or videos')
         if args.checkpoint in list_configs() or args.checkpoint.endswith('.py'):
-            raise UserError(f'{args.checkpoint} is a config: pass it as first argument')
+            raise UserError(f'{args.checkpoint} is a config: pass it as the first argument')
         if Path(args.checkpoint).suffix in CHECKPOINTS:  # a work dir has several
-            raise UserError(f'{args.config} contains its weights: remove {args.checkpoint}')
+            raise UserError(f'{args.config} already contains weights: remove {args.checkpoint}')
         args.inputs = [args.checkpoint, *args.inputs]
         args.checkpoint = None
     check_model_paths(args.config, args.checkpoint)
@@ -82,9 +82,9 @@ def resolve_inputs(args: PredictOptions) -> list[Input]:
     if args.frame_step is not None and not has_videos:
         raise UserError('--frame-step applies only to videos, but there are none')
     if args.ids_from is not None and not args.ids_from.is_file():
-        raise MissingFileError(f'--ids-from: no file {args.ids_from}')
+        raise MissingFileError(f'--ids-from: {args.ids_from} does not exist')
     if args.ids_from is not None and has_videos:
-        raise UserError('--ids-from applies only to images, but there are videos')
+        raise UserError('--ids-from applies only to images, but some inputs are videos')
     return inputs
 
 

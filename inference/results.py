@@ -111,7 +111,7 @@ class Instances(results.Instances):
             ValueError: If its size differs, or a setting is not from 0 to 1.
         """
         if not 0 <= threshold <= 1:
-            raise UserError(f'threshold must be from 0 to 1, got {threshold}')
+            raise UserError(f'threshold must be between 0 and 1, got {threshold}')
         visible = self.filter_by_score(threshold)
         captions = [f'{n} {s:.2f}' for n, s in zip(visible.names, visible.scores, strict=True)]
         return draw_instances(
@@ -271,10 +271,10 @@ def read_pixels(result: Result, image: Source | None) -> np.ndarray:
     if image is None:
         image = result.source if result.image is None else result.image
     if image is None:
-        raise UserError('the result has no image: pass it, as in draw(image)')
+        raise UserError('the result has no image: pass one, as in draw(image)')
     pixels = convert_to_rgb(image, 'rgb') if is_array(image) else read_image(image)
     if pixels.shape[:2] != result.size:
         height, width = pixels.shape[:2]
-        raise UserError(f'the image has {height} x {width} pixels, but the one that was predicted '
-                        f'has {result.size[0]} x {result.size[1]}')
+        raise UserError(f'the image has {height} x {width} pixels, but the result is for '
+                        f'{result.size[0]} x {result.size[1]}')
     return pixels

@@ -68,7 +68,7 @@ def check_output_folder(folder: Path, *, resume: bool) -> None:
     if content <= {SETTINGS, 'errors.txt'}:  # left by a run that finished no input
         return
     if SETTINGS not in content:
-        raise UserError(f'{folder} contains other files than predictions: choose another --out')
+        raise UserError(f'{folder} contains files other than predictions: choose another --out')
     if not resume:
         raise UserError(f'{folder} already contains predictions: pass --resume to continue with '
                         'them, or choose another --out')
@@ -82,7 +82,7 @@ def check_settings(folder: Path, settings: dict[str, Any]) -> None:
             continue
         if key == 'hash_of_model':
             raise UserError(
-                f'{folder} holds predictions of other weights or another config: choose '
+                f'{folder} holds predictions made with other weights or another config: choose '
                 'another --out')
         raise UserError(f'{folder} holds predictions with {format_setting(key, earlier.get(key))}, '
                         f'not {format_setting(key, value)}: choose another --out')

@@ -47,8 +47,8 @@ def _iter_findings(cfg: Config, *, step: bool) -> Iterator[Finding]:
     yield from _find_unmatched_keys(cfg, model)
     if get_backbone_class(cfg.model) is None:
         kind = get_type_name((cfg.model.get('backbone') or cfg.model).get('type'))
-        yield Finding('not-checked', f'{kind} is third-party: its width was not compared with '
-                      'those of neck and heads, and no step was run', ('model', ))  # yapf: disable
+        yield Finding('not-checked', f'{kind} is third-party: its width was not checked against '
+                      'neck and heads, and no training step was run', ('model', ))  # yapf: disable
         return
     yield from _check_local_weights(cfg, model)
     if step:
@@ -56,7 +56,7 @@ def _iter_findings(cfg: Config, *, step: bool) -> Iterator[Finding]:
         if failure is not None:
             yield Finding(
                 'training-step',
-                f'a training step on synthetic images fails: {type(failure).__name__}: {failure}',
+                f'a training step on synthetic images failed: {type(failure).__name__}: {failure}',
                 ('model', ),
                 cause=failure)
 

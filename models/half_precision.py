@@ -75,7 +75,7 @@ def get_half_type(amp: Amp, device: str) -> torch.dtype | None:
         return torch.bfloat16
     if amp == 'bfloat16' and device == 'cuda' and \
             not torch.cuda.is_bf16_supported(including_emulation=False):
-        raise UserError('--amp-dtype bfloat16: this GPU has no matmuls in bfloat16: pass --amp')
+        raise UserError('--amp-dtype bfloat16: this GPU does not support bfloat16: pass --amp')
     return torch.float16 if amp is True else TYPES[amp]
 
 

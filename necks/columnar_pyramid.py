@@ -59,7 +59,7 @@ class ColumnarPyramid(Pyramid):
         self.fpn: nn.Module | None = None
         if fpn is not None:
             if 'in_channels' in fpn:
-                raise UserError('fpn must not have in_channels, which follow from those of '
+                raise UserError('fpn must not have in_channels, which is set from that of '
                                 f'ColumnarPyramid, got {fpn["in_channels"]}')
             channels = [in_channels] * len(self.out_strides)
             self.fpn = MODELS.build({'out_channels': in_channels, **fpn, 'in_channels': channels})
@@ -75,8 +75,8 @@ class ColumnarPyramid(Pyramid):
             out_stride)``, but at least one pixel high and wide; or the output of ``fpn``.
         """
         if len(inputs) != len(self.out_strides):
-            raise UserError(f'ColumnarPyramid needs {len(self.out_strides)} maps for strides '
-                            f'{self.out_strides}, got {len(inputs)}: check out_indices')
+            raise UserError(f'ColumnarPyramid needs {len(self.out_strides)} feature maps for '
+                            f'strides {self.out_strides}, got {len(inputs)}: check out_indices')
         levels = tuple(
             self.resample(x, out_stride)
             for out_stride, x in zip(self.out_strides, inputs, strict=True))

@@ -128,8 +128,8 @@ class Pyramid(BaseModule):
 def _check_loadable(pyramid: Pyramid, state_dict: State, prefix: str, *_: Any) -> None:
     """Check before loading that a pyramid is not fused, and the state dict complete."""
     if pyramid.fused:
-        raise FusedError(f'a fused {type(pyramid).__name__} cannot load weights: load first, then '
-                         'call fuse()')
+        raise FusedError(f'a fused {type(pyramid).__name__} cannot load weights: load them first, '
+                         'then call fuse()')
     require_complete(pyramid, state_dict, prefix)
 
 
@@ -153,8 +153,8 @@ class MaxPool(nn.Module):
 def to_channels_last(x: Tensor) -> Tensor:
     """Convert a map to channels last on a CPU, unless a ``torch.func`` transform is active."""
     if not isinstance(x, Tensor):
-        raise UserError(f'pyramids need feature maps, got a {type(x).__name__}: set the '
-                        'backbone\'s return_prefix_tokens=False')
+        raise UserError(f'pyramids need feature maps, got a {type(x).__name__}: set '
+                        'return_prefix_tokens=False in the backbone')
     if is_transformed() or not should_use_cpu_forms(x):
         return x
     return x.contiguous(memory_format=torch.channels_last)
@@ -193,7 +193,7 @@ def build_resampling_layers(stride: int, out_stride: Stride, widths: tuple[int, 
     if out_stride in (stride * 2, stride * 4):
         return [MaxPool(int(out_stride // stride))]
     reachable = scale_stride(stride, 1 / 4, 1 / 2, 1, 2, 4)
-    raise UserError(f'out_strides of maps at stride {stride} must be among {reachable}, '
+    raise UserError(f'out_strides for maps of stride {stride} must be among {reachable}, '
                     f'got {out_stride}')
 
 

@@ -28,8 +28,8 @@ class NewConfigOptions(DataOptions):
 class RankOptions(DataOptions):
     """Options of ``colonnade rank-backbones``."""
     backbones: Sequence[str] = option(
-        'NAME.TAG of timm, NAME=FILE with your own weights, or NAME=random; NAME is a timm name or '
-        'CLASS:ARCH',
+        'NAME.TAG from timm, NAME=FILE with your own weights, or NAME=random; NAME is a timm name '
+        'or CLASS:ARCH',
         MISSING,
         metavar='BACKBONE')
     random: bool = option('use random weights for backbones given without =FILE', False)
@@ -48,7 +48,7 @@ class RankOptions(DataOptions):
     cost: Literal['time', 'multiply-adds',
                   'parameters'] = option('cost axis of the plot (default: %(default)s)', 'time')
     seed: int = option('random seed (default: %(default)s)', 0)
-    device: Literal['cpu', 'cuda'] | None = option('device (default: a GPU if there is one)')
+    device: Literal['cpu', 'cuda'] | None = option('device (default: a GPU if available)')
     cache: Path | None = option(
         'folder of cached features (default: $XDG_CACHE_HOME or ~/.cache/colonnade)',
         metavar='DIR',

@@ -42,14 +42,14 @@ def find_images(sources: Sequence[Path], out: Path) -> dict[str, Path]:
     images: dict[str, Path] = {}
     for source in sources:
         if not source.exists():
-            raise FileNotFoundError(f'no file or folder {source}')
+            raise FileNotFoundError(f'no such file or folder: {source}')
         paths = [source] if not source.is_dir() else sorted(path for path in source.iterdir()
                                                             if path.suffix.lower() in SUFFIXES)
         if not paths:
             raise ValueError(f'no images in {source}')
         for path in paths:
             if path.stem in images:
-                raise ValueError(f'{images[path.stem]} and {path} would have the same name in '
+                raise ValueError(f'{images[path.stem]} and {path} have the same output name in '
                                  f'{out}')
             images[path.stem] = path
     for output in (out / f'{name}{suffix}' for name in images

@@ -72,8 +72,8 @@ def read_image(source: Source, *, max_pixels: int = MAX_PIXELS) -> np.ndarray:
     """
     if isinstance(source, np.ndarray):
         if source.dtype != np.uint8 or source.ndim != 3 or source.shape[2] != 3 or not source.size:
-            raise ImageError('expected an array of RGB values (H, W, 3) of type uint8, got shape '
-                             f'{source.shape} and type {source.dtype}')
+            raise ImageError('expected a uint8 array of RGB values (H, W, 3), got shape '
+                             f'{source.shape} and dtype {source.dtype}')
         return source
     name = get_image_name(source)
     try:
@@ -85,14 +85,15 @@ def read_image(source: Source, *, max_pixels: int = MAX_PIXELS) -> np.ndarray:
         with image:
             if image.width * image.height > max_pixels:
                 raise ImageError(f'it has {image.width * image.height:,} pixels, more than the '
-                                 f'limit of {max_pixels:,}: split it')
+                                 f'limit of {max_pixels:,}: split it into tiles')
             return convert_to_rgb(image)
     except ImageError as error:
         raise ImageError(f'{name}: {error}') from None
     except Image.DecompressionBombError as error:
         match = re.search(r'\((\d+) pixels\)', str(error))
         size = f'{int(match[1]):,} pixels, more' if match else 'more pixels'
-        raise ImageError(f'{name} has {size} than the limit of {MAX_PIXELS:,}: split it') from None
+        raise ImageError(f'{name} has {size} than the limit of {MAX_PIXELS:,}: split it into '
+                         'tiles') from None
     except FileNotFoundError:
         reason = 'URLs are not supported' if '://' in name else 'no such file'
         raise ImageError(f'{name}: {reason}') from None
@@ -145,7 +146,7 @@ def convert_to_rgb(image: Image.Image) -> np.ndarray:
         values = np.asarray(image)
         if values.min() < 0 or values.max() > 65535:
             raise ImageError(
-                f'expected values from 0 to 65535, got {values.min()} to {values.max()}')
+                f'expected pixel values from 0 to 65535, got {values.min()} to {values.max()}')
         image = Image.fromarray((values >> 8).astype(np.uint8))
     elif image.mode == 'F':
         raise ImageError(NO_RANGE)
@@ -153,8 +154,8 @@ def convert_to_rgb(image: Image.Image) -> np.ndarray:
         image = image.convert('RGBA')
     pixels = np.array(image.convert('RGB'))
     if is_deep and pixels.max() < DARK:
-        raise ImageError('its values have 16 bits, but are below 4096, so the image would be black '
-                         'as 8 bits. Save it as the training images were saved, for example with '
+        raise ImageError('its 16-bit values are all below 4096, so the image would be black '
+                         'in 8 bits. Save it the same way as the training images, for example with '
                          f'{suggest_8_bits(4095)}')
     return pixels
 

@@ -129,15 +129,17 @@ def read_metadata(folder: Path) -> Section:
     """Read ``model.json``."""
     path = folder / METADATA_FILE
     if not folder.is_dir():
-        raise FileNotFoundError(f'no folder {folder}: pass a folder written by colonnade export')
+        raise FileNotFoundError(
+            f'{folder} is not a folder: pass a folder written by colonnade export')
     if not path.is_file():
-        raise FileNotFoundError(f'no {path}: {folder} is not a folder of colonnade export')
+        raise FileNotFoundError(
+            f'{path} does not exist: {folder} was not written by colonnade export')
     try:
         content = json.loads(path.read_text(encoding='utf-8'))
     except (ValueError, RecursionError) as error:
         raise ModelError(f'{path} is not a JSON file: {error}') from error
     if not isinstance(content, dict):
-        raise ModelError(f'{path} must hold an object, got {type(content).__name__}')
+        raise ModelError(f'{path} must contain a JSON object, got {type(content).__name__}')
     version = content.get('format')
     if version != FORMAT:
         raise ModelError(f'{path}: format must be {FORMAT}, got {version!r}: use the runtime in '
@@ -165,12 +167,12 @@ def verify_file(entry: Section, folder: Path) -> Path:
         raise entry.report_build_errors('file', 'the name of a file in the same folder', name)
     expected, path = entry.get('sha256', str, 'a SHA-256'), folder / name
     if not path.is_file():
-        raise FileNotFoundError(f'no {path}, which {METADATA_FILE} lists')
+        raise FileNotFoundError(f'{path} does not exist, but {METADATA_FILE} lists it')
     digest = sha256()
     with path.open('rb') as file:
         while block := file.read(2**20):
             digest.update(block)
     if digest.hexdigest() != expected:
-        raise ModelError(f'{path} has the SHA-256 {digest.hexdigest()}, but {METADATA_FILE} says '
+        raise ModelError(f'{path} has SHA-256 {digest.hexdigest()}, but {METADATA_FILE} says '
                          f'{expected}: the file is damaged or was replaced')
     return path

@@ -75,10 +75,10 @@ class Model:
             ModelError: If the graph does not exist, has another number of inputs, or fails.
         """
         if name not in self.graphs:
-            raise ModelError(f'no graph {name!r}: choose from {", ".join(self.graphs)}')
+            raise ModelError(f'unknown graph {name!r}: choose from {", ".join(self.graphs)}')
         if len(inputs) != len(self.graphs[name].inputs):
-            raise ModelError(f'graph {name} expects {", ".join(self.graphs[name].inputs)}, got '
-                             f'{len(inputs)} arrays')
+            raise ModelError(f'graph {name} expects the inputs '
+                             f'{", ".join(self.graphs[name].inputs)}, got {len(inputs)} arrays')
         feeds = dict(zip(self.graphs[name].inputs, inputs, strict=True))
         if self.observe is not None:
             self.observe(name, feeds)

@@ -104,8 +104,9 @@ class BoxQueryDetector:
         size = np.array(image.resized, np.int64)
         logits, boxes, *levels = graphs.run_image('pixels', image.array[None], size)
         if logits.shape[1] < self.num_queries:
-            raise ImageError(f'the feature maps of the image have {logits.shape[1]} pixels, fewer '
-                             f'than the {self.num_queries} queries of the model: use larger images')
+            raise ImageError(f'the feature maps of the image have {logits.shape[1]} positions, '
+                             f'fewer than the {self.num_queries} queries of the model: use larger '
+                             'images')
         best = np.argsort(-logits[0].max(1), kind='stable')[:self.num_queries]
         scores, boxes = graphs.run('queries', boxes[:, best], *levels)
         row, label, score = find_best_pairs(scores[0], self.max_per_image)

@@ -89,7 +89,7 @@ class Instances(Result):
             ImageError: If boxes or scores are NaN or infinite.
         """
         if not (np.isfinite(self.boxes).all() and np.isfinite(self.scores).all()):
-            raise ImageError('the model predicts boxes or scores that are NaN or infinite')
+            raise ImageError('the model predicted NaN or infinite boxes or scores')
         return self.select(np.argsort(-self.scores, kind='stable'))
 
     def get_rles(self) -> Sequence[dict[str, Any]]:

@@ -68,7 +68,7 @@ def build_class_changes(head: dict[str, Any],
     old = get_num_classes(head)
     if head.get('num_stuff_classes') and num_things is None:
         raise UserError(f'{head.get("type")} predicts panoptic segments (num_stuff_classes='
-                        f'{head["num_stuff_classes"]}): use a config of instance segmentation')
+                        f'{head["num_stuff_classes"]}): use an instance segmentation config')
     changes: dict[str, Any] = {}
     if num_things is not None and 'num_stuff_classes' in head:
         changes['num_stuff_classes'] = num_classes - num_things

@@ -22,6 +22,6 @@ def forbid_installing() -> None:
 
     def require_package(package: str) -> None:
         if not is_installed(package):
-            raise ModuleNotFoundError(f'{package} is not installed, please install it yourself')
+            raise ModuleNotFoundError(f'{package} is not installed: install it yourself')
 
     hub.install_package = require_package

@@ -109,7 +109,7 @@ def _resolve_root(data_root: str, settings: dict[str, Any] | None) -> str:
     if not is_remote(data_root) and not os.path.isdir(data_root):
         raise MissingFileError(f'--data-root {data_root} is not a directory')
     if not exists(data_root, settings):
-        raise MissingFileError(f'--data-root {data_root} does not exist, or is empty')
+        raise MissingFileError(f'--data-root {data_root} does not exist or is empty')
     if not data_root.startswith(SCHEME) and has_shards(data_root, settings):
         return sharded(data_root)
     return data_root
@@ -149,7 +149,7 @@ def check_dataset(cfg: Config, dataloaders: tuple[str, ...]) -> None:
         for path in get_dataset_paths(dataset) if not exists(path, dataset.get('backend_args'))
     ]
     if missing:
-        raise MissingFileError('the config reads paths that do not exist:\n' + '\n'.join(missing) +
+        raise MissingFileError('the config has paths that do not exist:\n' + '\n'.join(missing) +
                                '\nPass --data-root DIR if your copy of the dataset is elsewhere; '
                                'DIR replaces data_root of the config')
 

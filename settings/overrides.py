@@ -88,8 +88,8 @@ def _check_key(cfg: dict[str, Any], key: str) -> None:
     value = cfg.get(name)
     for part in rest:
         if isinstance(value, (list, tuple)) and not exists(value, part):
-            raise UserError(f'{name} is a list of {len(value)} items, expected 0 to '
-                            f'{len(value) - 1}, got {part}')
+            raise UserError(f'{name} is a list of {len(value)} items, expected an '
+                            f'index from 0 to {len(value) - 1}, got {part}')
         if value is None and part.isdecimal():
             raise UserError(f'{name} is not a list, so it has no item {part}')
         if value is not None and not isinstance(value, (dict, list, tuple)):
@@ -101,7 +101,7 @@ def _check_key(cfg: dict[str, Any], key: str) -> None:
 def _check_variable(cfg: dict[str, Any], key: str, name: str) -> None:
     """Raise a ValueError for a variable of a config file that nothing reads any more."""
     if name not in cfg:
-        raise UserError(f'nothing reads {name}{_suggest_keys(cfg, key)}')
+        raise UserError(f'unknown setting {name}{_suggest_keys(cfg, key)}')
     if copies := [path for path, value in _iter_settings(cfg) if value == cfg[name]]:
         raise UserError(f'{name} is a variable of the config file, and was copied when the file '
                         f'was read: set {", ".join(copies[:6])} instead')

@@ -95,7 +95,7 @@ def read_config(path: Path) -> Config:
         ValueError: If it is not a config of a detector or segmenter.
     """
     if not path.is_file():
-        raise MissingFileError(f'no config file {path}')
+        raise MissingFileError(f'no such config file: {path}')
     if path.suffix not in SUFFIXES:
         raise UserError(f'{path} is not a config: expected a {", ".join(SUFFIXES[:-1])} or '
                         f'{SUFFIXES[-1]} file')

@@ -126,7 +126,7 @@ def check_machine(venv: Path, compiled: bool) -> None:
             folder.mkdir(parents=True, exist_ok=True)
             tempfile.TemporaryFile(dir=folder).close()
         except OSError as error:
-            raise SetupError(f'{folder} cannot be written ({error.strerror}): fix that, or choose '
+            raise SetupError(f'cannot write to {folder} ({error.strerror}): fix that, or choose '
                              'other folders with VENV=... and XDG_CACHE_HOME=...') from error
 
 
@@ -170,8 +170,8 @@ def check_space(venv: Path, compiled: bool) -> None:
         free = shutil.disk_usage(folders[names[0]]).free / 1e9
         if free < required:
             paths = ' and '.join(str(folders[name]) for name in names)
-            raise SetupError(f'{free:.1f} GB are free on the disk of {paths}, {required:g} GB are '
-                             'required: free space, or choose another folder with '
+            raise SetupError(f'{free:.1f} GB are free on the disk of {paths}, but {required:g} '
+                             'GB are required: free up space, or choose another folder with '
                              f'{" and ".join(f"{name}=..." for name in names)}')
 
 
@@ -229,8 +229,8 @@ def get_uv(venv: Path) -> Path:
             ], 'Check that pip works (python3 -m pip --version) and reaches a package index.', venv)
             if not can_run(new / 'bin/uv'):
                 raise SetupError(
-                    f'the uv that pip installed does not run in {CACHE}: if programs '
-                    'must not run there, choose another folder with XDG_CACHE_HOME=...')
+                    f'the uv that pip installed does not run in {CACHE}: if that is '
+                    'mounted noexec, choose another folder with XDG_CACHE_HOME=...')
             # Replace uv atomically: move a broken copy away first, then move the new one in.
             if home.exists() and not can_run(home / 'bin/uv'):
                 os.replace(home, old)

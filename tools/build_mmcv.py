@@ -37,7 +37,7 @@ def run_pip(*arguments: str | Path) -> None:
     if done.returncode:
         tail = '\n'.join((done.stdout + done.stderr).splitlines()[-15:])
         raise BuildError(f'{tail}\n\n{" ".join(command)} failed. Check that pip is installed (uv '
-                         'pip install pip) and reaches a package index.')
+                         'pip install pip) and can reach a package index.')
 
 
 def build_without_operators(folder: Path) -> Path:
@@ -110,7 +110,7 @@ def install(replace: bool) -> str:
     if compiled and not replace:
         return f'{compiled} has compiled operators: pass --replace to replace them'
     if other:
-        raise BuildError(f'{other} is installed and has the same files: remove it first '
+        raise BuildError(f'{other} is installed and contains the same files: remove it first '
                          f'({sys.executable} -m pip uninstall {other.split()[0]})')
     with tempfile.TemporaryDirectory() as folder:
         wheel = build(Path(folder))

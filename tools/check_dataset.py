@@ -26,9 +26,9 @@ def main(options: CheckDataOptions, dataset_report: ModuleType, reconversion: Mo
     for source in sources:
         print('\n'.join(dataset_report.format_report(source)))
     if count := dataset_report.count_stopping_findings(sources):
-        subject = '1 finding stops' if count == 1 else f'{count} findings stop'
-        sys.exit(f'check-dataset: {subject} training or evaluation')
-    print('check-dataset: no finding stops training or evaluation')
+        subject = '1 finding' if count == 1 else f'{count} findings'
+        sys.exit(f'check-dataset: {subject} would stop training or evaluation')
+    print('check-dataset: no finding would stop training or evaluation')
 
 
 if __name__ == '__main__':

@@ -26,7 +26,7 @@ class ComplexityOptions:
     time: bool = option(
         'also measure time and peak memory of the full model, and time per module, unfused and '
         'fused, with random weights on the CPU', False)
-    table: bool = option('count all backbones and published configs', False)
+    table: bool = option('print a table of all backbones and published configs', False)
 
     def __post_init__(self) -> None:
         if self.table == (self.config is not None):

@@ -161,7 +161,7 @@ class DemoOptions:
         choices=[head for head in HEADS if list_configs(head)],
         metavar='NAME')
     backbone: str = option(
-        'backbone of each head (default: %(default)s)',
+        'backbone to use with each head (default: %(default)s)',
         'xcit',
         choices=sorted({backbone
                         for head in HEADS

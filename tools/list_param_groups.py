@@ -18,7 +18,7 @@ def main(options: ConfigOptions, parameter_groups: ModuleType) -> None:
     groups, frozen = parameter_groups.find_parameter_groups(options.config, options.cfg_options
                                                             or {})
     for (rate, decay), members in sorted(groups.items()):
-        print(f'rate {rate:.4g}, weight decay {decay:.4g}: {len(members)} parameters')
+        print(f'learning rate {rate:.4g}, weight decay {decay:.4g}: {len(members)} parameters')
         print(''.join(f'  {name}\n' for name in members), end='')
     if frozen:
         print(f'not trained: {len(frozen)} parameters')

@@ -29,7 +29,7 @@ def main(options: ShardOptions, dataset_sharding: ModuleType) -> None:
         shards = [each for each in manifest['shards'] if each['file'].startswith(f'{split}-')]
         num_files = sum(each['files'] for each in shards)
         print(f'  {split}: {format_count(len(shards), "shard")}, {num_files} files')
-    print(f'train and test from them with --data-root {Path(options.out)}')
+    print(f'to train or test on them, pass --data-root {Path(options.out)}')
 
 
 def format_counts(manifest: dict[str, Any]) -> str:

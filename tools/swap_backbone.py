@@ -19,7 +19,7 @@ class SwapOptions:
     """Options of ``colonnade swap-backbone``."""
     config: str = argument('config file of mmdet or mmseg, or mmdet::FOLDER/FILE.py')
     backbone: str = option(
-        'backbone as in the names of configs, e.g. xcit_small_12_p16 or cait_s24, or timm name of '
+        'backbone as in config names, e.g. xcit_small_12_p16 or cait_s24, or the timm name of '
         'a plain ViT, with or without the tag of its weights, e.g. '
         'vit_small_patch16_dinov3.lvd1689m',
         MISSING,

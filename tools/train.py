@@ -23,7 +23,7 @@ INTERRUPTED = 75  # exit status of a training that --resume continues: EX_TEMPFA
 class TrainCommand(TrainOptions):
     """Options of a training, or of an estimate of one."""
     estimate: bool = option(
-        'do not train; print memory, steps, time and disk space of the training, and what to '
+        'do not train; print the estimated memory, steps, time and disk space, and what to '
         f'change if it does not fit (exit status {DOES_NOT_FIT})',
         False,
         group='estimate')
@@ -69,10 +69,10 @@ def describe_saved_state(last: str, best: str, has_ended: bool, hint: str) -> st
         hint: How to resume.
     """
     if not last:
-        return f'its best checkpoint is {best}' if best else 'nothing was saved'
+        return f'the best checkpoint is {best}' if best else 'nothing was saved'
     if has_ended:
-        return f'after training had ended; its last checkpoint is {last}'
-    return f'nothing was saved since {last}; {hint}'
+        return f'training had already ended, and the last checkpoint is {last}'
+    return f'progress since {last} is lost; {hint}'
 
 
 def build_resume_command(words: Sequence[str]) -> str:
@@ -116,7 +116,7 @@ def main(options: TrainCommand, reported_training: ModuleType, signal_handling: 
                     if runner.rank == 0:
                         run = reported_training.Run(runner.work_dir)
                         left = describe_saved_state(run.last, run.best, signals.has_ended, hint)
-                        print(f'\ntrain: stopped, {left}', file=sys.stderr)
+                        print(f'\ntrain: stopped; {left}', file=sys.stderr)
                     sys.exit(STOPPED)
     except interrupted as stop:
         sys.exit(INTERRUPTED if stop.saved else 128 + stop.signal)

@@ -62,7 +62,7 @@ class VisualizeOptions(VisualizationOptions, ModelOptions):
         'methods to use: %(choices)s (default: all that the model supports)',
         choices=METHODS,
         metavar='NAME')
-    out: Path = option('output folder, for files IMAGE.METHOD.png', MISSING, metavar='DIR')
+    out: Path = option('output folder for the files IMAGE.METHOD.png', MISSING, metavar='DIR')
     format: Sequence[str] = option(
         'output formats (default: png)', ('png', ), choices=('png', 'pdf'))
     dpi: int = option('dots per inch, 10 to 1200 (default: %(default)s)', 150)
@@ -86,7 +86,7 @@ class BrowseOptions(ConfigOptions):
         'number of augmented views of each image (default: %(default)s)', 3, metavar='N')
     max_decoded: int = option(
         'maximum number of images per split, drawn at random, to decode for label maps and '
-        'duplicates; object annotations are all checked (default: %(default)s)',
+        'duplicates; all object annotations are checked (default: %(default)s)',
         5000,
         metavar='N')
     seed: int = option('random seed (default: %(default)s)', 0)

@@ -59,10 +59,10 @@ def verify_checksum(path: Path) -> None:
         status = path.stat()
         if _compute_checksum(path, status.st_size, status.st_mtime_ns,
                              status.st_ino) not in digests:
-            raise DamagedError(f'{path} is damaged or was altered: its SHA-256 is not the one in '
+            raise DamagedError(f'{path} is damaged or was altered: its SHA-256 does not match '
                                f'{path.parent / SUMS}{CHANGED}')
     elif record := find_damaged_record(path):
-        raise DamagedError(f'{path} is damaged: the CRC-32 of {record} in it is wrong')
+        raise DamagedError(f'{path} is damaged: the CRC-32 of its record {record} is wrong')
 
 
 @lru_cache(16)

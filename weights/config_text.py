@@ -33,7 +33,7 @@ def parse_config(text: str, source: str) -> dict[str, Any]:
     if len(text) > MAX_CHARACTERS:
         raise UserError(f'{source} has {len(text)} characters, expected at most {MAX_CHARACTERS}')
     if '{{' in text:  # mmengine would replace the placeholder
-        raise UserError(f'{source} has {{{{, a placeholder of mmengine: remove it')
+        raise UserError(f'{source} contains {{{{, an mmengine placeholder: remove it')
     values: dict[str, Any] = {}
     try:
         for statement in ast.parse(text).body:
@@ -49,7 +49,7 @@ def parse_config(text: str, source: str) -> dict[str, Any]:
         line = error.args[0].lineno
         raise UserError(
             f'{source}, line {line}: {text.splitlines()[line - 1].strip()[:80]!r} is not executed: '
-            'the config may only assign literals and dict(...)') from None
+            'the config may assign only literals and dict(...)') from None
     except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError) as error:
         raise UserError(f'{source} cannot be read: {type(error).__name__}: {error}') from error
     return values

@@ -85,7 +85,7 @@ def fetch_file(url: str, path: Path) -> None:
         expected = WITH_HASH.search(Path(urlparse(url).path).name)
         if expected and not digest.startswith(expected[1]):
             raise OSError(
-                f'its SHA-256 is {digest}, expected {expected[1]} from its name: it is '
+                f'its SHA-256 is {digest}, but its name contains {expected[1]}: it is '
                 'damaged, or a different file. If it is the right one, download it yourself '
                 'and pass its path')
         scratch.replace(path)
@@ -104,7 +104,7 @@ def copy(response: HTTPResponse, file: BinaryIO) -> str:
         digest.update(chunk)
         file.write(chunk)
     if announced.isdecimal() and int(announced) != count:
-        raise OSError(f'the connection broke after {count} of {announced} bytes')
+        raise OSError(f'the connection was lost after {count} of {announced} bytes')
     return digest.hexdigest()
 
 
@@ -146,8 +146,8 @@ def find_timm_weights(name: str) -> str:
 
 def explain_download(name: str, error: Exception) -> WeightsError:
     """Return the error of timm's weights that cannot be downloaded."""
-    return WeightsError(f'timm://{name} cannot be downloaded: {error}. Or pass the path of a file '
-                        'that you downloaded elsewhere')
+    return WeightsError(f'timm://{name} cannot be downloaded: {error}. Alternatively, download '
+                        'the file elsewhere and pass its path')
 
 
 def check_published(name: str) -> None:
@@ -155,8 +155,8 @@ def check_published(name: str) -> None:
     known = list_pretrained()
     if name not in known:
         near = ' or '.join(get_close_matches(name, known, n=4))
-        hint = f'; did you mean {near}?' if near else ': timm.list_pretrained() lists them'
-        raise WeightsError(f'timm publishes no weights {name}{hint}')
+        hint = f'; did you mean {near}?' if near else ': timm.list_pretrained() lists all names'
+        raise WeightsError(f'timm has no pretrained weights named {name}{hint}')
 
 
 def require_hub() -> None:

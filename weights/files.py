@@ -82,11 +82,11 @@ def read_checkpoint(path: str | Path, *, trust: bool = False) -> dict[str, Any]:
     """
     path = Path(path).expanduser()
     if not path.is_file():
-        raise MissingFileError(f'no weights file {path}')
+        raise MissingFileError(f'no such weights file: {path}')
     with open(path, 'rb') as file:
         head = file.read(64)
     if not head.strip(b'\0'):
-        raise DamagedError(f'{path} is empty, or starts with zeros')
+        raise DamagedError(f'{path} is empty or starts with zero bytes')
     if head.lstrip().startswith(b'<'):
         raise WeightsError(f'{path} is a web page, not weights: download it again')
     if head.startswith(b'version https://git-lfs'):
@@ -100,8 +100,8 @@ def read_checkpoint(path: str | Path, *, trust: bool = False) -> dict[str, Any]:
         check_unpacked_size(path)
     if re.match(FRAMED, head) and not trust:
         raise WeightsError(
-            f'{path} is a pickle of protocol {head[1]}, which could run any code, and is not '
-            'loaded: ask its author for a file of torch.save or safetensors. If torch.save wrote '
+            f'{path} is a pickle (protocol {head[1]}), could run arbitrary code, and is not '
+            'loaded: ask its author for a torch.save or safetensors file. If torch.save wrote '
             'it and you trust the author, pass --trust, or trust=True')
     with torch.serialization.safe_globals(HARMLESS):
         try:
@@ -115,10 +115,11 @@ def read_checkpoint(path: str | Path, *, trust: bool = False) -> dict[str, Any]:
             raise explain_refusal(path, error, is_archive) from error
         except ImportError as error:
             raise WeightsError(
-                f'{path} has objects of a module that is not installed ({error}): install it, or '
-                'ask the author of the file for its tensors only') from error
+                f'{path} contains objects from a module that is not installed ({error}): install '
+                'it, or ask the author for a file that contains only tensors') from error
     if not isinstance(content, Mapping):
-        raise WeightsError(f'{path} has a {type(content).__name__}, expected a dict of weights')
+        raise WeightsError(
+            f'{path} contains a {type(content).__name__}, expected a dict of weights')
     return dict(content)
 
 
@@ -131,8 +132,8 @@ def check_unpacked_size(path: Path) -> None:
     with suppress(*ZIP_ERRORS), zipfile.ZipFile(path) as file:  # torch reports damage
         unpacked = sum(record.file_size for record in file.infolist())
     if unpacked > path.stat().st_size:
-        raise WeightsError(f'{path} unpacks to {unpacked} bytes and has {path.stat().st_size}: '
-                           'torch.save writes no such files. If you trust its author, pass '
+        raise WeightsError(f'{path} has {path.stat().st_size} bytes and unpacks to {unpacked}: '
+                           'torch.save does not write such files. If you trust its author, pass '
                            '--trust, or trust=True')
 
 
@@ -169,4 +170,4 @@ def explain_refusal(path: Path, error: Exception, is_archive: bool) -> WeightsEr
         return DamagedError(f'{path} is damaged or not a weights file{because}')
     return WeightsError(
         f'{path} contains more than weights ({", ".join(types)}) and is not loaded, since that '
-        'could run any code. If you trust its author, pass --trust, or trust=True')
+        'could run arbitrary code. If you trust its author, pass --trust, or trust=True')

@@ -21,7 +21,7 @@ def rename_keys(state: State, rules: Rules) -> State:
         for pattern, replacement in rules:
             key = re.sub(pattern, replacement, key)
         if key in renamed:
-            raise WeightsError(f'two keys of the file become {key}')
+            raise WeightsError(f'two keys of the file would be renamed to {key}')
         renamed[key] = value
     return renamed
 
@@ -71,8 +71,8 @@ def convert_keys(state: State, source: str) -> tuple[CheckpointFormat, State]:
     """Return the format of a state dict, and its tensors under Colonnade's names."""
     if (known := detect_format(state)) is None:
         names = '; '.join(dict.fromkeys(known.name for known in (*FORMATS, FULL_MODEL)))
-        raise WeightsError(f'{source} has none of the known formats ({names}); its keys are like '
-                           f'{", ".join(list(state)[:4])}')
+        raise WeightsError(f'{source} matches none of the known formats ({names}); its keys '
+                           f'look like {", ".join(list(state)[:4])}')
     try:
         return known, known.convert(state)
     except WeightsError as error:

@@ -83,8 +83,8 @@ def strip_code(checkpoint: dict[str, Any], source: str | None = None) -> dict[st
                 if source is None:
                     continue
                 print_log(
-                    f'{source}: ignoring its config, which contains more than values and would be '
-                    'run as Python: pass a config file instead',
+                    f'{source}: ignoring its config, which contains more than plain values and '
+                    'would be run as Python: pass a config file instead',
                     logger='current',
                     level=logging.WARNING)
     return checkpoint

@@ -23,7 +23,7 @@ def get_pretrained(init_cfg: dict | list[dict] | None) -> dict[str, Any] | None:
         raise UserError(f"init_cfg must be dict(type='Pretrained', checkpoint={init_cfg!r})")
     init_cfgs = init_cfg if isinstance(init_cfg, list) else [init_cfg or {}]
     if any('checkpoint' in cfg and 'type' not in cfg for cfg in init_cfgs):
-        raise UserError("init_cfg has a checkpoint and no type: init_cfg.type must be 'Pretrained'")
+        raise UserError("init_cfg has a checkpoint but no type: init_cfg.type must be 'Pretrained'")
     return next((cfg for cfg in init_cfgs if cfg.get('type') == 'Pretrained'), None)
 
 

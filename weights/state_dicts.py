@@ -38,8 +38,8 @@ def get_state_dict(checkpoint: Mapping[str, Any], source: str) -> State:
     state = {key: value for key, value in checkpoint.items() if isinstance(value, Tensor)}
     if not state or len(state) < len(checkpoint):
         others = [str(key) for key in checkpoint if key not in state][:8]
-        raise WeightsError(f'{source} has no state dict: {", ".join(others) or "nothing"} '
-                           'at the top, and no state_dict or model with only tensors')
+        raise WeightsError(f'{source} has no state dict: found {", ".join(others) or "nothing"} '
+                           'at the top level, and no state_dict or model key with only tensors')
     if all(key.startswith('module.') for key in state):  # saved by DistributedDataParallel
         state = {key.removeprefix('module.'): value for key, value in state.items()}
     return state

@@ -121,7 +121,7 @@ class Fusible(nn.Module):
                 torch.is_autocast_enabled(device_type) and \
                 torch.get_autocast_dtype(device_type) == torch.float16:
             raise FusedError(
-                f'{type(self).__name__} is fused for {self.fused_dtype} and runs under autocast to '
+                f'{type(self).__name__} is fused for {self.fused_dtype} but runs under autocast to '
                 'torch.float16: call fuse(torch.float16), or use autocast to torch.bfloat16')
 
     def require_fusible(self) -> None:
@@ -132,14 +132,14 @@ class Fusible(nn.Module):
             raise FusedError('fuse() is for evaluation: call eval() first')
         if layers := list(self._find_modified_layers()):
             raise FusedError(
-                f'{type(self).__name__} cannot be fused with layers that are replaced, '
-                f'hooked or have other tensors: {", ".join(layers)}')
+                f'{type(self).__name__} cannot be fused, because some layers are '
+                f'replaced, hooked or have other tensors: {", ".join(layers)}')
 
     def reject_weights(self) -> None:
         """Raise a FusedError if the backbone is fused, so that its parameters are not a file's."""
         if self.fused:
-            raise FusedError(f'a fused {type(self).__name__} cannot load weights: load first, then '
-                             'call fuse()')
+            raise FusedError(f'a fused {type(self).__name__} cannot load weights: load them first, '
+                             'then call fuse()')
 
     def _find_modified_layers(self) -> Iterator[str]:
         """Yield the path of the first modified layer of the stem and of each block."""

@@ -117,7 +117,7 @@ class TimmModels(Variants):
         required = {'embed_dim', 'depth', 'num_heads'} if custom else set()
         missing, unknown = required - set(arch), set(arch) - model.arguments - {'model'}
         if missing or unknown:
-            raise UserError(f'a custom arch of {self.backbone} has the keys model (timm\'s name), '
+            raise UserError(f'a custom arch of {self.backbone} takes the keys model (a timm name), '
                             f'{", ".join(SIZES)} and other arguments of timm\'s class: missing '
                             f'{sorted(missing)}, unknown {sorted(unknown)}')
         settings = {**model.sizes, **arch, 'model': name}
@@ -133,7 +133,7 @@ class TimmModels(Variants):
     def _resolve_name(self, arch: str) -> str:
         """Return a model's name without its tag, or raise a UserError if timm lacks either."""
         if not isinstance(arch, str):
-            raise UserError(f'arch of {self.backbone} must be timm\'s name of a model or a dict, '
+            raise UserError(f'arch of {self.backbone} must be the name of a timm model or a dict, '
                             f'got {arch!r}')
         name, _, tag = arch.partition('.')
         known = list_known_models()
@@ -141,7 +141,7 @@ class TimmModels(Variants):
             near = get_close_matches(name, known, n=3)
             hint = f'; did you mean {", ".join(near)}?' if near else ''
             raise UserError(f'{self.backbone} has no arch {arch!r}{hint}: choose one of '
-                            f'{", ".join(SHOWN)}, another model of timm\'s {", ".join(MODULES)}, '
+                            f'{", ".join(SHOWN)}, another model from timm\'s {", ".join(MODULES)}, '
                             'or pass a dict')
         if tag and arch not in list_pretrained():
             tags = ', '.join(each.partition('.')[2] for each in list_pretrained(f'{name}.*'))

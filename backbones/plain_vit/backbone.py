@@ -101,7 +101,7 @@ class PlainViT(ColumnarBackbone):
         self.return_prefix_tokens = return_prefix_tokens
         self._blocks_are_plain = all(isinstance(block, PlainBlock) for block in self.blocks)
         if self.rope is not None and not self._blocks_are_plain:
-            raise UserError(f'rotary positions are not supported for the blocks of {settings}')
+            raise UserError(f'rotary embeddings are not supported for the blocks of {settings}')
         self._set_windows(window_size, global_blocks)
         self.num_query_blocks = num_query_blocks
         check_query_blocks(self, num_query_blocks, self._blocks_are_plain)
@@ -118,10 +118,10 @@ class PlainViT(ColumnarBackbone):
         if global_blocks is None:
             global_blocks = [(self.depth * quarter) // 4 - 1 for quarter in (1, 2, 3, 4)]
             if self.depth <= 4:
-                raise UserError(f'window_size has no effect on {self.depth} blocks, which all are '
+                raise UserError(f'window_size has no effect on {self.depth} blocks, which are all '
                                 'global: set global_blocks')
         elif not isinstance(global_blocks, Sequence):
-            raise UserError(f'global_blocks must be a list of blocks, got {global_blocks!r}')
+            raise UserError(f'global_blocks must be a list of block indices, got {global_blocks!r}')
         elif global_blocks:
             global_blocks = resolve_out_indices(global_blocks, self.depth, 'global_blocks')
         for index, block in enumerate(self.blocks):

@@ -62,7 +62,7 @@ def _rename_by(function: Callable, state: State) -> State:
     except KeyError as error:
         raise WeightsError(f'{error.args[0]} is missing') from error
     except (IndexError, RuntimeError, TypeError, ValueError) as error:
-        raise WeightsError(f'a tensor has an unknown shape: {error}') from error
+        raise WeightsError(f'a tensor has an unexpected shape: {error}') from error
 
 
 def convert_vit(state: State) -> State:
@@ -152,7 +152,7 @@ def find_model(state: State, sizes: Settings) -> str:
             if look_up(name).sizes['depth'] == sizes['depth']:
                 return name
     raise UserError(
-        'no timm model has tensors of these shapes. If you know its arguments, load the file into '
+        'no timm model has tensors of these shapes. If you know the arguments, load the file into '
         'PlainViT(dict(model=..., embed_dim=..., ...)), and save its state_dict()')
 
 
@@ -227,7 +227,7 @@ def resize_positions(state: State, own: Tensor, patches: PatchEmbed, model: str)
         return {}
     print_log(
         f'pos_embed of a {side} x {side} grid is resized to {grid[0]} x {grid[1]}, and from there '
-        f'to that of each image. To keep them, set img_size={side * patches.patch_size[0]}',
+        f'to that of each image. To keep it unchanged, set img_size={side * patches.patch_size[0]}',
         logger='current',
         level=logging.WARNING)
     resampled = resample_abs_pos_embed(

@@ -110,7 +110,7 @@ def convert_dinov3(state: State) -> State:
 def convert_delta(state: State) -> State:
     """Raise a WeightsError that explains files with differences to DINOv3."""
     raise WeightsError(
-        'its backbone has differences to the weights of DINOv3: add them with colonnade '
+        'its backbone is stored as differences from the DINOv3 weights: add them with colonnade '
         'convert-checkpoint IN OUT --base DINOV3, and use OUT')
 
 
@@ -133,7 +133,7 @@ def add_delta(base: State, delta: State) -> State:
     found = {key: value.shape for key, value in named.items()}
     if expected != found:
         keys = [key for key in {**expected, **found} if expected.get(key) != found.get(key)]
-        raise WeightsError('these are not the weights of DINOv3 that the differences belong to: '
+        raise WeightsError('these are not the DINOv3 weights that the differences belong to: '
                            f'{len(keys)} tensors differ, such as {keys[0]}')
     return own | {key: named[key] + own[key] for key in expected}
 

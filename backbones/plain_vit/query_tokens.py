@@ -81,7 +81,7 @@ def check_query_blocks(backbone: ColumnarBackbone, num_blocks: int, is_plain: bo
         raise UserError('num_query_blocks requires the final norm: set norm_features=True')
     if len(backbone.blocks) < backbone.depth:
         raise UserError(f'num_query_blocks requires all {backbone.depth} blocks: remove '
-                        'out_indices, or let the last one be -1')
+                        'out_indices, or set the last one to -1')
     if not is_plain:
         raise UserError('num_query_blocks is not supported for the blocks of '
                         f'{backbone.settings["model"]}')

@@ -54,7 +54,7 @@ def build_rows() -> dict[str, Any]:
 
 def check_block(settings: Settings) -> None:
     if settings['block'] not in BLOCKS:
-        raise UserError(f'block must be {", ".join(BLOCKS)}, got {settings["block"]!r}')
+        raise UserError(f'block must be one of {", ".join(BLOCKS)}, got {settings["block"]!r}')
     if settings['centring'] and settings['block'] == 'plain':
         raise UserError("centring has no effect with block='plain': remove it")
 

@@ -57,7 +57,7 @@ def get_backend(path: str, settings: Settings = None) -> Any:
     """
     name, protocol = (settings or {}).get('backend'), path.partition('://')[0]
     if name is not None and name not in backends:
-        raise UserError(f'backend_args: expected one of {", ".join(backends)}, got {name!r}')
+        raise UserError(f'backend_args.backend must be one of {", ".join(backends)}, got {name!r}')
     if name is None and is_remote(path) and ':' not in protocol and \
             protocol not in prefix_to_backends:
         known = ', '.join(f'{each}://' for each in prefix_to_backends if each)

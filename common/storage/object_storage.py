@@ -53,14 +53,14 @@ def convert_storage_errors(url: str) -> AbstractContextManager[None]:
 def _convert_error(url: str, error: Exception) -> UserError:
     if isinstance(error, ImportError):
         protocol = url.partition('://')[0].removeprefix('shards+')
-        package = PACKAGES.get(protocol, 'the package of fsspec for it')
-        return UserError(f'{url} cannot be read, a package is not installed ({error}): '
-                         f'pip install {package!r}')
+        package = PACKAGES.get(protocol, 'the fsspec package for this protocol')
+        return UserError(f'{url} cannot be read: a package is not installed ({error}): '
+                         f'run pip install {package!r}')
     name, text = type(error).__name__, ' '.join(str(error).split())
     if isinstance(error, FileNotFoundError):
         return MissingFileError(f'{url} does not exist')
     if isinstance(error, PermissionError) or name in CREDENTIAL_ERRORS:
-        return AccessError(f'{url}: access is denied ({text or name}): check the credentials in '
+        return AccessError(f'{url}: access denied ({text or name}): check the credentials in '
                            'backend_args or, for s3://, in AWS_ACCESS_KEY_ID and '
                            'AWS_SECRET_ACCESS_KEY, or ~/.aws')
     if isinstance(error, (ConnectionError, TimeoutError)) or name in CONNECTION_ERRORS:
@@ -86,8 +86,8 @@ def _cache_file(url: str, version: str, fetch: Callable[[str], object]) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, scratch = tempfile.mkstemp(prefix='.unfinished-', dir=path.parent)
     except OSError as error:
-        raise FileError('the cache of remote files cannot be written: set '
-                        f'{CACHE_VARIABLE} to another folder: {error}') from error
+        raise FileError(f'the cache of remote files cannot be written ({error}): set '
+                        f'{CACHE_VARIABLE} to another folder') from error
     os.close(handle)
     try:
         fetch(scratch)

@@ -49,7 +49,7 @@ def read_with_retries(read: Callable[[str | PathLike[str]], Content],
                     f'{sum(PAUSES):g} s'
                 raise FileError(error.errno, reason, str(path)) from error
             print_log(
-                f'cannot read {path} ({error.strerror}): next attempt in {pause:g} s',
+                f'cannot read {path} ({error.strerror}): retrying in {pause:g} s',
                 logger='current',
                 level=logging.WARNING)
             time.sleep(pause)

@@ -41,8 +41,8 @@ class ShardIndex:
         self.manifest = read_manifest(folder, settings)
         self.paths, self.places = (self._map_array(name) for name in (PATHS, PLACES))
         if not len(self.paths) == len(self.places) == self.manifest['files']:
-            raise UserError(f'{folder}: {PATHS} has {len(self.paths)} files, {PLACES} '
-                            f'{len(self.places)} and {MANIFEST} {self.manifest["files"]}: they do '
+            raise UserError(f'{folder}: {PATHS} lists {len(self.paths)} files, {PLACES} '
+                            f'{len(self.places)} and {MANIFEST} {self.manifest["files"]}, which do '
                             'not match: copy the folder again')
         if self.places.shape[1:] != (4, ) or self.places.dtype.kind not in 'iu' \
                 or self.paths.dtype.kind != 'S' or self.paths.ndim != 1:
@@ -91,7 +91,7 @@ def read_manifest(folder: str, settings: Settings = None) -> dict[str, Any]:
         except (ValueError, RecursionError) as error:
             raise UserError(f'{folder}/{MANIFEST} is damaged: {error}') from error
     if not isinstance(manifest, dict) or manifest.get('format') != FORMAT:
-        raise UserError(f'{folder}/{MANIFEST} is not an index of shards of format {FORMAT}')
+        raise UserError(f'{folder}/{MANIFEST} is not a shard index of format {FORMAT}')
     shards, others = manifest.get('shards'), manifest.get('beside')
     if type(manifest.get('files')) is not int or not isinstance(shards, list) or not all(
             isinstance(each, dict) and isinstance(each.get('sha256'), str)

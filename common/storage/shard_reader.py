@@ -63,8 +63,8 @@ class ShardsBackend(BaseStorageBackend):
             if has_shards(folder, self.options):
                 self.indices[folder] = ShardIndex(folder, self.options)
                 return self.indices[folder], name
-        raise MissingFileError(f'{path}: neither it nor a folder above has shards '
-                               '(shards.json, which colonnade make-shards writes)')
+        raise MissingFileError(f'{path}: neither it nor a parent folder contains shards '
+                               '(shards.json, written by colonnade make-shards)')
 
     def get(self, filepath: Any) -> bytes:
         """Return the content of a file."""
@@ -73,8 +73,8 @@ class ShardsBackend(BaseStorageBackend):
         place = index.find(name)
         if place is None:
             if not exists(path, self.options):
-                raise MissingFileError(f'{filepath} does not exist: neither in the {len(index)} '
-                                       f'files of the shards nor next to them')
+                raise MissingFileError(f'{filepath} does not exist, neither among the {len(index)} '
+                                       f'files in the shards nor next to them')
             return get_backend(path, self.options).get(path)
         return read_place(index.folder, place, name, self.options)
 

@@ -94,7 +94,7 @@ def describe_instances(indices: Sequence[DataIndex],
             report.add_error(f'{file}: no image has a usable annotation')
     num_train = _count_training_images(train, filter_cfg, report)
     if not num_train and not have_errors[0]:
-        report.add_error('training: no image is left to train on')
+        report.add_error('training: no images are left to train on')
 
     root = find_common_root(ann_files + images + maps)
     relative = [os.path.relpath(make_absolute(path), root) for path in ann_files + images]

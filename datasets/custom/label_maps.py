@@ -36,8 +36,8 @@ def describe_label_maps(data: LabelSet, names: list[str] | None, *, label_zero: 
     image_names = [list(split.label_maps) for split in splits]
     warn_of_overlap(images, image_names, report)
     if not data.lists and images == masks and suffixes[1].endswith(suffixes[0]):
-        report.add_error(f'{images[0]}: mmseg would take label maps *{suffixes[1]} for images '
-                         f'*{suffixes[0]}: put them into separate folders')
+        report.add_error(f'{images[0]}: mmseg would mistake label maps *{suffixes[1]} for '
+                         f'images *{suffixes[0]}: move them to separate folders')
         return None
     depths = ImageDepths()
     train, val = (_read_labels(split, depths, report) for split in splits)
@@ -108,9 +108,9 @@ def _explain_labels(values: set[int], names: Sequence[str] | None, classes: Sequ
     highest = max(values)
     if names is None:
         report.add_warning(
-            f'the {len(classes)} classes have no names, and are counted up to the highest label, '
-            f'{highest}: pass the names of all classes with --classes, including labels that do '
-            'not occur')
+            f'the {len(classes)} classes are inferred from the highest label, {highest}, and have '
+            'no names: pass the names of all classes with --classes, including those that do not '
+            'occur')
     elif is_reduced and 0 in values:
         report.add_error(
             f'there are {len(names)} names, but labels from 0 to {highest}: if label 0 stands for '
@@ -130,7 +130,7 @@ def _check_labels(train: Labels, val: Labels, classes: Sequence[str], first: int
         unknown = sorted(label for label in labels if first + len(classes) <= label < IGNORED)
         if unknown:
             report.add_error(f'{mask}: labels {format_names(unknown)} have no class: there are '
-                             f'{len(classes)}, from label {first}')
+                             f'{len(classes)} classes, starting with label {first}')
     values, has_ignored = _merge_values(train), any(IGNORED in each for each in train.values())
     missing = [name for label, name in enumerate(classes, first) if label not in values]
     if has_ignored and len(values) == 1 and not ignore_255:
@@ -143,9 +143,9 @@ def _check_labels(train: Labels, val: Labels, classes: Sequence[str], first: int
         report.add_error(f'a segmenter needs at least two classes, got {list(classes)}')
     elif missing and has_ignored and not ignore_255:
         report.add_error(
-            f'training: no pixels of {format_names(missing)}, but pixels of {IGNORED}, which mmseg '
-            'ignores: if they are of a class, save them with its label; if they are unlabeled, '
-            'pass --ignore-255')
+            f'training: no pixels of {format_names(missing)}, but pixels with label {IGNORED}, '
+            'which mmseg ignores: if they belong to a class, save them with its label; if they are '
+            'unlabeled, pass --ignore-255')
     elif missing:
         report.add_warning(f'training: no pixels of {format_names(missing)}')
 

@@ -72,7 +72,7 @@ def read_splits(path: Path, files_by_split: dict[str, list[Path]], context: Read
         if len(files) > 1:
             names = format_names([context.locate(file) for file in files])
             context.add_error(
-                path, f'has several files of the split {split}: {names}. Pass one file for each '
+                path, f'has several files for the split {split}: {names}. Pass one file for each '
                 'split with --coco')
         elif split == 'test':
             context.count_dropped('the file of the test split is not used',
@@ -174,7 +174,7 @@ def locate_images(file: Path, images: Path | None, entries: list[dict],
                   context: ReadContext) -> tuple[Path, list[dict]] | None:
     """Return the folder of a file's images, and their entries without backslashes."""
     if images and not images.is_dir():
-        context.add_error(images, 'is not a folder: --images takes the folder of the images')
+        context.add_error(images, 'is not a folder: pass the folder of the images with --images')
         return None
     names = [
         entry['file_name'] for entry in entries

@@ -143,14 +143,14 @@ def parse_json(content: Any) -> Iterator[tuple[str, Color]]:
 
 def _check_row(name: Any, values: Any, place: str) -> tuple[str, Color]:
     if not isinstance(name, str) or not name.strip():
-        raise UserError(f'{place}: expected the name of a class, got {abbreviate(name)}')
+        raise UserError(f'{place}: expected a class name, got {abbreviate(name)}')
     try:
         channels = [int(value) for value in values]
     except (TypeError, ValueError):
         channels = []
     if len(channels) != 3 or not all(0 <= value <= 255 for value in channels):
-        raise UserError(f'{place}: expected red, green and blue from 0 to 255 for {name!r}, got '
-                        f'{abbreviate(values)}')
+        raise UserError(f'{place}: expected red, green and blue values from 0 to 255 for {name!r}, '
+                        f'got {abbreviate(values)}')
     return name.strip(), (channels[0], channels[1], channels[2])
 
 
@@ -158,8 +158,8 @@ def find_color_table(folder: Path) -> Path | None:
     """Return the table of colors in a folder, or None."""
     files = [folder / name for name in FILES if (folder / name).is_file()]
     if len(files) > 1:
-        raise UserError(f'several files could be the color table: pass one with --color-map: '
-                        f'{format_names(files)}')
+        raise UserError(f'several files could be the color table ({format_names(files)}): '
+                        'pass one with --color-map')
     return files[0] if files else None
 
 
@@ -200,7 +200,8 @@ def choose_color_table(args: DataOptions, roots: Iterable[Path], sources: Sequen
     except ValueError as error:
         if file or has_colors:
             raise
-        report.add_warning(f'{error}. The table is not used, because {sources[0]} holds labels')
+        report.add_warning(
+            f'{error}. The table is not used, because {sources[0]} contains labels')
         return None
     # Masks with one channel can hold colors, too: of a palette, or gray ones.
     if not has_colors and not ((mode == 'P' or _are_gray(table.all_colors)) and
@@ -208,8 +209,8 @@ def choose_color_table(args: DataOptions, roots: Iterable[Path], sources: Sequen
         if file:
             raise UserError(f'--color-map: {sources[0]} has one channel with labels, not colors: '
                             'pass class names with --classes')
-        report.add_warning(f'{path} is not used, because {sources[0]} holds labels, not colors of '
-                           'this table: pass class names with --classes')
+        report.add_warning(f'{path} is not used, because {sources[0]} contains labels, not colors '
+                           'of this table: pass class names with --classes')
         return None
     for option, value in (('classes', args.classes), ('label-zero', args.label_zero)):
         if value is not None:

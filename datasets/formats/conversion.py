@@ -18,7 +18,8 @@ from .splitting import split_dataset
 
 SIDES = ('train', 'val')  # names of converted splits
 #: keys of the record that identify a conversion, and how another value is called
-IDENTITY = dict(form='of another format', fingerprint='of other data', split='with another split')
+IDENTITY = dict(form='from a different format', fingerprint='of different data',
+                split='with a different split')  # yapf: disable
 #: recorded options of a conversion that are paths, and all of them: key of the record -> field
 PATHS = dict(
     data='data', coco='coco', images='images', masks='masks', stuff='stuff', colours='color_map')

@@ -104,7 +104,8 @@ def _list_images(folder: Path, report: Report) -> list[str]:
     files = find_files(
         folder, SUFFIXES, lambda path: report.add_error(
             f'{path} links to a folder that was already read, so mmseg would list its files '
-            'twice: remove it'), lambda error: report.add_error(f'cannot be read: {error}'))
+            'twice: remove it'),
+        lambda error: report.add_error(f'a folder cannot be read: {error}'))
     if not files:
         report.add_error(f'{folder} has no images')
     return sorted(os.path.relpath(path, folder) for path in files)
@@ -122,7 +123,7 @@ def _pair_by_suffixes(listing: Listing, suffixes: Suffixes, report: Report,
         for name in listing.image_names if name.endswith(suffixes[0])
     }
     if not pairs:
-        report.add_error(f'{listing.images} has no images *{suffixes[0]}')
+        report.add_error(f'{listing.images} has no images that end in {suffixes[0]}')
     masks = [name for name in listing.mask_names if name.endswith(suffixes[1])]
     return find_existing_pairs(replace(listing, mask_names=masks), pairs, report, missing)
 
@@ -137,8 +138,8 @@ def _pair_by_scheme(listing: Listing, scheme: NamingScheme, report: Report,
         pairs[name] = masks.get(mask or '', f'{mask}.png')
     image, mask = next(iter(pairs.items()))
     report.add_warning(
-        f'{listing.masks}: label maps are found by the common part of their names, e.g. {mask} for '
-        f'{image}, and copied to names that mmseg can find')
+        f'{listing.masks}: label maps are matched by the common part of their names, e.g. {mask} '
+        f'for {image}, and copied under names that mmseg can find')
     return find_existing_pairs(listing, pairs, report, missing)
 
 
@@ -181,8 +182,8 @@ def _find_scheme(listings: Sequence[Listing], report: Report) -> NamingScheme | 
     """Return how label maps are named after images, or None after reporting an error."""
     first = listings[0]
     if any(os.path.realpath(each.images) == os.path.realpath(each.masks) for each in listings):
-        report.add_error(f'{first.images} has images and label maps: pass the endings of their '
-                         'names with --suffixes, e.g. --suffixes .jpg _gt.png')
+        report.add_error(f'{first.images} contains both images and label maps: pass the '
+                         'suffixes of their names with --suffixes, e.g. --suffixes .jpg _gt.png')
         return None
     if all(map(_looks_swapped, listings)):
         report.add_error(f'{first.masks} has only JPEGs, which cannot be label maps, and '

@@ -82,7 +82,7 @@ def _check_num_splits(labels: LabelSet, args: DataOptions) -> None:
                         'fraction of the training images')
     if len(folders) == 2 and args.val_fraction is not None:
         raise UserError('--val-fraction applies only to data without a validation split: remove '
-                        f'it, since there are two, {folders[0]} and {folders[1]}')
+                        f'it, since there are two splits, {folders[0]} and {folders[1]}')
 
 
 def _convert(labels: LabelSet, args: DataOptions, report: Report) -> tuple[Path, bool]:
@@ -163,6 +163,6 @@ def _read_label_maps(split: DataIndex, labels: LabelSet,
         if labels.read and label_map.shape != size[::-1]:
             report.add_error(
                 f'{source} cannot be used: it has {label_map.shape[1]} x {label_map.shape[0]} '
-                f'pixels, but the image {size[0]} x {size[1]}')
+                f'pixels, but the image has {size[0]} x {size[1]}')
             continue
         yield image, label_map

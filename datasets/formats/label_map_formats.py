@@ -54,7 +54,7 @@ def read_folders(args: DataOptions, report: Report) -> LabelSet:
     if values := _find_two_values(sources, args):
         low, high = values
         names = ['background', *(args.classes or ())][-2:]
-        report.add_warning(f'label maps hold {low} and {high}: {low} becomes label 0, '
+        report.add_warning(f'label maps contain {low} and {high}: {low} becomes label 0, '
                            f'{names[0]!r}, and {high} label 1, {names[1]!r}')
         return make_labels(
             read=make_renumbering_reader([low, high]),

@@ -90,7 +90,7 @@ def read_cityscapes(args: DataOptions, report: Report) -> LabelSet:
     has_train_ids, has_ids = (
         all(next(masks.rglob(f'*{end}'), None) for _, masks in folders) for end in (TRAIN_IDS, IDS))
     if not has_train_ids and not has_ids:
-        raise UserError(f'{folders[0][1]} has no files *{TRAIN_IDS} or *{IDS}')
+        raise UserError(f'{folders[0][1]} has no files that end in {TRAIN_IDS} or {IDS}')
     suffixes = (IMAGE_END, TRAIN_IDS if has_train_ids else IDS)
     splits, _ = pair_files(folders, suffixes, report)
     classes, palette = read_known_classes('cityscapes')
@@ -134,7 +134,7 @@ def read_roboflow(args: DataOptions, report: Report) -> LabelSet:
     if tables[-1] != tables[0]:
         raise UserError(
             f'{folders[0] / ROBOFLOW_CLASSES} and {folders[-1] / ROBOFLOW_CLASSES} must '
-            'be the same')
+            'have the same content')
     values = list(tables[0])
     splits = [
         DataIndex(folder, label_maps=_pair_roboflow_files(folder, report), masks=folder)
@@ -243,7 +243,7 @@ def _read_list(file: Path, images: Path, masks: Path, suffixes: tuple[str, str],
     label_maps: dict[str, Path] = {}
     text = file.read_text(encoding='utf-8')
     if text.startswith('\ufeff'):
-        report.add_error(f'{file} starts with a byte order mark, which mmseg reads as a part of '
+        report.add_error(f'{file} starts with a byte order mark, which mmseg reads as part of '
                          'the first name: remove it')
         return {}
     for number, line in enumerate(text.removesuffix('\n').split('\n'), 1):

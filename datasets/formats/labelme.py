@@ -145,7 +145,7 @@ def _read_shape(shape: Any, size: tuple[int, int], context: ReadContext,
     kind, points = shape.get('shape_type') or 'polygon', shape.get('points')
     _count_dropped_properties(shape, kind, context, location)
     if not isinstance(points, list) or not all(map(_is_point, points)):
-        raise UserError(f'points must be [[x, y], [x, y] ...], within {-MAX_COORDINATE} ... '
+        raise UserError(f'points must be [[x, y], [x, y], ...] from {-MAX_COORDINATE} to '
                         f'{MAX_COORDINATE}, got {abbreviate(points)}')
     group = shape.get('group_id')
     instance = Instance(label.strip(), (0, 0, 0, 0), [], location,
@@ -159,7 +159,7 @@ def _read_shape(shape: Any, size: tuple[int, int], context: ReadContext,
         return instance
     if kind == 'circle':
         if len(points) != 2:
-            raise UserError('a circle must have two points, its center and one on it, got '
+            raise UserError('a circle must have two points, its center and one on its edge, got '
                             f'{len(points)} points')
         (x, y), radius = points[0], math.dist(*points)
         angles = [2 * math.pi * number / NUM_POINTS for number in range(NUM_POINTS)]

@@ -126,7 +126,7 @@ def _parse_files(files: Iterable[Path], context: ReadContext) -> dict[Path, Elem
 def _decode_xml(source: bytes) -> str:
     """Return the text of XML in its declared encoding, of which expat supports only few."""
     if b'\0' in source:
-        raise UserError('it is not in UTF-8')
+        raise UserError('it is not encoded in UTF-8')
     match = re.match(rb'(\xef\xbb\xbf)?\s*<\?xml[^>]*?\sencoding\s*=\s*["\']([\w.-]+)', source)
     name = match[2].decode('ascii').lower() if match and not match[1] else 'utf-8'
     try:
@@ -227,7 +227,7 @@ def _read_coordinate(element: Element, key: str) -> float:
     except ValueError:
         value = float('nan')
     if not are_finite([value]):
-        raise UserError(f'{element.tag} must have a number {key}, got {text!r}')
+        raise UserError(f'{element.tag}: {key} must be a number, got {text!r}')
     return value
 
 

@@ -218,7 +218,7 @@ def _parse_line(line: str, names: list[str], context: ReadContext) -> tuple[int,
         raise UserError(f'class must be 0 to {len(names) - 1}, got {label:g}')
     outside = [value for value in numbers if not -TOLERANCE <= value <= 1 + TOLERANCE]
     if outside:
-        raise UserError(f'coordinates must be fractions of the image, 0 to 1, got {outside[0]:g}')
+        raise UserError(f'coordinates must be normalized to 0 to 1, got {outside[0]:g}')
     return int(label), numbers
 
 

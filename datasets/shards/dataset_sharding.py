@@ -107,7 +107,7 @@ def _make_relative(path: str, root: str) -> str:
     relative = _find_relative_path(path, root)
     if relative is None:
         raise UserError(
-            f'{path} is not below the data_root {root}: pass a folder that contains all '
+            f'{path} is not inside the data_root {root}: pass a folder that contains all '
             'images with --data-root')
     return relative
 

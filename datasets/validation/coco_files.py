@@ -82,7 +82,7 @@ def load_coco(ann_file: Path,
         report.add(Finding('unreadable-annotations', text, (str(ann_file), )))
 
     if description := describe_other_format(ann_file):
-        add_error(f'{ann_file} is {description}. --coco takes two COCO files, for training and '
+        add_error(f'{ann_file} is {description}. --coco expects two COCO files, for training and '
                   'validation; pass other formats with --data')
         return None
     try:
@@ -322,7 +322,7 @@ def _find_errors(annotation: Entry, image: Entry | None, name: str | None, known
             yield Finding(f'unknown-{key}', text, effect='loading' if stops else 'meaning')
     if annotation['id'] == 0 and usage.evaluated:
         yield Finding(
-            'id-0', 'annotation IDs must not be 0, which COCO evaluation takes for "not matched": '
+            'id-0', 'annotation IDs must not be 0, which COCO evaluation reads as "not matched": '
             'use --data, which renumbers them')
     if not usage.masks:
         return

@@ -49,7 +49,7 @@ def check_datasets(options: CheckDataOptions) -> list[Source]:
         LaunchOptions(options.config, cfg_options=options.cfg_options, data_root=options.data_root))
     sources = list(find_sources(cfg, options.split))
     if not sources:
-        raise UserError(f'{options.config} reads no files in {", ".join(options.split)}')
+        raise UserError(f'{options.config} reads no files for {", ".join(options.split)}')
     workers = options.workers or min(os.cpu_count() or 1, MAX_WORKERS)
     cv2.setLogLevel(0)  # OpenCV would log each damaged image
     known: set[Path] = set()

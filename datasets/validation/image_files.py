@@ -79,9 +79,9 @@ def read_image_size(path: Path,
         with path.open('rb') as file:
             raise FileError(find_tiff_problem(file) or 'it is not an image') from error
     if any('\ud800' <= letter <= '\udfff' for letter in str(path)):  # OpenCV would crash
-        raise NotDecodedError('its name is not in UTF-8: rename it')
+        raise NotDecodedError('its name is not valid UTF-8: rename it')
     if not cv2.haveImageReader(str(path)):
-        raise NotDecodedError(f'OpenCV, which loads images, does not decode {format_name}: save '
+        raise NotDecodedError(f'OpenCV, which loads the images, cannot decode {format_name}: save '
                               'it as JPEG or PNG')
     if size[0] * size[1] > MAX_PIXELS:
         raise NotDecodedError(f'it has {size[0]} x {size[1]} pixels, more than the {MAX_PIXELS} '
@@ -191,7 +191,7 @@ def check_decoded_image(path: str,
         reason = problem or 'OpenCV cannot decode it'
         return Finding('damaged-image', f'{path} is truncated or damaged: {reason}')
     if problem:
-        text = f'{path} is damaged, and decoded to wrong pixels: {problem}'
+        text = f'{path} is damaged and decodes to wrong pixels: {problem}'
         return Finding('damaged-image', text, effect='meaning')
     return _compare_size(path, pixels.shape[1::-1], declared)
 
@@ -263,11 +263,11 @@ def read_label_values(mask: Path | BytesIO, size: tuple[int, int] | None) -> fro
     with open_image(mask) as image:
         label_map = np.asarray(image)
     if label_map.ndim != 2:
-        raise UserError(f'a label map has one channel, but this one has {label_map.shape[2]}')
+        raise UserError(f'a label map must have one channel, got {label_map.shape[2]}')
     height, width = label_map.shape
     if size is not None and size != (width, height):
         raise OtherSizeError(f'the label map has {width} x {height} pixels, but the image '
-                             f'{size[0]} x {size[1]}')
+                             f'has {size[0]} x {size[1]}')
     values = np.unique(label_map)
     if not ((values >= 0) & (values <= 255)).all():
         raise OtherLabelsError(f'labels must be 0 to 255, got {values.min()} to {values.max()}: '

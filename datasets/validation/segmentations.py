@@ -94,7 +94,7 @@ def decode_counts(counts: str) -> Iterator[int]:
     for character in counts:
         bits = ord(character) - 48
         if not 0 <= bits < 64:
-            raise UserError(f'{character!r} is not a character of compressed counts')
+            raise UserError(f'{character!r} is not a valid character in compressed counts')
         value |= (bits & 31) << shift
         shift += 5
         if shift > 60:

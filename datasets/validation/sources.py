@@ -132,8 +132,8 @@ def check_source(cfg: Config, source: Source, level: CheckLevel) -> None:
         if source.is_coco or source.is_panoptic or label_loading is not None:
             is_remote_only = any(is_remote(path) and not path.startswith(SCHEME) for path in paths)
             files = '' if is_remote_only else ', file names and some headers'
-            text = f'only annotations{files} are checked, for what stops training or changes ' \
-                   'its data'
+            text = f'only annotations{files} are checked, for problems that stop training ' \
+                   'or change its data'
         else:
             text = 'its annotations are not checked, because their format is unknown'
         source.report.add(Finding('partly-checked', f'{source.name}: {text}'))

@@ -79,7 +79,7 @@ class ShardedRunner(StrictRunner):
                             'and pass --launcher pytorch')
         if self.cfg.get('find_unused_parameters') and \
                 not hasattr(FSDPModule, 'set_reduce_scatter_unused_params'):
-            raise UserError('--fsdp with find_unused_parameters=True needs torch 2.15, this is '
+            raise UserError('--fsdp with find_unused_parameters=True needs torch 2.15, but this is '
                             f'{torch.__version__}')
         model = model.to(get_device())
         sync_bn = self.cfg.get('sync_bn')

@@ -37,7 +37,7 @@ def register_nan_guard(runner: Runner, max_skipped_steps: int) -> None:
     """
     for hook in [hook for hook in runner.hooks if type(hook).__name__ == 'CheckInvalidLossHook']:
         runner.hooks.remove(hook)
-        runner.logger.info('removed the CheckInvalidLossHook of the config: steps with NaN or Inf '
+        runner.logger.info('ignoring the CheckInvalidLossHook in the config: steps with NaN or Inf '
                            f'losses are skipped, and {max_skipped_steps} in a row stop training '
                            '(--max-skipped-steps)')
     good = GoodCheckpoints()
@@ -126,9 +126,9 @@ class NanGuard(Hook):
         bad_weights = all_gather_object(find_non_finite(iter_weights(model)))
         if names := next(filter(None, bad_weights), None):
             start = get_start(runner)
-            source = f', loaded from {start}' if start else ''
-            raise NonFiniteError(f'{len(names)} weights are NaN or Inf before training{source}: '
-                                 f'{format_names(names, 8)}')
+            source = f' loaded from {start}' if start else ''
+            raise NonFiniteError(f'{len(names)} weights{source} contain NaN or Inf before training'
+                                 f': {format_names(names, 8)}')
         self.unguarded = runner.optim_wrapper
         runner.optim_wrapper = guard_steps(runner.optim_wrapper)
         self.guards = [each for each in get_optim_wrappers(runner.optim_wrapper)

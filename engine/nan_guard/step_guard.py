@@ -43,7 +43,7 @@ class StepGuard(OptimWrapper):
             bases = (wrapper_class, cls)  # its super().update_params is that of the guard
             print_log(
                 f'{wrapper_class.__name__} overrides update_params: steps with NaN or Inf are '
-                "only skipped if it calls OptimWrapper's",
+                'skipped only if it calls OptimWrapper.update_params',
                 logger='current',
                 level=logging.WARNING)
         guard: StepGuard = object.__new__(type(wrapper_class.__name__, bases, {}))

@@ -37,8 +37,8 @@ def set_total_batch_size(cfg: Config, total: int) -> None:
     num_processes = count_processes(cfg)
     share, rest = divmod(total, num_processes)
     if rest or share < 1:
-        raise UserError(f'--total-batch-size must be a multiple of the {num_processes} processes, '
-                        f'got {total}')
+        raise UserError('--total-batch-size must be a multiple of the number of processes, '
+                        f'{num_processes}, got {total}')
     if 'batch_size' not in cfg.train_dataloader:
         raise UserError('--total-batch-size needs train_dataloader.batch_size in the config')
     cfg.train_dataloader.batch_size = share
@@ -48,8 +48,8 @@ def get_base_batch_size(cfg: Config) -> int:
     """Return the images of one optimizer step that the learning rate of a config is for."""
     base = (cfg.get('auto_scale_lr') or {}).get('base_batch_size')
     if not base:
-        raise UserError('the config has no auto_scale_lr.base_batch_size, the batch size of its '
-                        'learning rate: set it')
+        raise UserError('the config has no auto_scale_lr.base_batch_size, the batch size that its '
+                        'learning rate is tuned for: set it')
     return base
 
 
@@ -88,7 +88,7 @@ def set_grad_accumulation(cfg: Config, count: int | None = None) -> int:
         The count.
     """
     if not cfg.get('train_cfg') or not cfg.get('optim_wrapper'):
-        raise UserError('--grad-accum needs a config that trains, with train_cfg and optim_wrapper')
+        raise UserError('--grad-accum needs a training config, with train_cfg and optim_wrapper')
     applied = cfg.get(APPLIED, {})
     before = applied.get('accumulate', 1)
     if count is None:
@@ -98,15 +98,15 @@ def set_grad_accumulation(cfg: Config, count: int | None = None) -> int:
             raise UserError(
                 f'{format_count(count_processes(cfg), "process")} x '
                 f'{cfg.train_dataloader.batch_size} images do '
-                f'not divide the batch size {base} of the config: pass --grad-accum N, or set '
+                f'not divide the batch size of {base} in the config: pass --grad-accum N, or set '
                 'train_dataloader.batch_size')
     if count < 1:
         raise UserError(f'--grad-accum must be at least 1, got {count}')
     if before not in (1, count):
         raise UserError(
-            f'--grad-accum {count} does not fit the config, which was written by a run with '
-            f'--grad-accum {before} and counts its iterations: pass --grad-accum {before}, or use '
-            'the config that this run was started with')
+            f'--grad-accum {count} does not match the config, which was written by a run with '
+            f'--grad-accum {before} and scaled its iteration counts: pass --grad-accum {before}, '
+            'or use the config that the run was started with')
     if before > 1:
         return count
     cfg[APPLIED] = dict(applied, accumulate=count)

@@ -63,7 +63,7 @@ class LayerDecayConstructor(DefaultOptimWrapperConstructor):
         backbone = getattr(module, 'backbone', None)
         if not isinstance(backbone, KnowsLayers):
             raise UserError(f'layer_decay_rate requires a backbone with get_layer_depth, but '
-                            f'{type(backbone).__name__} has none: use one of colonnade.backbones')
+                            f'{type(backbone).__name__} lacks it: use one from colonnade.backbones')
         single: list[dict] = []  # mmengine makes a group of every parameter
         super().add_params(single, module, prefix, is_dcn_module)
         names = {id(parameter): name for name, parameter in module.named_parameters()}

@@ -59,7 +59,7 @@ class EstimateOptions:
         if self.gpu_memory is not None and not self.gpu_memory > 0:
             raise UserError(f'--gpu-memory must be positive, got {self.gpu_memory}')
         if self.image_size is not None and min(self.image_size) < 1:
-            raise UserError('--image-size must be two positive numbers of pixels, got '
+            raise UserError('--image-size must be two positive integers, got '
                             f'{self.image_size[0]} {self.image_size[1]}')
 
     @property
@@ -247,7 +247,7 @@ def estimate_training(train: TrainOptions, options: EstimateOptions) -> Training
     needed = STEP_FACTOR * _count_bytes(build_on_meta(cfg.model))
     if needed > room:
         raise UserError(f'a step of this model takes {needed / GIB:.1f} GiB even without images, '
-                        f'but only {room / GIB:.1f} GiB are free: use a larger machine')
+                        f'but only {room / GIB:.1f} GiB are free: use a machine with more memory')
     trial = Trial(setting)
     steps = trial.measure_sizes(size, room, num_timed=NUM_TIMED if here == device else 0)
     return TrainingEstimate(setting, counts.images, size, mean_pixels, steps,
@@ -262,7 +262,7 @@ def load_estimated_config(train: TrainOptions, options: EstimateOptions) -> Conf
     cfg = load_config(train)
     for key in ('train_cfg', 'train_dataloader', 'optim_wrapper'):
         if not cfg.get(key):
-            raise UserError(f'--estimate needs a config that trains, and {train.config} has no '
+            raise UserError(f'--estimate needs a training config, but {train.config} has no '
                             f'{key}')
     if not cfg.train_dataloader.get('batch_size'):
         raise UserError('--estimate needs train_dataloader.batch_size')

@@ -146,7 +146,7 @@ def compute_batch_sizes(cfg: Config, sources: Sequence[Size]) -> tuple[Size, flo
         images = list(islice(cycle(sources or PHOTOGRAPHS), NUM_DRAWS))
         sizes = [_compute_output_size(transforms, size, cfg.default_scope) for size in images]
     if not sources and list(map(sorted, sizes)) == list(map(sorted, images)):
-        raise UserError('the training pipeline keeps images at their own size, and no image was '
+        raise UserError('the training pipeline does not resize images, and no image was '
                         f'found: {advice}')
     data = cfg.train_dataloader
     groups = [sizes]

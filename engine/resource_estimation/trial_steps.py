@@ -95,7 +95,7 @@ class Trial:
         with log_errors_only(MMLogger.get_current_instance()):  # the rate of each parameter
             self.optimizer: OptimWrapper = build_optim_wrapper(self.model, wrapper)
         if isinstance(self.optimizer, OptimWrapperDict):
-            raise UserError('--estimate needs one optimizer, but optim_wrapper has '
+            raise UserError('--estimate supports only one optimizer, but optim_wrapper has '
                             f'{len(self.optimizer)}')
         self.optimizer.initialize_count_status(self.model, 0, sys.maxsize)
         if self.half == torch.bfloat16:
@@ -126,7 +126,7 @@ class Trial:
             except (RuntimeError, IndexError, ValueError, AssertionError) as failure:
                 error = failure
         if not steps:
-            raise UserCodeError('the model cannot take a step on random images: '
+            raise UserCodeError('a training step on random images failed: '
                                 f'{type(error).__name__}: {error}') from error
         return steps
 

@@ -121,7 +121,7 @@ class BatchSizeHook(Hook):
     def before_train(self, runner: Runner) -> None:
         if runner.iter >= runner.max_iters:
             print_log(
-                f'nothing is left to train: the checkpoint is at iteration {runner.iter} of '
+                f'training is already complete: the checkpoint is at iteration {runner.iter} of '
                 f'{runner.max_iters}',
                 logger='current',
                 level=logging.WARNING)

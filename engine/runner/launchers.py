@@ -22,20 +22,20 @@ def check_launcher(launcher: str) -> None:
     """Check that a launcher started this process, and warn of restarts that would fail."""
     for variable in VARIABLES.get(launcher, ())[:3]:
         if variable not in os.environ:
-            raise UserError(f'--launcher {launcher}: the variable {variable} is not set: start the '
-                            f'processes with {COMMANDS[launcher]}')
+            raise UserError(f'--launcher {launcher}: environment variable {variable} is not set: '
+                            f'start the processes with {COMMANDS[launcher]}')
     may_restart = os.environ.get('TORCHELASTIC_MAX_RESTARTS', '0') != '0'
     if launcher == 'pytorch' and may_restart and os.environ.get(OWN_STORE) != '1':
         print_log(
-            f'torchrun --max-restarts: set {OWN_STORE}=1 for it, or restarted processes may look '
-            'for those that crashed',
+            f'torchrun --max-restarts: set {OWN_STORE}=1, or restarted processes may try to '
+            'connect to those that crashed',
             level=logging.WARNING)
 
 
 def init_gloo(launcher: str, timeout: float | None = None) -> None:
     """Initialize a process group on gloo, since mmengine's launchers require GPUs."""
     if launcher not in ('pytorch', 'slurm'):
-        raise UserError(f'--launcher {launcher} requires GPUs, and this machine has none: start '
+        raise UserError(f'--launcher {launcher} requires GPUs, but this machine has none: start '
                         'CPU processes with torchrun and pass --launcher pytorch')
     if launcher == 'slurm':
         os.environ.update(get_torch_variables(os.environ))
@@ -61,7 +61,7 @@ def _find_first_host(nodes: str, num_tasks: int) -> str:
     except (OSError, subprocess.CalledProcessError, IndexError) as error:
         if num_tasks == 1:
             return '127.0.0.1'
-        raise UserError(f'--launcher slurm: {" ".join(command)} does not print the first host '
+        raise UserError(f'--launcher slurm: {" ".join(command)} did not print the first host '
                         f'({error}): set MASTER_ADDR') from error
 
 

@@ -77,4 +77,4 @@ def shorten_start(logger: logging.Logger, log_file: str | None) -> None:
     for handler in logger.handlers:
         if type(handler) is logging.StreamHandler:
             handler.addFilter(StartFilter())
-    logger.info(f'environment, config and hooks are in {log_file}')
+    logger.info(f'environment, config and hooks are logged in {log_file}')

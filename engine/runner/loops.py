@@ -112,7 +112,7 @@ def record_seeds(runner: Runner) -> None:
     elif names := sorted(set(_find_caching_transforms(runner.train_dataloader.dataset))):
         reason = f'{" and ".join(names)} cache images, which are not in checkpoints'
     if runner.iter and reason:
-        runner.logger.info('training resumes, but not bit for bit as without interruption: '
+        runner.logger.info('training resumes, but will not match an uninterrupted run bit for bit: '
                            f'{reason}')
     hub.update_info(SEEDS, 1)
 

@@ -103,7 +103,7 @@ class SeededBatches:
                 yield indices
             if indices is None:
                 raise UserError('the training set has fewer images than a batch, and '
-                                'train_dataloader.drop_last leaves none: set it to False')
+                                'train_dataloader.drop_last drops them all: set it to False')
 
     def __len__(self) -> int:
         return len(self.batches)  # type: ignore[arg-type]

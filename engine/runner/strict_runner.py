@@ -55,9 +55,9 @@ class StrictRunner(Runner):
         norms = [module for module in self.model.modules() if isinstance(module, _BatchNorm)]
         if any(isinstance(norm, nn.SyncBatchNorm) for norm in norms):
             count = format_count(get_world_size(), 'process')
-            self.logger.info(f'batch norms are synchronized over {count}')
+            self.logger.info(f'batch norms are synchronized across {count}')
         elif norms and get_world_size() > 1:
-            self.logger.info('batch norms are not synchronized between processes')
+            self.logger.info('batch norms are not synchronized across processes')
 
     def build_logger(self, *args: Any, **kwargs: Any) -> MMLogger:
         logger = super().build_logger(*args, **kwargs)
@@ -94,7 +94,7 @@ class StrictRunner(Runner):
             raise WeightsError(
                 f'{source} holds weights, but no training state (no {", ".join(missing)}): it was '
                 'converted or published, or is the best checkpoint of a run. Resume from the last '
-                'checkpoint of that run, or start a new training with --load-from')
+                'checkpoint of that run, or start a new run with --load-from')
         self._use_seed(checkpoint['meta'].get('seed'), source)
         if 'ema_state_dict' in checkpoint and not any(
                 isinstance(hook, EMAHook) for hook in self.hooks):
@@ -110,8 +110,8 @@ class StrictRunner(Runner):
         if not isinstance(seed, int) or seed == own:
             return
         if own is not None:
-            self.logger.warning(f'randomness.seed={own} has no effect: training resumes with the '
-                                f'seed {seed} of {source}')
+            self.logger.warning(f'randomness.seed={own} has no effect: training resumes with '
+                                f'seed {seed} from {source}')
         self._randomness_cfg.update(seed=seed)
         self.set_randomness(**self._randomness_cfg)
 

@@ -102,7 +102,7 @@ class BestCheckpoint(CheckpointHook):
         except FileError as error:
             self.paths = [*nothing]
             runner.logger.error(f'{error}. The previous best checkpoint is kept; the next '
-                                'evaluation that exceeds it is saved')
+                                'checkpoint that beats it will be saved')
         finally:
             self.last_ckpt = last
         has_better = any(self.paths)
@@ -131,8 +131,8 @@ class BestCheckpoint(CheckpointHook):
         if self.names and not has_best and self.last_ckpt:
             record_path(runner, Run.BEST, self.last_ckpt)
             runner.logger.warning(
-                f'no evaluation reached a {" or ".join(self.names)} above its minimum: {Run.BEST} '
-                f'contains the last checkpoint, {_shorten(self.last_ckpt)}'
+                f'{" or ".join(self.names)} never rose above its minimum: {Run.BEST} '
+                f'points to the last checkpoint, {_shorten(self.last_ckpt)}'
                 f'\nto test it: {_format_test_command(runner, self.last_ckpt)}')
 
 

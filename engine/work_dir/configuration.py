@@ -46,7 +46,7 @@ def configure_run(cfg: Config, patience: int | None, min_delta: float | None,
     if min_delta is not None and not min_delta >= 0:
         raise UserError(f'--min-delta must not be negative, got {min_delta}')
     if any('EarlyStoppingHook' in str(hook['type']) for hook in iter_hook_configs(cfg)):
-        raise UserError('--patience and the EarlyStoppingHook of the config cannot be combined: '
+        raise UserError('--patience and the EarlyStoppingHook in the config cannot be combined: '
                         'remove one of them')
     name, rule = get_stopping_metric(cfg)
     saving = get_checkpoint_settings(cfg)

@@ -72,8 +72,8 @@ class EarlyStopping(EarlyStoppingHook):
     def stop(self, runner: Runner, iteration: int) -> None:
         """End training, and log why."""
         runner.train_loop.stop_training = True
-        best = f'{self.best_score:.4g}' if isfinite(self.best_score) else 'no number'
+        best = f'{self.best_score:.4g}' if isfinite(self.best_score) else 'NaN'
         best += f' by more than {abs(self.min_delta):g}' if self.min_delta else ''
         runner.logger.info(
             f'training stops at iteration {iteration} of {runner.max_iters}: {self.monitor} did '
-            f'not exceed {best} in {self.wait_count} evaluations (--patience {self.patience})')
+            f'not improve on {best} in {self.wait_count} evaluations (--patience {self.patience})')

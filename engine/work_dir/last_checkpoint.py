@@ -68,8 +68,8 @@ class RunCheckpoints(BestCheckpoint):
             self.save(runner, step, meta)
             return
         if self.waiting is None:
-            runner.logger.info(f'the checkpoint that is due at iteration {meta["iter"]} waits for '
-                               'the next step of the optimizer')
+            runner.logger.info(f'the checkpoint due at iteration {meta["iter"]} will be saved '
+                               'after the next optimizer step')
         self.waiting = step
 
     def save(self, runner: Runner, step: int, meta: dict[str, Any]) -> None:
@@ -83,7 +83,7 @@ class RunCheckpoints(BestCheckpoint):
                 return
             self.is_missing = True
             runner.logger.error(
-                f'{error}. Training continues; saving is tried again when '
+                f'{error}. Training continues; saving will be retried when '
                 f'the next checkpoint is due and at the end. {_describe_latest(runner)}')
         else:
             self.is_missing = False
@@ -161,9 +161,9 @@ class RunCheckpoints(BestCheckpoint):
                 advice = 'resume with --resume' if has_one else 'train again'
                 raise CheckpointError(
                     error.errno, f'{error}. Training has ended, and its last state is lost: free '
-                    f'disk space and {advice}. {_describe_latest(runner)}') from error
+                    f'up disk space and {advice}. {_describe_latest(runner)}') from error
             self.is_missing = False
-            runner.logger.info(f'the last state is saved: {self.last_ckpt}')
+            runner.logger.info(f'saved the last checkpoint: {self.last_ckpt}')
         super().after_train(runner)
 
     def save_final(self, runner: Runner, epoch: int, iteration: int) -> None:
@@ -199,9 +199,9 @@ def replace_checkpoint_hook(runner: Runner) -> RunCheckpoints | None:
             base = type(hook)
             if shared := _find_shared_names(hook):
                 runner.logger.warning(
-                    f'{base.__name__} replaces the attributes {", ".join(shared)} of Colonnade\'s '
-                    'checkpoint hook, which is therefore not used: signals save no state, and a '
-                    'full disk ends training')
+                    f'{base.__name__} overrides the attributes {", ".join(shared)} of Colonnade\'s '
+                    'checkpoint hook, which is therefore not used: no checkpoint is saved on '
+                    'signals, and a full disk ends training')
                 return None
             combined: Any = RunCheckpoints if base is CheckpointHook else \
                 type(base.__name__, (RunCheckpoints, base), {})

@@ -82,8 +82,8 @@ class Recorder(Hook):
         except OSError as error:
             if not self.has_warned:
                 runner.logger.warning(
-                    f'cannot write {self.table.path}: rows from iteration {iteration} on are '
-                    f'missing until it can be written again: {error}')
+                    f'cannot write {self.table.path}: {error}. Rows from iteration {iteration} '
+                    'on will be missing until it can be written again')
             self.has_warned = True
 
 

@@ -178,8 +178,8 @@ class Run:
                 _warn(f'--resume: {text}. Training resumes from the one before, {path}')
             if path.parent.resolve() != self.checkpoint_dir.resolve():
                 _warn(f'--resume: training resumes from {path}: {self.work_dir}/{self.LAST} names '
-                      f'a checkpoint in that folder, and {self.checkpoint_dir} has none of its '
-                      'name')
+                      f'a checkpoint in that folder, and {self.checkpoint_dir} has none with '
+                      'that name')
             return path
         if damaged:
             errors = '; '.join(text.removesuffix(CHANGED).rstrip('.') for text in damaged)

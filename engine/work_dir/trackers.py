@@ -93,7 +93,7 @@ class TolerantBackend:
         except OSError as error:
             if not self.has_warned:
                 self.logger.warning(f'{type(self.backend).__name__} cannot write, so its '
-                                    f'curves have gaps: {error}')
+                                    f'curves will have gaps: {error}')
             self.has_warned = True
 
 
@@ -114,8 +114,8 @@ class TolerantLogFile(logging.FileHandler):
             super().handleError(record)
         elif not self.has_warned:
             self.has_warned = True
-            print(f'cannot write {self.baseFilename}: lines are missing until it can be written '
-                  f'again: {error}',
+            print(f'cannot write {self.baseFilename}: {error}. Lines will be missing until it can '
+                  'be written again',
                   file=sys.stderr)  # yapf: disable
 
 

@@ -102,7 +102,7 @@ def check_options(args: BenchmarkOptions) -> None:
     if args.train and (detectors or args.fuse):
         raise UserError('--train does not support detectors or --fuse')
     if detectors and len(detectors) < len(args.baselines):
-        raise UserError('detectors can only be compared with detectors: remove '
+        raise UserError('detectors can be compared only with detectors: remove '
                         f'{", ".join(set(args.baselines) - set(detectors))}')
     if args.fuse and args.compile:
         raise UserError('--fuse and --compile cannot be combined')
@@ -132,7 +132,7 @@ def parse_sizes(args: BenchmarkOptions) -> list[tuple[int, int]]:
     sizes = [(int(text[0]), int(text[-1])) for text in texts
              if len(text) < 3 and all(side.isdecimal() for side in text)]  # yapf: disable
     if len(sizes) < len(texts) or any(side % 16 or not side for size in sizes for side in size):
-        raise UserError('--sizes must be PIXELS or HEIGHTxWIDTH, multiples of 16 for timm, got '
+        raise UserError('--sizes must be PIXELS or HEIGHTxWIDTH, in multiples of 16, got '
                         f'{", ".join(args.sizes)}')
     return sizes
 

@@ -85,7 +85,7 @@ class NamedBackbone:
         class_name, colon, arch = self.name.partition(':')
         if colon:
             if class_name not in BACKBONES:
-                raise UserError(f'CLASS of CLASS:ARCH must be one of {", ".join(BACKBONES)}, got '
+                raise UserError(f'CLASS in CLASS:ARCH must be one of {", ".join(BACKBONES)}, got '
                                 f'{class_name!r}')
             return BACKBONES[class_name], dict(arch=arch)
         if self._timm_name is None:

@@ -109,7 +109,7 @@ class Extractor:
         maps = self.backbone((image - mean) / std)
         features = torch.cat(maps, dim=1)[0].permute(1, 2, 0).half()
         if not features.isfinite().all():
-            raise UserError(f'features of {name} are NaN or Inf in float16')
+            raise UserError(f'features of {name} contain NaN or Inf in float16')
         return features.cpu().contiguous().numpy()
 
 

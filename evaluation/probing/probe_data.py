@@ -42,8 +42,8 @@ def build_samples(data: CustomDataset) -> tuple[tuple[str, ...], list[Sample], l
     class, and crowds are ignored.
     """
     if data.ann_file and len(data.classes) > MAX_CLASSES:
-        raise UserError(f'label maps support {MAX_CLASSES} categories, but the files have '
-                        f'{len(data.classes)}: choose some with --classes')
+        raise UserError(f'label maps support at most {MAX_CLASSES} categories, but there are '
+                        f'{len(data.classes)}: select fewer with --classes')
     train, val = (_build_split(settings, data) for settings in data.datasets)
     return ((BACKGROUND, *data.classes) if data.ann_file else data.classes), train, val
 

@@ -81,7 +81,7 @@ class Probes:
         paths = [sample.image for sample in (*self.train, *self.val)]
         with Progress('features', len(paths)) as progress:
             features, computed = compute_features(extractor, paths, cache, progress)
-        print(f'  features: {computed} of {len(paths)} images computed, '
+        print(f'  features: computed for {computed} of {len(paths)} images, '
               f'{compute_cache_size(cache.folder) / MIB:.1f} MiB in {cache.folder}',
               flush=True)  # yapf: disable
         split = len(self.train)

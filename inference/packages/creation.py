@@ -115,7 +115,8 @@ def check_model(package: Package, module: nn.Module) -> None:
                         for each in (rebuilt, module))  # yapf: disable
     if shapes != expected:
         different = sorted({key for key, _ in shapes.items() ^ expected.items()})
-        raise PackageError(f'the config builds another model: {", ".join(different[:5])} differ')
+        raise PackageError('the config builds a different model: '
+                           f'{", ".join(different[:5])} differ')
 
 
 @file_errors()
@@ -127,7 +128,7 @@ def read_metrics(path: Path, checkpoint: str) -> dict[str, float | None]:
         content: Any = json.loads(path.read_text(encoding='utf-8'))
         metrics, tested = dict(content['metrics']), str(content['checkpoint'])
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise PackageError(f'{path} is not a metrics.json of colonnade test') from error
+        raise PackageError(f'{path} is not a metrics.json written by colonnade test') from error
     expected = content.get('checkpoint_sha256')
     if expected is not None and Path(checkpoint).is_file():
         if compute_sha256(Path(checkpoint)) != expected:

@@ -93,7 +93,7 @@ def read_metadata(path: Path) -> PackageMetadata:
     version = content.get('format_version')
     if version != VERSION:
         raise PackageError(f'{path} has format_version {version!r}, but this version of Colonnade '
-                           f'reads {VERSION}: install a later one')
+                           f'reads only {VERSION}: install a newer version')
     try:
         metadata = PackageMetadata.model_validate_json(json.dumps(content))  # lists become tuples
     except ValidationError as error:

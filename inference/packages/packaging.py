@@ -59,9 +59,9 @@ def make(args: MakeOptions) -> None:
 def check(args: CheckPackageOptions) -> None:
     """Verify hashes, read the config and load the model."""
     if not is_package_folder(args.folder):
-        raise UserError(f'{args.folder} is not a folder of a package')
+        raise UserError(f'{args.folder} is not a package folder')
     model = load(args.folder, device='cpu', trust=args.trust)
-    print(f'{args.folder}: complete, and the model can be loaded\n{model}')
+    print(f'{args.folder} is complete, and the model can be loaded\n{model}')
 
 
 @file_errors()
@@ -101,7 +101,7 @@ def verify_upload(api: HfApi, folder: Path, repository: str, revision: str) -> N
             digest = digests.get(name) or compute_sha256(
                 Path(api.hf_hub_download(repository, name, revision=revision, local_dir=scratch)))
             if digest != compute_sha256(folder / name):
-                raise PackageError(f'{repository}@{revision}: {name} arrived with the SHA-256 '
+                raise PackageError(f'{repository}@{revision}: {name} was stored with SHA-256 '
                                    f'{digest}: push again')
 
 

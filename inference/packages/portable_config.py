@@ -46,7 +46,7 @@ def build_portable_config(
     values = {key: plain(cfg[key]) for key in KEPT if cfg.get(key) is not None}
     dataset = values.get('test_dataloader', {}).get('dataset', {})
     if not isinstance(dataset.get('pipeline'), list):
-        raise PackageError('test_dataloader.dataset must be one dataset with a pipeline, got '
+        raise PackageError('test_dataloader.dataset must be a single dataset with a pipeline, got '
                            f'{dataset.get("type", "none")}')
     imports = values.get('custom_imports', {}).get('imports', [])
     imports = [imports] if isinstance(imports, str) else list(imports)
@@ -175,5 +175,5 @@ def _require_plain(value: Any, name: str) -> None:
     elif isinstance(value, str) and '{{' in value:
         raise PackageError(f'{name} is {value!r}, but mmengine replaces text in {{{{ }}}}')
     elif type(value) not in PLAIN or (isinstance(value, float) and not isfinite(value)):
-        raise PackageError(f'{name} is {value!r}: a shared config may only contain numbers, '
+        raise PackageError(f'{name} is {value!r}: a shared config may contain only numbers, '
                            'strings, None, and lists, tuples and dicts of them')

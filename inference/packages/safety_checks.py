@@ -50,7 +50,7 @@ def check_imports(values: Mapping[str, Any], source: str) -> None:
     for name in names:
         if not isinstance(name, str) or name.split('.')[0] not in OUR_IMPORTS:
             raise PackageError(f'{source}: custom_imports contains {name!r}, but only modules of '
-                               f'{", ".join(OUR_IMPORTS)} are imported. {TRUST_HINT}')
+                               f'{", ".join(OUR_IMPORTS)} may be imported. {TRUST_HINT}')
 
 
 def check_names(values: Mapping[str, Any], source: str) -> None:
@@ -254,7 +254,7 @@ def check_safetensors(model: dict[str, Any], weights: str | Path, source: str) -
     stored = {key: torch.empty(shape, device='meta') for key, shape in shapes.items()}
     if problems := find_mismatches(stored, required):
         raise PackageError(
-            f'{weights} does not fit the model of {source}:\n{format_mismatches(problems)}')
+            f'{weights} does not match the model of {source}:\n{format_mismatches(problems)}')
 
 
 def check_checkpoint(model: dict[str, Any], checkpoint: Mapping[str, Any], source: str) -> None:
@@ -263,7 +263,7 @@ def check_checkpoint(model: dict[str, Any], checkpoint: Mapping[str, Any], sourc
     for key, value in state.items():
         if value.layout != torch.strided or value.device.type != 'cpu':
             layout = str(value.layout).removeprefix('torch.')
-            raise PackageError(f'{source}: {key} is a {layout} tensor on {value.device}, expected '
+            raise PackageError(f'{source}: {key} is a {layout} tensor on {value.device}: expected '
                                'a strided tensor on cpu')
     # Tensors can share their storage.
     storages = {

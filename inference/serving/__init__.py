@@ -6,4 +6,4 @@ from colonnade.common.errors import UserError
 for _name in ('fastapi', 'uvicorn', 'python_multipart'):
     if find_spec(_name) is None:
         raise UserError(f"colonnade serve needs {_name}: run pip install '.[serve]' in Colonnade's "
-                        'source')
+                        'source directory')

@@ -155,7 +155,7 @@ def reject_values(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     messages = []
     for problem in error.errors():
-        expected = problem.get('ctx', {}).get('expected', 'from 0 to 1').replace("'", '')
+        expected = problem.get('ctx', {}).get('expected', 'between 0 and 1').replace("'", '')
         messages.append(f'{problem["loc"][-1]} must be {expected}, got {problem["input"]}')
     return JSONResponse(dict(detail='; '.join(messages)), 422)
 

@@ -115,7 +115,7 @@ def serve(options: ServeOptions, figures: ModuleType) -> None:
         path = Path(options.config)
         if options.checkpoint is None and not path.is_dir() and path.suffix not in CHECKPOINTS:
             find_config(path)  # raises if it does not exist
-            raise UserError(f'no weights: pass the file of a trained model after {path}')
+            raise UserError(f'no weights: pass the checkpoint of a trained model after {path}')
         model, load_plain = load_models(options)
         max_pixels = options.max_pixels or min(Limits.max_pixels, compute_max_pixels(model))
         service = Service(
@@ -154,15 +154,15 @@ def check_host(name: str) -> str:
     except ValueError:
         is_name = False
     if not is_name:
-        raise UserError('--allowed-host must be a name like models.example.org, with or without a '
-                        f'port, got {name!r}')
+        raise UserError('--allowed-host must be a host name, such as models.example.org, with or '
+                        f'without a port, got {name!r}')
     return name.lower()
 
 
 def listen(host: str, port: int) -> socket.socket:
     """Return a listening socket."""
     if not 0 <= port <= 65535:
-        raise UserError(f'--port must be from 0 to 65535, got {port}')
+        raise UserError(f'--port must be between 0 and 65535, got {port}')
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with ExitStack() as stack:
@@ -175,7 +175,7 @@ def listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise FileError(
-                f'port {port} of {host} is in use: choose another with --port') from None
+                f'port {port} on {host} is already in use: choose another with --port') from None
         raise FileError(
             f'cannot listen on {host}, port {port}: {error.strerror or error}') from error
 
@@ -190,8 +190,8 @@ def print_address(listener: socket.socket) -> None:
     host, port = listener.getsockname()[:2]
     if not is_loopback(listener):
         print(
-            f'warning: everyone who can reach this host can use the model, on {host} port '
-            f'{port}, without a password',
+            'warning: anyone who can reach this host can use the model without a password, '
+            f'on {host} port {port}',
             file=sys.stderr)
     name = 'localhost' if ip_address(host).is_unspecified else host
     name = f'[{name}]' if ':' in name else name

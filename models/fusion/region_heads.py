@@ -168,8 +168,8 @@ def flatten_channels_last(head: ConvFCBBoxHead) -> None:
 
 def reject_weights(head: ConvFCBBoxHead, *_: Any) -> None:
     """Reject weights of files before loading, since they have another order."""
-    raise FusedError(f'a fused {type(head).__name__} cannot load weights: load first, then '
-                     'call fuse()')
+    raise FusedError(f'a fused {type(head).__name__} cannot load weights: load them first, '
+                     'then call fuse()')
 
 
 def get_stages(roi_head: StandardRoIHead | CascadeRoIHead, name: str) -> list[nn.Module]:

@@ -107,7 +107,7 @@ def _choose_strides(strides: Sequence[float], backbone: Backbone) -> list[float]
     patch = backbone.settings['patch_size']
     steps = [round(math.log2(stride / patch)) for stride in strides]
     if any(abs(step) > 2 for step in steps):
-        raise UserError(f'the heads need strides {list(strides)}, and a pyramid on patches of '
+        raise UserError(f'the heads need strides {list(strides)}, but a pyramid on patches of '
                         f'{patch} has {patch / 4:g} to {patch * 4}: use a backbone with another '
                         'patch size')
     return [to_integer(patch * 2.**step) for step in steps]

@@ -54,13 +54,13 @@ def read_recipe(args: NewConfigOptions) -> Config:
     scopes = [scope for scope, data in (('mmdet', args.coco), ('mmseg', args.masks)) if data]
     if cfg.default_scope not in (scopes or ['mmdet', 'mmseg']):
         raise UserError('--coco is for detectors and --masks for segmenters, but '
-                        f'{path} is a config of {cfg.default_scope}')
+                        f'{path} is an {cfg.default_scope} config')
     if not isinstance(cfg.val_evaluator, dict):
         raise UserError(f'{path}: val_evaluator must be a single metric')
     for split in SPLITS:
         dataset = _at(cfg, f'{split}_dataloader.dataset')
         if not isinstance(dataset.get('pipeline'), list):
-            raise UserError(f'{path}: {split}_dataloader.dataset must be a single dataset, got a '
+            raise UserError(f'{path}: {split}_dataloader.dataset must be a single dataset, got '
                             f'{dataset.get("type")}')
     if adapt_num_classes(cfg.model, 1, 1 if loads_segments(cfg) else None) is None:
         raise UserError(f'{path}: nothing in model sets num_classes')
@@ -228,8 +228,8 @@ def _build_settings(cfg: Config, args: NewConfigOptions, data: CustomDataset,
 def _remove_masks(cfg: Config, model: dict, datasets: list[dict], evaluator: dict) -> None:
     """Remove everything that needs masks, which turns Mask R-CNN into Faster R-CNN."""
     if 'roi_head' not in model:
-        raise UserError(f'{cfg.model.type} cannot be trained without masks: use a detector of '
-                        'boxes, such as those in configs/faster_rcnn and configs/dino')
+        raise UserError(f'{cfg.model.type} cannot be trained without masks: use a box '
+                        'detector, such as those in configs/faster_rcnn and configs/dino')
     if cfg.model.type == 'MaskRCNN':
         model['type'] = 'FasterRCNN'
     model['data_preprocessor'] = dict(pad_mask=False)

@@ -99,7 +99,7 @@ def _complete_folders(args: DataOptions) -> None:
     """Fill in the folders of training and validation images and label maps."""
     if args.masks and args.val_fraction:
         if len(args.masks) > 1 or len(args.images or ()) != 1:
-            raise UserError('--val-fraction requires one folder each in --masks and --images')
+            raise UserError('--val-fraction requires one folder each for --masks and --images')
         return
     if args.masks and len(args.masks) == 1:
         root, ((images, labels), splits) = args.masks[0], ADE20K_FOLDERS

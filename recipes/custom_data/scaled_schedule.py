@@ -46,8 +46,8 @@ def scale_schedule(cfg: Config,
     """
     if (accumulated := cfg.get(APPLIED, {}).get('accumulate', 1)) > 1:
         raise UserError(
-            f'the config was written by a run with --grad-accum {accumulated}, which changed its '
-            'iterations: use the config that this run was started with')
+            f'the config was written by a run with --grad-accum {accumulated}, which scaled its '
+            'iteration counts: use the config that the run was started with')
     stated, own = get_base_batch_size(cfg), cfg.train_dataloader.batch_size
     is_own_base = stated >= own
     base, min_steps = (stated, MIN_STEPS) if is_own_base else (own * num_gpus, 1)
@@ -64,7 +64,7 @@ def scale_schedule(cfg: Config,
         key, unit, new = 'max_iters', 'iterations', -(-samples // batch)
         iterations = new
     else:
-        raise UserError('train_cfg of the config has neither max_epochs nor max_iters')
+        raise UserError('train_cfg has neither max_epochs nor max_iters')
     rate, factor = cfg.optim_wrapper.optimizer.lr, new / old
     train_cfg: dict[str, Any] = {key: new, **_scale_counts(loop, ('val_interval', ), factor)}
     if loop.get('dynamic_intervals'):

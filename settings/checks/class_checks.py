@@ -35,7 +35,7 @@ def find_class_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[F
         classes, kind = get_dataset_classes(dataset), str(dataset.type)
         legacy = None if path else metainfo.get('CLASSES')
         if legacy and read_names_of_classes(legacy) != classes:
-            yield Finding('misnamed-classes', f'nothing reads {name}.metainfo.CLASSES',
+            yield Finding('misnamed-classes', f'{name}.metainfo.CLASSES has no effect',
                           (f'{name}.metainfo.CLASSES', ), 'did you mean classes?')
             continue
         if classes is not None and 'Panoptic' in kind:
@@ -53,7 +53,7 @@ def find_class_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[F
             'class-count',
             f'{key} is {num_classes}, but the dataset ({kind}, {", ".join(names)}) has {expected} '
             'classes', (key, *(f'{name}.metainfo.classes' for name in names)),
-            f'set {key}={expected}, or metainfo.classes of the dataset')
+            f'set {key}={expected}, or change metainfo.classes of the dataset')
 
 
 def reads_categories(dataset: ConfigDict) -> bool:

@@ -47,7 +47,7 @@ def find_metric_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[
             if 'segm' in types and head and get_library(model.get('type')) == 'mmdet' and \
                     not _has_mask_head(model):
                 yield Finding(
-                    'metric-masks', f"{key}.metric has 'segm', and model.{head} predicts no masks "
+                    'metric-masks', f"{key}.metric has 'segm', but model.{head} predicts no masks "
                     f'({get_type_name(model.type)})', (f'{key}.metric', f'model.{head}'),
                     f"set {key}.metric='bbox'")
 
@@ -60,9 +60,10 @@ def _check_metric(key: str, metric: ConfigDict, name: str, dataset: ConfigDict,
     if metric_library and data_library and metric_library != data_library:
         tasks = dict(mmdet='instances', mmseg='label maps')
         yield Finding(
-            'metric-task', f'{key} is {get_type_name(metric.type)}, for {tasks[metric_library]} of '
-            f'{metric_library}, but {name} is {get_type_name(dataset.type)}, of '
-            f'{tasks[data_library]}', (f'{key}.type', f'{name}.type'))
+            'metric-task', f'{key} is {get_type_name(metric.type)}, which evaluates '
+            f'{tasks[metric_library]} ({metric_library}), but {name} is '
+            f'{get_type_name(dataset.type)}, which has {tasks[data_library]}',
+            (f'{key}.type', f'{name}.type'))
         return
     cls, coco = (find_class(kind, DATASETS) for kind in (dataset.type, 'mmdet.CocoDataset'))
     is_panoptic = getattr(cls, 'COCOAPI', None) is not getattr(coco, 'COCOAPI', None)
@@ -121,7 +122,7 @@ def find_label_setting_problems(cfg: Config, dataloaders: tuple[str, ...]) -> It
         listed = ', '.join(f'{name} {reduce}' for name, reduce in sorted(settings))
         yield Finding('zero-labels', f'reduce_zero_label differs: {listed}',
                       tuple(f'{name}.reduce_zero_label' for name, _ in sorted(settings)),
-                      'set the same for all')  # yapf: disable
+                      'set the same value for all datasets')  # yapf: disable
     padding = (cfg.model.get('data_preprocessor') or {}).get('seg_pad_val', 255)
     for head_name, ignored in heads:
         if 'train_dataloader' in dataloaders and padding != ignored:
@@ -129,7 +130,7 @@ def find_label_setting_problems(cfg: Config, dataloaders: tuple[str, ...]) -> It
             yield Finding(
                 'ignored-label',
                 f'{place} is {padding}, but {head_name}.ignore_index is {ignored}: the padding of '
-                'images is learned as a class', (place, f'{head_name}.ignore_index'),
+                'images would be learned as a class', (place, f'{head_name}.ignore_index'),
                 f'set {place}={ignored}')
 
 
@@ -142,7 +143,7 @@ def find_palette_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator
         metainfo = dataset.get('metainfo') or {}
         palette, classes = metainfo.get('palette'), get_dataset_classes(dataset)
         if palette is None and metainfo.get('PALETTE'):
-            yield Finding('unread-section', f'nothing reads {name}.metainfo.PALETTE',
+            yield Finding('unread-section', f'{name}.metainfo.PALETTE has no effect',
                           (f'{name}.metainfo.PALETTE', ), 'did you mean palette?')
         if not isinstance(palette, (list, tuple)) or not palette or classes is None:
             continue
@@ -167,11 +168,11 @@ def find_window_problems(cfg: Config, _: tuple[str, ...]) -> Iterator[Finding]:
         if not isinstance(value, (list, tuple)) or len(value) != 2:
             yield Finding('window', f"{section}.mode is 'slide', but {section}.{key} is {value}",
                           (f'{section}.mode', f'{section}.{key}'),
-                          f'set {section}.{key} to height and width in pixels')
+                          f'set {section}.{key} to the height and width in pixels')
         else:
             sizes[key] = value
     if len(sizes) == 2 and any(step > side for side, step in zip(*sizes.values(), strict=True)):
         yield Finding(
-            'window', f'{section}.stride is {list(sizes["stride"])}, but {section}.crop_size '
+            'window', f'{section}.stride is {list(sizes["stride"])}, but {section}.crop_size is '
             f'{list(sizes["crop_size"])}: pixels between windows are not predicted',
             (f'{section}.stride', f'{section}.crop_size'), 'set a stride of at most crop_size')

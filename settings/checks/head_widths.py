@@ -24,7 +24,7 @@ class Levels:
     Attributes:
         widths: Channels of each level, finest level first.
         strides: Stride of each level in pixels.
-        source: Subject and verb of messages, such as ``'the pyramid gives'``.
+        source: Subject and verb of messages, such as ``'the pyramid outputs'``.
         width_place: Config key that sets the widths.
         stride_place: Config key that sets the strides.
         number_place: Config key that sets the number of levels.

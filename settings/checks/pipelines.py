@@ -57,7 +57,7 @@ def _check_required_steps(cfg: Config, place: str, steps: list[dict[str, Any]],
     missing = []
     if not any(map(is_packing, iter_steps(steps))):
         missing.append(
-            Finding('missing-step', f'{place} does not pack what it loads', (place, ),
+            Finding('missing-step', f'{place} does not pack its inputs', (place, ),
                     f'end it with dict(type={packing_step!r})'))
     is_training = place.startswith('train_dataloader')
     needs = 'training' if is_training else next(
@@ -66,7 +66,7 @@ def _check_required_steps(cfg: Config, place: str, steps: list[dict[str, Any]],
          if get_type_name(metric.get('type')) == 'IoUMetric' and not metric.get('format_only')), '')
     if needs and not any(map(is_loading_annotations, iter_steps(steps))):
         missing.append(
-            Finding('missing-step', f'{place} loads no annotations, but {needs} needs them',
+            Finding('missing-step', f'{needs} needs annotations, but {place} loads none',
                     (place, 'train_cfg' if is_training else evaluator),
                     "add dict(type='LoadAnnotations')"))
     custom = ', '.join(dict.fromkeys(find_custom_steps(steps)))

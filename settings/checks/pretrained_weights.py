@@ -58,7 +58,8 @@ def find_weight_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[
     fix = 'set a file, a URL or timm://NAME'
     if not separator:
         if not is_checkpoint(str(source)):
-            yield Finding('weights-file', f'{PLACE}: no weights file {source}', (PLACE, ), fix)
+            yield Finding('weights-file', f'{PLACE}: no such weights file: {source}', (PLACE, ),
+                          fix)
     elif scheme not in SCHEMES:
         yield Finding('weights-file', f'{PLACE}: {source} is neither a file nor an HTTP URL',
                       (PLACE, ), fix)
@@ -92,7 +93,7 @@ def _check_architecture(cls: type[ColumnarBackbone], arch: Any, name: str) -> It
         yield Finding(
             'weights-arch', f'{PLACE} is timm://{name} ({actual}), but model.backbone.arch is '
             f'{cls.__name__} {arch}', (PLACE, 'model.backbone.arch'),
-            'set weights of this arch, or the arch of these weights')
+            'choose weights of this arch, or set arch to match the weights')
 
 
 def find_normalization_problems(cfg: Config, _: tuple[str, ...]) -> Iterator[Finding]:
@@ -159,4 +160,4 @@ def find_start_problems(cfg: Config, _: tuple[str, ...]) -> Iterator[Finding]:
     source = cfg.get('load_from')
     if isinstance(source, (str, Path)) and source and '://' not in str(source) and \
             not is_checkpoint(source):
-        yield Finding('weights-file', f'load_from: no weights file {source}', ('load_from', ))
+        yield Finding('weights-file', f'load_from: no such weights file: {source}', ('load_from', ))

@@ -64,9 +64,11 @@ def find_number_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[
         if not isinstance(value, (int, float)) or isinstance(value, bool):
             continue
         if value < minimum:
-            yield Finding('number-range', f'{key} is {value}', (key, ), f'set at least {minimum}')
+            yield Finding('number-range', f'{key} is {value}', (key, ),
+                          f'set it to at least {minimum}')
         elif key == 'randomness.seed' and value > MAX_SEED:
-            yield Finding('number-range', f'{key} is {value}', (key, ), f'set at most {MAX_SEED}')
+            yield Finding('number-range', f'{key} is {value}', (key, ),
+                          f'set it to at most {MAX_SEED}')
 
 
 def find_schedule_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[Finding]:
@@ -104,10 +106,10 @@ def _check_evaluation(cfg: Config, loop: ConfigDict, length: Length) -> Iterator
     begin, interval = loop.get('val_begin', 1), loop.get('val_interval')
     if isinstance(begin, int) and begin > length.number:
         yield length.build_unreached('late-evaluation', 'train_cfg.val_begin', begin,
-                                     'it is never evaluated')
+                                     'the model is never evaluated')
     elif isinstance(interval, int) and interval > length.number:
         yield length.build_unreached('late-evaluation', 'train_cfg.val_interval', interval,
-                                     'it is only evaluated at its end')
+                                     'the model is evaluated only at the end')
 
 
 def _check_checkpoints(cfg: Config, length: Length) -> Iterator[Finding]:
@@ -123,7 +125,7 @@ def _check_checkpoints(cfg: Config, length: Length) -> Iterator[Finding]:
     saves_last = hook.get('save_last', True)
     if not saves_last and hook.get('save_best') and cfg.get('val_dataloader'):
         return  # saves only the best checkpoint
-    saved = 'a checkpoint is only saved at its end' if saves_last else 'no checkpoint is saved'
+    saved = 'a checkpoint is saved only at the end' if saves_last else 'no checkpoint is saved'
     if by_epoch and length.unit == 'iterations':
         yield length.build_wrong_unit('late-checkpoint', place, saved)
         return
@@ -138,7 +140,7 @@ def _check_scheduler(where: str, scheduler: Any, length: Length) -> Iterator[Fin
         return
     by_epoch = scheduler.get('by_epoch', True)
     if by_epoch and length.unit == 'iterations':
-        yield length.build_wrong_unit('late-change', where, 'it never changes anything')
+        yield length.build_wrong_unit('late-change', where, 'it never takes effect')
         return
     if by_epoch != (length.unit == 'epochs'):
         return  # the iterations per epoch depend on the data
@@ -150,7 +152,7 @@ def _check_scheduler(where: str, scheduler: Any, length: Length) -> Iterator[Fin
     late = [each for each in scheduler.get('milestones') or () if each >= length.number]
     if late:
         yield Finding('late-change',
-                      f'{where}.milestones has {late}, but {end}: they are never reached',
+                      f'{where}.milestones contains {late}, but {end}: they are never reached',
                       (f'{where}.milestones', length.place))
 
 

@@ -46,7 +46,7 @@ def find_setting_problems(cfg: Config, _: tuple[str, ...]) -> Iterator[Finding]:
     for key in content.keys() - TOP:
         meant = suggest_names(key, TOP, cutoff=0.9)
         if meant and isinstance(content[key], (dict, list)):
-            yield Finding('unread-section', f'nothing reads {key}', (key, ), meant)
+            yield Finding('unread-section', f'{key} has no effect', (key, ), meant)
     for path, part in _iter_sections(content):
         yield from _check_section(part, path)
 

@@ -40,7 +40,7 @@ def find_width_problems(cfg: Config, _: tuple[str, ...]) -> Iterator[Finding]:
     arch = backbone.get('arch')
     try:
         if arch is None:
-            raise ValueError(f'{cls.__name__} has no default')
+            raise ValueError(f'{cls.__name__} has no default arch')
         variant = cls.variants.complete(arch)
     except ValueError as error:
         is_unknown = isinstance(arch, str) and 'did you mean' not in str(error)
@@ -53,7 +53,7 @@ def find_width_problems(cfg: Config, _: tuple[str, ...]) -> Iterator[Finding]:
     yield from _check_block_indices(cls, backbone, variant['depth'])
     pyramid = find_class(neck.get('type'), MODELS) if isinstance(neck, dict) else None
     if neck is None:  # heads read the feature maps directly
-        levels = Levels([width] * num_maps, [stride] * num_maps, 'the backbone gives', ARCH, ARCH,
+        levels = Levels([width] * num_maps, [stride] * num_maps, 'the backbone outputs', ARCH, ARCH,
                         OUT_INDICES)
         yield from find_head_problems(model, levels)
     elif isinstance(pyramid, type) and issubclass(pyramid, Pyramid):
@@ -65,7 +65,7 @@ def find_width_problems(cfg: Config, _: tuple[str, ...]) -> Iterator[Finding]:
             shown = arch if isinstance(arch, str) else 'its own'
             yield Finding(
                 'width', f'model.neck.in_channels is {list(neck["in_channels"])}, but {ARCH} '
-                f'{shown} ({cls.__name__}) is {width} wide, with {num_maps} maps',
+                f'{shown} ({cls.__name__}) has {num_maps} feature maps of {width} channels',
                 ('model.neck.in_channels', ARCH), f'set model.neck.in_channels={expected}')
 
 
@@ -76,7 +76,7 @@ def _check_block_indices(cls: type[ColumnarBackbone], backbone: ConfigDict,
     source = f'{ARCH} of {cls.__name__} has {depth} blocks'
     if indices is not None and (wrong := [i for i in indices if not -depth <= i < depth]):
         yield Finding(
-            'block-index', f'{OUT_INDICES} must be block numbers from {-depth} to {depth - 1}, got '
+            'block-index', f'{OUT_INDICES} must be block indices from {-depth} to {depth - 1}, got '
             f'{wrong}: {source}', (OUT_INDICES, ARCH))
         return
     built = depth if not indices else max(index % depth for index in indices) + 1
@@ -84,7 +84,7 @@ def _check_block_indices(cls: type[ColumnarBackbone], backbone: ConfigDict,
     if isinstance(frozen, int) and not -1 <= frozen <= built:
         yield Finding(
             'block-index',
-            f'model.backbone.frozen_stages must be from -1 to {built}, got {frozen}, and '
+            f'model.backbone.frozen_stages must be from -1 to {built}, got {frozen}: '
             f'{source}, of which {built} are built', ('model.backbone.frozen_stages', ARCH))
 
 
@@ -104,14 +104,14 @@ def _check_pyramid(model: ConfigDict, pyramid: type[Pyramid], width: int,
     strides = list(settings['out_strides'] or SimplePyramid.get_default_strides(stride))
     if backbone.get('return_prefix_tokens'):
         yield Finding(
-            'prefix-tokens', 'model.backbone.return_prefix_tokens is True, and '
-            f'{pyramid.__name__} accepts feature maps only',
+            'prefix-tokens', 'model.backbone.return_prefix_tokens is True, but '
+            f'{pyramid.__name__} accepts only feature maps',
             ('model.backbone.return_prefix_tokens', 'model.neck'), 'set it to False')
     indices = backbone.get('out_indices')
     if pyramid is ColumnarPyramid and indices is not None and len(indices) != len(strides):
         yield Finding(
             'level-count', f'{OUT_INDICES} has {len(indices)} blocks, but model.neck.out_strides '
-            f'{len(strides)} strides', (OUT_INDICES, 'model.neck.out_strides'))
+            f'has {len(strides)} strides', (OUT_INDICES, 'model.neck.out_strides'))
     if isinstance(settings['in_channels'], int):
         yield from find_head_problems(model, _infer_levels(pyramid, settings, strides))
 
@@ -134,7 +134,7 @@ def _infer_levels(pyramid: type, settings: dict[str, Any], strides: list[float])
         strides += [strides[-1] * 2**(index + 1) for index in range(num_levels - len(strides))]
         if 'out_channels' in fpn:
             width, place = fpn['out_channels'], f'{section}.out_channels'
-    return Levels([width] * num_levels, strides[:num_levels], 'the pyramid gives', place,
+    return Levels([width] * num_levels, strides[:num_levels], 'the pyramid outputs', place,
                   'model.neck.out_strides', number_place)
 
 
@@ -162,4 +162,4 @@ def find_batch_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[F
                     f'train_dataloader.batch_size is 1, but {get_type_name(head["type"])} '
                     f'(model.{name}) normalizes one value per image and channel',
                     ('train_dataloader.batch_size', f'model.{name}'),
-                    'set train_dataloader.batch_size=2 or more')
+                    'set train_dataloader.batch_size to 2 or more')

@@ -186,7 +186,7 @@ def merge_sets(parts: Sequence[ImageSet]) -> ImageSet:
                                  labels=labels[part.objects.labels]))  # yapf: disable
         objects = Objects.concatenate(moved)
     elif any(part.classes != names for part in parts):
-        raise UserError('the datasets of the config have label maps of different classes')
+        raise UserError('the datasets of the config have label maps with different classes')
     left_out = sum((Counter(part.left_out) for part in parts), Counter[str]())
     return ImageSet(parts[0].name, names, tuple(colors[name] for name in names),
                     [path for part in parts for path in part.paths],
@@ -201,13 +201,13 @@ def select_images(data: ImageSet, options: BrowseOptions) -> list[int]:
     for index in options.index:
         if not 0 <= index < len(data):
             raise UserError(
-                f'--index must be from 0 to {len(data) - 1} in {data.name}, got {index}')
+                f'--index must be between 0 and {len(data) - 1} in {data.name}, got {index}')
     named = [*options.index, *(i for name in options.image for i in find_named_images(data, name))]
     order = named or np.random.default_rng(options.seed).permutation(len(data)).tolist()
     matches = (i for i in dict.fromkeys(order) if label is None or data.has_class(i, label))
     chosen = list(matches if named else islice(matches, options.num))
     if not chosen and label is not None:
-        raise UserError(f'no image of {data.name} contains --class {options.class_name!r}')
+        raise UserError(f'no image of {data.name} contains the class {options.class_name!r}')
     return chosen
 
 
@@ -217,7 +217,7 @@ def find_label(data: ImageSet, class_name: str) -> int:
     if class_name.strip() in names:
         return names.index(class_name.strip())
     hint = suggest_names(class_name, names, count=3) or f'expected one of {format_names(names, 8)}'
-    raise UserError(f'the dataset has no --class {class_name!r}: {hint}')
+    raise UserError(f'the dataset has no class {class_name!r}: {hint}')
 
 
 def find_named_images(data: ImageSet, name: str) -> list[int]:
@@ -226,6 +226,6 @@ def find_named_images(data: ImageSet, name: str) -> list[int]:
     matches = [i for i, path in paths if name in (data.paths[i], path.name)]
     matches = matches or [i for i, path in paths if path.stem == name]
     if not matches:
-        raise UserError(f'{data.name} has no --image {name!r}: pass names such as '
+        raise UserError(f'{data.name} has no image {name!r}: pass names such as '
                         f'{data.get_file_name(0)!r}')
     return matches

@@ -31,7 +31,7 @@ def make_class_attention_drawer(model: Model, options: VisualizationOptions, _: 
     backbone = model.module.backbone
     if options.classifier is None:
         raise UserError('class-attention needs the class-attention stage of a classifier, which '
-                        'detectors and segmenters lack: pass its weights by --classifier')
+                        'detectors and segmenters lack: pass its weights with --classifier')
     stage = load_class_attention(backbone, options.classifier, trust=options.trust)
     layers = select_indices(options.blocks, len(stage.blocks), 'class-attention layer')
     select_indices(options.heads, backbone.settings.get('num_heads', 1), 'head')
@@ -173,5 +173,5 @@ def select_indices(indices: Sequence[int] | None, count: int, what: str) -> list
     """Return the non-negative form of indices, or all indices."""
     for index in indices or ():
         if not -count <= index < count:
-            raise UserError(f'{what} must be from {-count} to {count - 1}, got {index}')
+            raise UserError(f'{what} must be between {-count} and {count - 1}, got {index}')
     return list(range(count)) if not indices else [index % count for index in indices]

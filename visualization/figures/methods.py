@@ -159,7 +159,7 @@ def write_figures(args: VisualizeOptions) -> Iterator[Path]:
     """
     check_size(args.size)
     if not MIN_DPI <= args.dpi <= MAX_DPI:
-        raise UserError(f'--dpi must be from {MIN_DPI} to {MAX_DPI}, got {args.dpi}')
+        raise UserError(f'--dpi must be between {MIN_DPI} and {MAX_DPI}, got {args.dpi}')
     checkpoint, inputs = find_files(args)
     images, stems = [item.path for item in inputs], [item.stem for item in inputs]
     check_new(args.out, stems, args.methods or (), args.format)

@@ -37,7 +37,7 @@ Runs: TypeAlias = dict[str, RecordedRun]  # by name
 def read_runs(folders: Sequence[Path]) -> Runs:
     """Return the runs of work dirs, by unique names."""
     if len({folder.resolve() for folder in folders}) < len(folders):
-        raise UserError('the same run is passed twice')
+        raise UserError('the same run was passed twice')
     if not 2 <= len(folders) <= MAX_RUNS:
         raise UserError(f'expected 2 to {MAX_RUNS} runs to compare, got {len(folders)}')
     runs = [read_run(folder) for folder in folders]

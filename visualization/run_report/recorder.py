@@ -131,7 +131,7 @@ class RunRecord(Hook):
                 path = sample.metainfo.get('img_path')
                 if path not in self.indices:
                     raise UserError(f'the validation set has no image {path!r}: add img_path to '
-                                    'meta_keys of the pipeline')
+                                    'meta_keys in the pipeline')
                 image = compact_prediction(sample, self.indices[path], values, dataset, metrics)
                 self.images.append(image)
 
