@@ -61,8 +61,8 @@ class TrainOptions(LaunchOptions):
         'segmenter; with --resume, only if there is no checkpoint to resume from',
         metavar='CHECKPOINT')
     amp: Amp = amp_option()
-    fsdp: bool = option(
-        'shard parameters, gradients and optimizer states across processes (FSDP)', False)
+    fsdp: bool = option('shard parameters, gradients and optimizer states across processes (FSDP)',
+                        False)
     checkpoint_format: Literal['full', 'sharded'] = option(
         'with --fsdp: save checkpoints as one file, or as a folder to which each process writes '
         'its shard (default: %(default)s)', 'full')

@@ -200,8 +200,7 @@ def choose_color_table(args: DataOptions, roots: Iterable[Path], sources: Sequen
     except ValueError as error:
         if file or has_colors:
             raise
-        report.add_warning(
-            f'{error}. The table is not used, because {sources[0]} contains labels')
+        report.add_warning(f'{error}. The table is not used, because {sources[0]} contains labels')
         return None
     # Masks with one channel can hold colors, too: of a palette, or gray ones.
     if not has_colors and not ((mode == 'P' or _are_gray(table.all_colors)) and
