@@ -120,7 +120,7 @@ class TrainOptions(LaunchOptions):
             path = os.path.expanduser(self.pretrained)
             is_timm = '://' not in path and not os.path.exists(path)
             if is_timm and (os.sep in path or path.endswith(('.pth', '.pt', '.safetensors'))):
-                raise MissingFileError(f'--pretrained: {self.pretrained} does not exist')
+                raise MissingFileError(f'--pretrained: no such weights file: {self.pretrained}')
             self.cfg_options = {
                 **(self.cfg_options or {}), 'model.backbone.init_cfg.type': 'Pretrained',
                 'model.backbone.init_cfg.checkpoint': 'timm://' * is_timm + path

@@ -45,14 +45,14 @@ def test_shipped_configs_have_no_findings(path: Path) -> None:
 
 def test_pyramid_rejects_prefix_tokens() -> None:
     with pytest.raises(
-            ValueError, match='prefix_tokens is True, and ColumnarPyramid accepts feature maps'):
+            ValueError, match='prefix_tokens is True, but ColumnarPyramid accepts only feature maps'):
         check(ROOT / 'configs/sem_fpn/plain_vit_nano_12_slim_shapes.py',
               **{'model.backbone.return_prefix_tokens': True})  # yapf: disable
 
 
 @pytest.mark.parametrize('head, key, value, message', [
     ('mask_rcnn', 'model.rpn_head.anchor_generator.strides', [3.5, 7, 14, 28, 56],
-     r'strides is \[3.5, 7, 14, 28, 56\], but the pyramid gives \[4, 8, 16, 32, 64\]'),
+     r'strides is \[3.5, 7, 14, 28, 56\], but the pyramid outputs \[4, 8, 16, 32, 64\]'),
     ('mask_rcnn', 'model.roi_head.bbox_head.num_classes', 80,
      'bbox_head.num_classes is 80, .* has 3 classes: set model.*bbox_head.num_classes=3'),
     ('mask_rcnn', 'model.roi_head.mask_head.num_classes', 200, 'mask_head.num_classes is 200'),
@@ -104,7 +104,7 @@ def test_simple_pyramid_matches() -> None:
     (dict(in_channels=64),
      'embed_dim of XCiT nano_12_p16 is 128 .*: set model.neck.in_channels=128'),
     (dict(stride=8), 'patch_size of XCiT nano_12_p16 is 16 .*: set model.neck.stride=16'),
-    (dict(out_channels=256), 'rpn_head.in_channels is 64, but the pyramid gives 256'),
+    (dict(out_channels=256), 'rpn_head.in_channels is 64, but the pyramid outputs 256'),
     (dict(num_outs=4), r'anchor_generator.strides=\[4, 8, 16, 32\]'),
     (dict(out_strides=[8, 16, 32]), r'anchor_generator.strides=\[8, 16, 32, 64, 128\]'),
     (dict(fpn=dict(type='FPN')), r'model.neck \(SimplePyramid\) has no setting fpn'),
@@ -238,10 +238,10 @@ def fail_training(run_tool: Callable, capsys: pytest.CaptureFixture[str], *argum
 
 
 @pytest.mark.parametrize('option, message', [
-    ('model.backbone.out_indices=[1,2,3,12]', 'out_indices must be block numbers from -12 to 11'),
+    ('model.backbone.out_indices=[1,2,3,12]', 'out_indices must be block indices from -12 to 11'),
     ('model.backbone.type=Xcitt', 'type Xcitt is not known; did you mean XCiT'),
     ('model.decode_head.num_classes=7', 'decode_head.num_classes is 7'),
-    ('model.backbone.frozen_stages=99', 'frozen_stages must be from -1 to 12, got 99'),
+    ('model.backbone.frozen_stages=99', 'frozen_stages must be between -1 and 12, got 99'),
     ('train_cfg.max_iters=two', "train_cfg.max_iters: expected a number such as 500, got 'two'"),
     ('model.neck.fpn.out_channel=7', 'did you mean model.neck.fpn.out_channels?'),
     ('model.backbone.arch=nano', "XCiT has no arch 'nano'"),

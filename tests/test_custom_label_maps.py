@@ -62,9 +62,9 @@ def test_warnings(labels: tuple[int, ...], options: list[str], says: str, tmp_pa
     ((0, 1, 2, 3), ['--classes', 'background', 'person', 'chair'], "if it is a class, such as "
      "'background', pass 4 names"),
     ((0, 1, 2), ['--classes', 'sky', 'road'], 'pass --label-zero ignore; if it is a class'),
-    ((0, 1, 255), ['--classes', 'a', 'b', 'c'], 'training: no pixels of c, but pixels of 255'),
+    ((0, 1, 255), ['--classes', 'a', 'b', 'c'], 'training: no pixels of c, but pixels with label 255'),
     ((0, 1, 255), ['--classes', 'a', 'b', 'c'], 'if they are unlabeled, pass --ignore-255'),
-    ((0, 1, 4), ['--classes', 'a', 'b'], 'labels 4 have no class: there are 2, from label 0'),
+    ((0, 1, 4), ['--classes', 'a', 'b'], 'labels 4 have no class: there are 2 classes, starting with label 0'),
     ((1, ), [], 'a segmenter needs at least two classes'),
 ])
 def test_invalid_labels(labels: tuple[int, ...], options: list[str], says: str, tmp_path: Path,
@@ -233,7 +233,7 @@ def test_label_maps_with_other_prefix_are_copied(image_name: str, mask_name: str
     """mmseg can only pair files by suffixes."""
     arguments = draw_label_maps(tmp_path, mask_name=mask_name, image_name=image_name, num_images=3)
     run_tool('create_config', leaf('sem_fpn'), *arguments, '--out', tmp_path / 'own.py')
-    assert 'label maps are found by the common part of their names, e.g. ' \
+    assert 'label maps are matched by the common part of their names, e.g. ' \
         f'{mask_name.format("a")} for {image_name.format("a")}' in capsys.readouterr().out
     assert_equal_label_maps(tmp_path, tmp_path / 'own.py', mask_name)
 
@@ -270,10 +270,10 @@ def test_images_and_label_maps_in_same_folder(tmp_path: Path, run_tool: Callable
     folders = [tmp_path / 'images/train', tmp_path / 'images/val']
     arguments = ['--masks', *folders, '--images', *folders]
     said = run_and_get_errors(run_tool, leaf('sem_fpn'), *arguments)
-    assert_messages(said, 'has images and label maps: pass the endings')
+    assert_messages(said, 'contains both images and label maps: pass the suffixes')
     said = run_and_get_errors(run_tool, leaf('sem_fpn'), *arguments, '--suffixes', '.png',
                               '_labels.png')
-    assert_messages(said, 'mmseg would take label maps *_labels.png for images *.png')
+    assert_messages(said, 'mmseg would mistake label maps *_labels.png for images *.png')
     run_tool('create_config', leaf('sem_fpn'), *arguments, '--suffixes', '.jpg', '_labels.png',
              '--out', tmp_path / 'own.py')
     dataset = Config.fromfile(tmp_path / 'own.py').train_dataloader.dataset

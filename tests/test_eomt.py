@@ -217,7 +217,7 @@ def test_only_queries_are_masked() -> None:
 
 
 def test_wrong_arguments() -> None:
-    for settings, message in ((dict(num_query_blocks=5), 'must be from 0 to 4, got 5'),
+    for settings, message in ((dict(num_query_blocks=5), 'must be between 0 and 4, got 5'),
                               (dict(norm_features=False), 'set norm_features=True'),
                               (dict(out_indices=[0]), 'requires all 4 blocks')):
         with pytest.raises(ValueError, match=message):
@@ -237,10 +237,10 @@ def test_no_figures_of_feature_maps() -> None:
 def test_differences_to_dinov3_need_both_files() -> None:
     case = Case('eomt_dinov3_small_96x128')
     model = case.build(case.file())
-    with pytest.raises(WeightsError, match='differences to the weights of DINOv3: add both files'):
+    with pytest.raises(WeightsError, match='stored as differences from the DINOv3 weights: add both files'):
         plan_loading(model, case.delta(), 'eomt.bin')
     other = case.state('base_keys') | {'norm.weight': torch.ones(3)}
-    with pytest.raises(WeightsError, match='those of another model, .* 1 tensors differ'):
+    with pytest.raises(WeightsError, match='for a different model .* 1 tensors differ'):
         add_delta(other, case.delta())
 
 
