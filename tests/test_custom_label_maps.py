@@ -39,8 +39,8 @@ def test_interpret_labels(values: set[int], names: list[str] | None, label_zero:
                  ], "warning: label 0 is assumed to be 'road', label 1 'sky' and so on. If label 0 "
      'stands for unlabeled pixels, pass --label-zero ignore, and at least 2 names'),
     ((0, 1, 2), ['--classes', 'road', 'sky', 'tree', '--label-zero', 'class'], ''),
-    ((0, 1, 3), ['--label-zero', 'ignore'], 'warning: the 3 classes have no names, and are counted '
-     'up to the highest label, 3: pass the names of all classes with --classes'),
+    ((0, 1, 3), ['--label-zero', 'ignore'], 'warning: the 3 classes are inferred from the '
+     'highest label, 3, and have no names: pass the names of all classes with --classes'),
     ((0, 1, 3), ['--label-zero', 'ignore'], '3 classes: label 1, label 2, label 3'),
     ((0, 1, 255), ['--classes', 'a', 'b', 'c', '--ignore-255'],
      'warning: training: no pixels of c'),
@@ -87,7 +87,7 @@ def test_two_values_become_background_and_class(labels: tuple[int, ...], names: 
     original = (tmp_path / 'masks/train/a.png').read_bytes()
     out = tmp_path / 'own.py'
     run_tool('create_config', leaf('sem_fpn'), *arguments, '--classes', *names, '--out', out)
-    assert f'warning: label maps hold {labels[0]} and {labels[1]}: {labels[0]} becomes label 0, ' \
+    assert f'warning: label maps contain {labels[0]} and {labels[1]}: {labels[0]} becomes label 0, ' \
         f'{classes[0]!r}, and {labels[1]} label 1, {classes[1]!r}' in capsys.readouterr().out
     cfg = Config.fromfile(out)
     dataset = cfg.train_dataloader.dataset

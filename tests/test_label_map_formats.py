@@ -420,7 +420,7 @@ def test_missing_files(tmp_path: Path) -> None:
     ('Pixel Value, Class\n0, a\n300, b\n', 'expected a pixel value from 0 to 254'),
     ('Pixel Value, Class\n0\n', 'expected a pixel value'),
     ('Pixel Value, Class\n', 'has no classes'),
-    ('Pixel Value, Class\n0, a\n', 'must be the same'),
+    ('Pixel Value, Class\n0, a\n', 'must have the same content'),
 ])
 def test_invalid_roboflow_classes(rows: str, says: str, tmp_path: Path) -> None:
     write_roboflow(tmp_path, SPLITS)

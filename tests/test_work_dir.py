@@ -378,7 +378,7 @@ def test_last_checkpoint_survives_failed_save(evaluated: Callable, tmp_path: Pat
     last = tmp_path / 'run/iter_1.pth'
     assert stop.value.code == 130
     said = capsys.readouterr().err
-    assert f'train: stopped, nothing was saved since {last}; resume with: ' in said
+    assert f'train: stopped; progress since {last} is lost; resume with: ' in said
     assert said.endswith(' --resume\n')
     assert (tmp_path / 'run/last_checkpoint').read_text() == str(last) and last.is_file()
 

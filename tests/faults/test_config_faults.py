@@ -353,8 +353,8 @@ def test_legacy_names_of_classes_and_palettes() -> None:
     cfg = change('mask_rcnn')
     cfg.train_dataloader.dataset.metainfo = dict(CLASSES=('disc', ), PALETTE=[(1, 2, 3)])
     error, warning = check(cfg)
-    assert str(error) == f'nothing reads {TRAINING}.metainfo.CLASSES: did you mean classes?'
-    assert str(warning) == f'nothing reads {TRAINING}.metainfo.PALETTE: did you mean palette?'
+    assert str(error) == f'{TRAINING}.metainfo.CLASSES has no effect: did you mean classes?'
+    assert str(warning) == f'{TRAINING}.metainfo.PALETTE has no effect: did you mean palette?'
     assert (error.severity, warning.severity) == ('error', 'warning')
 
 
@@ -390,7 +390,7 @@ def test_custom_steps_turn_errors_into_notes(step: dict[str, Any]) -> None:
     steps = cfg.train_dataloader.dataset.pipeline
     steps[1:] = [step, steps[-1]]
     note = get_finding(check(cfg), f'{TRAINING}.pipeline', severity='note')
-    assert str(note) == (f'{TRAINING}.pipeline loads no annotations, but training needs them, '
+    assert str(note) == (f'training needs annotations, but {TRAINING}.pipeline loads none, '
                          'unless OwnStep does')
     steps[-1:] = []
     notes = check(cfg)

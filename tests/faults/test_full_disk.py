@@ -107,7 +107,7 @@ def test_disk_is_full_temporarily(train: Callable, capsys: pytest.CaptureFixture
     size = (work_dir / 'iter_4.pth').stat().st_size
     found = re.search(r'ERROR - (.*iter_2.pth) cannot be saved: No space left on device \(it needs '
                       r'([\d,]+) bytes, and ([\d,]+) are free\). Training continues; saving '
-                      r'is tried again when the next checkpoint is due and at the end. The latest '
+                      r'will be retried when the next checkpoint is due and at the end. The latest '
                       rf'checkpoint is {work_dir}/iter_1.pth', said)  # yapf: disable
     assert found, said
     needed, free = (int(number.replace(',', '')) for number in found.groups()[1:])
