@@ -169,7 +169,7 @@ def get_block(backbone: ColumnarBackbone, block: int) -> nn.Module:
     """Return a block by its index, or raise a ValueError; negative ones count from the last."""
     count = len(backbone.blocks)
     if not -count <= block < count:
-        raise UserError(f'block must be from {-count} to {count - 1}, got {block}')
+        raise UserError(f'block must be between {-count} and {count - 1}, got {block}')
     return backbone.blocks[block]
 
 
@@ -237,7 +237,7 @@ def _find_token(token: int | Grid | None, prefix: int, grid: Grid) -> int:
         token = 0 if prefix else (grid[0] // 2, grid[1] // 2)
     if isinstance(token, int):
         if not 0 <= token < prefix:
-            raise UserError(f'prefix token must be from 0 to {prefix - 1}, got {token}'
+            raise UserError(f'prefix token must be between 0 and {prefix - 1}, got {token}'
                             if prefix else f'the backbone has no prefix tokens, got token {token}')
         return token
     row, column = token

@@ -95,7 +95,7 @@ class LaunchOptions(ConfigOptions):
         'folder for logs and checkpoints (default: work_dirs/FOLDER/CONFIG)', metavar='DIR')
     data_root: str | Path | None = option(DATA_ROOT, metavar='DIR')
     launcher: Literal['none', 'pytorch', 'slurm', 'mpi'] = option(
-        'job launcher: pytorch for torchrun (default: %(default)s)', 'none')
+        'launcher of the job; use pytorch for torchrun (default: %(default)s)', 'none')
     hang_timeout: float = option(
         'abort a multi-process job if one process waits longer than this for another; 0 to '
         'wait forever (default: %(default)g)',

@@ -191,8 +191,9 @@ def _check_label_map(data: dict[str, Any]) -> None:
         if labels.ndim != 2:
             raise UserError(f'a label map must have one channel, got {labels.shape[-1]}')
         if labels.shape != tuple(size[:2]):
-            raise UserError('the label map has {1} x {0} pixels, but the image has {3} x {2}'
-                            .format(*labels.shape, *size))
+            raise UserError(
+                'the label map has {1} x {0} pixels, but the image has {3} x {2}'.format(
+                    *labels.shape, *size))
 
 
 def handle_bad_samples(dataset: Any, skipped: Path | None, advice: str = '') -> None:

@@ -61,8 +61,8 @@ class TrainOptions(LaunchOptions):
         'segmenter; with --resume, only if there is no checkpoint to resume from',
         metavar='CHECKPOINT')
     amp: Amp = amp_option()
-    fsdp: bool = option(
-        'shard parameters, gradients and optimizer states across processes (FSDP)', False)
+    fsdp: bool = option('shard parameters, gradients and optimizer states across processes (FSDP)',
+                        False)
     checkpoint_format: Literal['full', 'sharded'] = option(
         'with --fsdp: save checkpoints as one file, or as a folder to which each process writes '
         'its shard (default: %(default)s)', 'full')
@@ -120,7 +120,7 @@ class TrainOptions(LaunchOptions):
             path = os.path.expanduser(self.pretrained)
             is_timm = '://' not in path and not os.path.exists(path)
             if is_timm and (os.sep in path or path.endswith(('.pth', '.pt', '.safetensors'))):
-                raise MissingFileError(f'--pretrained: {self.pretrained} does not exist')
+                raise MissingFileError(f'--pretrained: no such weights file: {self.pretrained}')
             self.cfg_options = {
                 **(self.cfg_options or {}), 'model.backbone.init_cfg.type': 'Pretrained',
                 'model.backbone.init_cfg.checkpoint': 'timm://' * is_timm + path

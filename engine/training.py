@@ -83,7 +83,7 @@ def set_initial_weights(cfg: Config, resume: str | None, load_from: str | None,
             raise UserError(f'--load-from {load_from} has no effect with --resume {resume}: remove '
                             'one of them')
         if '://' not in load_from and not is_checkpoint(load_from):
-            raise MissingFileError(f'--load-from: {load_from} does not exist')
+            raise MissingFileError(f'--load-from: no such weights file: {load_from}')
         cfg.load_from = load_from
     if new_classes and (resume not in (None, 'auto') or cfg.resume or not cfg.load_from):
         raise UserError('--new-classes needs --load-from FILE, the model to start from')
@@ -127,7 +127,7 @@ def set_resume(cfg: Config, resume: str | None) -> None:
             cfg.resume = False
     else:
         if not is_checkpoint(resume):
-            raise MissingFileError(f'--resume: {resume} does not exist')
+            raise MissingFileError(f'--resume: no such checkpoint: {resume}')
         cfg.resume, cfg.load_from = True, resume
 
 

@@ -92,7 +92,7 @@ def testing_settings(options: TestOptions) -> Settings:
     if options.checkpoint is None:
         raise UserError(f'no checkpoint after {options.config}: pass that of a trained model')
     if '://' not in options.checkpoint and not is_checkpoint(options.checkpoint):
-        raise MissingFileError(f'checkpoint {options.checkpoint} does not exist')
+        raise MissingFileError(f'no such weights file: {options.checkpoint}')
 
     def start(cfg: Config) -> None:
         remove_ema_hooks(cfg)

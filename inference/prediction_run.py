@@ -82,7 +82,7 @@ def resolve_inputs(args: PredictOptions) -> list[Input]:
     if args.frame_step is not None and not has_videos:
         raise UserError('--frame-step applies only to videos, but there are none')
     if args.ids_from is not None and not args.ids_from.is_file():
-        raise MissingFileError(f'--ids-from: {args.ids_from} does not exist')
+        raise MissingFileError(f'--ids-from: no such file: {args.ids_from}')
     if args.ids_from is not None and has_videos:
         raise UserError('--ids-from applies only to images, but some inputs are videos')
     return inputs

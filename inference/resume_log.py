@@ -82,9 +82,9 @@ def check_settings(folder: Path, settings: dict[str, Any]) -> None:
             continue
         if key == 'hash_of_model':
             raise UserError(
-                f'{folder} holds predictions made with other weights or another config: choose '
+                f'{folder} contains predictions made with other weights or another config: choose '
                 'another --out')
-        raise UserError(f'{folder} holds predictions with {format_setting(key, earlier.get(key))}, '
+        raise UserError(f'{folder} contains predictions with {format_setting(key, earlier.get(key))}, '
                         f'not {format_setting(key, value)}: choose another --out')
 
 

@@ -154,7 +154,7 @@ class LabelMap(Result):
         """
         last = first + len(self.palette) - 1
         if first < 0 or last > 65535:
-            raise ValueError(f'labels must be from 0 to 65535, got {first} to {last}')
+            raise ValueError(f'labels must be between 0 and 65535, got {first} to {last}')
         image = Image.fromarray(self.labels.astype(np.uint8 if last < 256 else np.uint16) + first)
         if last < 256:
             colors = [(0, 0, 0)] * first + list(self.palette)

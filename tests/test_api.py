@@ -105,5 +105,5 @@ def test_train_evaluate_load_predict(shapes: Path, tmp_path: Path) -> None:
 def test_invalid_options(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match='wrok_dir'):
         colonnade.train(config('sem_fpn'), wrok_dir=tmp_path)
-    with pytest.raises(FileNotFoundError, match='no config file'):
+    with pytest.raises(FileNotFoundError, match='no such config file'):
         colonnade.evaluate('sem_fpn/xcit_nano', 'a.pth')

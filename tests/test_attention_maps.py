@@ -195,9 +195,9 @@ def test_invalid_arguments(tmp_path: Path) -> None:
         load_class_attention(backbone, tmp_path / 'part.pth')
     with pytest.raises(ValueError, match='ResMLP has no class attention'):
         load_class_attention(tiny(ResMLP), tmp_path / 'part.pth')
-    with pytest.raises(ValueError, match='ends with block 1: out_indices must reach it'):
+    with pytest.raises(ValueError, match='ends with block 1: add -1 to out_indices'):
         class_attention(tiny(XCiT, out_indices=(0, 1)), None, IMAGE)
-    with pytest.raises(ValueError, match=r'block must be from -4 to 3, got 4'):
+    with pytest.raises(ValueError, match=r'block must be between -4 and 3, got 4'):
         channel_attention(backbone, IMAGE, 4)
     with pytest.raises(ValueError, match='CaiT has no cross-covariance attention'):
         channel_attention(tiny(CaiT), IMAGE)

@@ -48,11 +48,11 @@ WRONG = [  # arguments, message
     (dict(arch='small_12_p14'), r"has no arch 'small_12_p14': choose one of"),
     (dict(depth=0), 'depth must be at least 1, got 0'),
     (dict(arch=dict(embed_dim=32, width=1)), r"missing \['depth'.* unknown \['width'\]"),
-    (dict(out_indices=(0, 4)), r'out_indices must be block numbers from -4 to 3, got \(0, 4\)'),
-    (dict(out_indices=(-5, )), r'out_indices must be block numbers'),
-    (dict(out_indices=()), r'out_indices must be block numbers'),
+    (dict(out_indices=(0, 4)), r'out_indices must be block indices from -4 to 3, got \(0, 4\)'),
+    (dict(out_indices=(-5, )), r'out_indices must be block indices'),
+    (dict(out_indices=()), r'out_indices must be block indices'),
     (dict(out_indices=(3, 1)), 'out_indices must go from shallow to deep'),
-    (dict(frozen_stages=5), 'frozen_stages must be from -1 to 4, got 5'),
+    (dict(frozen_stages=5), 'frozen_stages must be between -1 and 4, got 5'),
     (dict(drop_path_rate=1.0), r'drop_path_rate must be in \[0, 1\), got 1.0'),
 ]
 

@@ -60,7 +60,7 @@ def test_rejects_unbatched_and_small_images(make: partial) -> None:
     backbone = tiny(make)
     with pytest.raises(ValueError, match=f'at least .* got 64 x {backbone.patch_size - 1}'):
         backbone(torch.randn(1, 3, 64, backbone.patch_size - 1))
-    with pytest.raises(ValueError, match=r'must be \(B, 3, H, W\), got the shape \(3, 64, 64\)'):
+    with pytest.raises(ValueError, match=r'must have shape \(B, 3, H, W\), got \(3, 64, 64\)'):
         backbone(torch.randn(3, 64, 64))
 
 

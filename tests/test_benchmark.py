@@ -50,13 +50,13 @@ def test_benchmark_table(run_tool: Callable, tmp_path: Path,
     (['--backbones', 'CaiT:s25'], "CaiT has no arch 's25'"),
     (['--backbones', 'ResMLP:s12:token_mixing=tile'
       ], "token_mixing must be resample or window, got 'tile'"),
-    (['--sizes', '100'], 'PIXELS or HEIGHTxWIDTH, multiples of 16 for timm, got 100'),
-    (['--sizes', '64x0'], 'multiples of 16 for timm, got 64x0'),
-    (['--sizes', 'big'], 'multiples of 16 for timm, got big'),
+    (['--sizes', '100'], 'PIXELS or HEIGHTxWIDTH, in multiples of 16, got 100'),
+    (['--sizes', '64x0'], 'in multiples of 16, got 64x0'),
+    (['--sizes', 'big'], 'in multiples of 16, got big'),
     (['--backbones', 'SimplifiedViT:small_12_p16', '--fuse'], 'benchmark: .* cannot be fused'),
     (['--train', '--fuse'], '--train does not support detectors or --fuse'),
     (['--baselines', 'resnet50', 'timm'
-      ], 'detectors can only be compared with detectors: remove timm'),
+      ], 'detectors can be compared only with detectors: remove timm'),
 ])
 def test_invalid_options(arguments: list, message: str, run_tool: Callable,
                          capsys: pytest.CaptureFixture[str]) -> None:

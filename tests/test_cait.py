@@ -173,7 +173,7 @@ def test_warns_of_resized_positions(entrance: str, tmp_path: Path,
         load_checkpoint(nn.ModuleDict(dict(backbone=backbone)), str(tmp_path / 'a.pth'))
     (level, text), = said
     assert level == logging.WARNING
-    assert 'of a 6 x 6 grid (images of 96) is resized to 4 x 4 (images of 64)' in text
+    assert 'of a 6 x 6 grid (96 px images) is resized to 4 x 4 (64 px images)' in text
     assert text.endswith("set img_size=96 or arch='tiny_96'")
     said.clear()
     tiny(CaiT, img_size=96).load_state_dict(other.state_dict())

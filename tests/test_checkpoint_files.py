@@ -92,7 +92,7 @@ def test_unreadable_arrays_are_not_damage(tmp_path: Path) -> None:
     (b'version https://git-lfs.github.com/spec/v1\noid sha256:1', 'Git LFS pointer'),
     (b'some text', 'is damaged or not a weights file'),
     ((100).to_bytes(8, 'little') + b'{"a": 3', 'damaged safetensors'),
-    (pickle.dumps([1, 2], protocol=5), 'pickle of protocol 5'),
+    (pickle.dumps([1, 2], protocol=5), 'pickle \(protocol 5'),
 ])
 def test_identifies_other_files(content: bytes, message: str, tmp_path: Path) -> None:
     (tmp_path / 'a.pth').write_bytes(content)
@@ -115,11 +115,11 @@ def test_truncated_files(form: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize('source, error, message', [
-    ('/no/such.pth', FileNotFoundError, 'no weights file /no/such.pth'),
+    ('/no/such.pth', FileNotFoundError, 'no such weights file: /no/such.pth'),
     ('s3://bucket/a.pth', WeightsError, 'a path, http://, https:// or timm://'),
     ('http://127.0.0.1:9/a.pth', WeightsError, '127.0.0.1:9/a.pth cannot be downloaded'),
     ('timm://xcit_small_12_p16_384.fb_dist', WeightsError,
-     r'publishes no weights .*_384.fb_dist; did you mean xcit_small_12_p16_384.fb_dist_in1k or'),
+     r'has no pretrained weights named .*_384.fb_dist; did you mean xcit_small_12_p16_384.fb_dist_in1k or'),
 ])
 def test_missing_sources(source: str, error: type, message: str) -> None:
     with pytest.raises(error, match=message):

@@ -88,9 +88,9 @@ def test_broken_package_is_not_a_user_error(tmp_path: Path,
 
 def test_a_misspelt_config(tmp_path: Path) -> None:
     with pytest.raises(
-            FileNotFoundError, match='no config file .*; did you mean .*_slim_shapes.py'):
+            FileNotFoundError, match='no such config file: .*; did you mean .*_slim_shapes.py'):
         find_config(ROOT / 'configs/sem_fpn/xcit_nano_12_p16_slim_shape.py')
-    with pytest.raises(FileNotFoundError, match='no config file .*nowhere/a.py$'):
+    with pytest.raises(FileNotFoundError, match='no such config file: .*nowhere/a.py$'):
         find_config(tmp_path / 'nowhere/a.py')
 
 
@@ -152,4 +152,4 @@ try:
 except SystemExit as stopped:
     print(stopped, 'torch' in sys.modules)
 """)
-    assert printed == f'{tool}: no weights file no.pth False\n'
+    assert printed == f'{tool}: no such weights file: no.pth False\n'

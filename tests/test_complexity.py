@@ -117,7 +117,7 @@ MODEL = f'_base_ = {str(ROOT / XCIT)!r}\nmodel = dict(backbone=dict({{}}))\n'
     (XCIT, ['--size', 8, 64], r'images must be at least 16 x 16 \(one patch\), got 8 x 64'),
     (XCIT, ['--size', 0, 64], '--size must be two positive integers, got 0 64'),
     (XCIT, ['--size', 64, -16], '--size must be two positive integers, got 64 -16'),
-    ('no.py', [], 'no config file no.py'),
+    ('no.py', [], 'no such config file: no.py'),
     ('setup.cfg', [], 'setup.cfg is not a config'),
     ('a = 1', [], 'is not a config of a detector or segmenter'),
     ('a = (', [], 'own.py cannot be read: SyntaxError'),

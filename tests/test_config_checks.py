@@ -46,7 +46,7 @@ def test_shipped_configs_have_no_findings(path: Path) -> None:
 
 @pytest.mark.parametrize('head, key, value, message', [
     ('mask_rcnn', 'model.rpn_head.anchor_generator.strides', [3.5, 7, 14, 28, 56],
-     r'strides is \[3.5, 7, 14, 28, 56\], but the pyramid gives \[4, 8, 16, 32, 64\]'),
+     r'strides is \[3.5, 7, 14, 28, 56\], but the pyramid outputs \[4, 8, 16, 32, 64\]'),
     ('mask_rcnn', 'model.roi_head.bbox_head.num_classes', 80,
      'bbox_head.num_classes is 80, .* has 3 classes: set model.*bbox_head.num_classes=3'),
     ('mask_rcnn', 'model.roi_head.mask_head.num_classes', 200, 'mask_head.num_classes is 200'),

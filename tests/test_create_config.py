@@ -170,7 +170,7 @@ def test_schedule_of_one_epoch() -> None:
 
 
 @pytest.mark.parametrize('arguments, message', [
-    (['no.py', '--masks', '.', '.', '--images', '.', '.'], 'no config file no.py'),
+    (['no.py', '--masks', '.', '.', '--images', '.', '.'], 'no such config file: no.py'),
     (['{det}', '--masks', '.', '.', '--images', '.', '.'
       ], '--coco is for detectors and --masks for segmenters'),
     (['{det}', '--coco', '{seg}', '{seg}'], 'pass --images'),
@@ -210,7 +210,7 @@ def test_wrong_arguments_are_named(arguments: list[str], message: str, run_tool:
     ('_base_ = "{leaf}"\nauto_scale_lr = dict(_delete_=True)', 'no auto_scale_lr.base_batch_size'),
     ('_base_ = "{leaf}"\ntrain_cfg = dict(_delete_=True, type="Loop")', 'neither max_epochs nor'),
     ('_base_ = "{leaf}"\ntrain_dataloader = dict(dataset=dict(_delete_=True, type="Concat"))',
-     'must be a single dataset, got a Concat'),
+     'must be a single dataset, got Concat'),
 ])
 def test_unsuitable_base_configs(content: str, message: str, tmp_path: Path, run_tool: Callable,
                                  capsys: pytest.CaptureFixture[str]) -> None:

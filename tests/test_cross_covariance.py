@@ -231,7 +231,7 @@ def test_fused_backbones_give_equal_maps(cls: type, arch: dict) -> None:
     assert fused.eval() is fused
     with pytest.raises(FusedError, match='cannot be trained'):
         fused.train()
-    with pytest.raises(FusedError, match='cannot load weights: load first'):
+    with pytest.raises(FusedError, match='cannot load weights: load them first'):
         fused.load_state_dict(plain.state_dict())
     with pytest.raises(FusedError, match=r'call eval\(\) first'):
         cls(arch).train().fuse()

@@ -75,7 +75,7 @@ def test_formats_unsupported_by_opencv(kind: str, tmp_path: Path) -> None:
     file.write_bytes(encode_image(kind))
     if cv2.imread(str(file)) is not None:
         pytest.skip(f'this OpenCV decodes {kind}')
-    with pytest.raises(OSError, match=f'OpenCV, which loads images, does not decode {kind}'):
+    with pytest.raises(OSError, match=f'OpenCV, which loads the images, cannot decode {kind}'):
         read_image_size(file)
 
 
@@ -125,9 +125,9 @@ def test_image_above_opencv_limit(tmp_path: Path) -> None:
     ('I', -1, 'labels must be 0 to 255, got -1'),
     ('F', 2.5, 'labels must be integers'),
     ('F', float('nan'), 'labels must be 0 to 255, got nan'),
-    ('RGB', (1, 1, 1), 'a label map has one channel, but this one has 3'),
-    ('RGBA', (1, 1, 1, 1), 'a label map has one channel, but this one has 4'),
-    ('LA', (1, 1), 'a label map has one channel, but this one has 2'),
+    ('RGB', (1, 1, 1), 'a label map must have one channel, got 3'),
+    ('RGBA', (1, 1, 1, 1), 'a label map must have one channel, got 4'),
+    ('LA', (1, 1), 'a label map must have one channel, got 2'),
 ])
 def test_label_map_modes(mode: str, pixel: object, expected: set[int] | str,
                          tmp_path: Path) -> None:

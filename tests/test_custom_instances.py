@@ -70,7 +70,7 @@ def check_annotation(annotation: dict[str, Any], folder: Path, evaluated: bool =
     ('annotations', dict(segmentation=dict(size=[40, 48], counts=[3, None])),
      'must be a string, or'),
     ('annotations', dict(segmentation=dict(size=[40, 48], counts='é')),
-     'is not a character of compressed counts'),
+     'is not a valid character in compressed counts'),
     ('annotations', dict(segmentation=dict(size=[40, 48], counts='zz')), 'RLE cannot be decoded'),
     ('annotations', dict(segmentation=dict(size=[40, 48], counts='P')), 'ends within a number'),
 ])
@@ -338,7 +338,7 @@ def test_other_formats_are_named(name: str, what: str, instances: list, tmp_path
     file.write_text('0 0.5 0.5 0.1 0.1\n')
     named = file if file.suffix == '.yaml' else tmp_path / 'other'
     said = run_and_get_errors(run_tool, leaf('mask_rcnn'), '--coco', named, named, *instances[3:])
-    assert_messages(said, f'{named} is {what}', '--coco takes two COCO files')
+    assert_messages(said, f'{named} is {what}', '--coco expects two COCO files')
 
 
 def test_missing_paths(instances: list, run_tool: Callable) -> None:

@@ -39,8 +39,8 @@ def test_interpret_labels(values: set[int], names: list[str] | None, label_zero:
                  ], "warning: label 0 is assumed to be 'road', label 1 'sky' and so on. If label 0 "
      'stands for unlabeled pixels, pass --label-zero ignore, and at least 2 names'),
     ((0, 1, 2), ['--classes', 'road', 'sky', 'tree', '--label-zero', 'class'], ''),
-    ((0, 1, 3), ['--label-zero', 'ignore'], 'warning: the 3 classes have no names, and are counted '
-     'up to the highest label, 3: pass the names of all classes with --classes'),
+    ((0, 1, 3), ['--label-zero', 'ignore'], 'warning: the 3 classes are inferred from the '
+     'highest label, 3, and have no names: pass the names of all classes with --classes'),
     ((0, 1, 3), ['--label-zero', 'ignore'], '3 classes: label 1, label 2, label 3'),
     ((0, 1, 255), ['--classes', 'a', 'b', 'c', '--ignore-255'],
      'warning: training: no pixels of c'),
@@ -62,9 +62,9 @@ def test_warnings(labels: tuple[int, ...], options: list[str], says: str, tmp_pa
     ((0, 1, 2, 3), ['--classes', 'background', 'person', 'chair'], "if it is a class, such as "
      "'background', pass 4 names"),
     ((0, 1, 2), ['--classes', 'sky', 'road'], 'pass --label-zero ignore; if it is a class'),
-    ((0, 1, 255), ['--classes', 'a', 'b', 'c'], 'training: no pixels of c, but pixels of 255'),
+    ((0, 1, 255), ['--classes', 'a', 'b', 'c'], 'training: no pixels of c, but pixels with label 255'),
     ((0, 1, 255), ['--classes', 'a', 'b', 'c'], 'if they are unlabeled, pass --ignore-255'),
-    ((0, 1, 4), ['--classes', 'a', 'b'], 'labels 4 have no class: there are 2, from label 0'),
+    ((0, 1, 4), ['--classes', 'a', 'b'], 'labels 4 have no class: there are 2 classes, starting with label 0'),
     ((1, ), [], 'a segmenter needs at least two classes'),
 ])
 def test_invalid_labels(labels: tuple[int, ...], options: list[str], says: str, tmp_path: Path,
@@ -87,7 +87,7 @@ def test_two_values_become_background_and_class(labels: tuple[int, ...], names: 
     original = (tmp_path / 'masks/train/a.png').read_bytes()
     out = tmp_path / 'own.py'
     run_tool('create_config', leaf('sem_fpn'), *arguments, '--classes', *names, '--out', out)
-    assert f'warning: label maps hold {labels[0]} and {labels[1]}: {labels[0]} becomes label 0, ' \
+    assert f'warning: label maps contain {labels[0]} and {labels[1]}: {labels[0]} becomes label 0, ' \
         f'{classes[0]!r}, and {labels[1]} label 1, {classes[1]!r}' in capsys.readouterr().out
     cfg = Config.fromfile(out)
     dataset = cfg.train_dataloader.dataset
@@ -233,7 +233,7 @@ def test_label_maps_with_other_prefix_are_copied(image_name: str, mask_name: str
     """mmseg can only pair files by suffixes."""
     arguments = draw_label_maps(tmp_path, mask_name=mask_name, image_name=image_name, num_images=3)
     run_tool('create_config', leaf('sem_fpn'), *arguments, '--out', tmp_path / 'own.py')
-    assert 'label maps are found by the common part of their names, e.g. ' \
+    assert 'label maps are matched by the common part of their names, e.g. ' \
         f'{mask_name.format("a")} for {image_name.format("a")}' in capsys.readouterr().out
     assert_equal_label_maps(tmp_path, tmp_path / 'own.py', mask_name)
 
@@ -270,10 +270,10 @@ def test_images_and_label_maps_in_same_folder(tmp_path: Path, run_tool: Callable
     folders = [tmp_path / 'images/train', tmp_path / 'images/val']
     arguments = ['--masks', *folders, '--images', *folders]
     said = run_and_get_errors(run_tool, leaf('sem_fpn'), *arguments)
-    assert_messages(said, 'has images and label maps: pass the endings')
+    assert_messages(said, 'contains both images and label maps: pass the suffixes')
     said = run_and_get_errors(run_tool, leaf('sem_fpn'), *arguments, '--suffixes', '.png',
                               '_labels.png')
-    assert_messages(said, 'mmseg would take label maps *_labels.png for images *.png')
+    assert_messages(said, 'mmseg would mistake label maps *_labels.png for images *.png')
     run_tool('create_config', leaf('sem_fpn'), *arguments, '--suffixes', '.jpg', '_labels.png',
              '--out', tmp_path / 'own.py')
     dataset = Config.fromfile(tmp_path / 'own.py').train_dataloader.dataset

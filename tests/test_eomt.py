@@ -210,7 +210,7 @@ def test_only_queries_are_masked() -> None:
 
 
 def test_wrong_arguments() -> None:
-    for settings, message in ((dict(num_query_blocks=5), 'must be from 0 to 4, got 5'),
+    for settings, message in ((dict(num_query_blocks=5), 'must be between 0 and 4, got 5'),
                               (dict(norm_features=False), 'set norm_features=True'),
                               (dict(out_indices=[0]), 'requires all 4 blocks')):
         with pytest.raises(ValueError, match=message):

@@ -118,7 +118,7 @@ def test_fused_pyramids_give_equal_levels(make: Callable[[], nn.Module]) -> None
     assert not any(isinstance(m, nn.BatchNorm2d) for m in neck.modules())
     with pytest.raises(FusedError, match='cannot be trained: build it again'):
         neck.train()
-    with pytest.raises(FusedError, match=r'cannot load weights: load first'):
+    with pytest.raises(FusedError, match=r'cannot load weights: load them first'):
         neck.load_state_dict(make().state_dict())
 
 

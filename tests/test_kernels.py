@@ -174,7 +174,7 @@ def test_fused_backbone_rejects_float16(tmp_path: Path) -> None:
     with pytest.raises(FusedError, match=r'then call fuse\(torch.float16\)'):
         backbone.half()
     torch.testing.assert_close(backbone.float()(image)[0], expected, rtol=1e-4, atol=1e-5)
-    with pytest.raises(FusedError, match='load first'):
+    with pytest.raises(FusedError, match='load them first'):
         load_weights(backbone, tmp_path / 'backbone.pth')
     half = XCiT(arch, out_indices=(0, )).eval().half().fuse(torch.float16).half()
     assert next(half.parameters()).dtype == torch.float16

@@ -229,9 +229,9 @@ def test_color_table_formats(table: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize('table, says', [
     ('name,r,g,b\na,0,0,0\na,1,1,1\n', 'the name a is duplicated'),
     ('name,r,g,b\na,0,0,0\nb,0,0,0\n', r'the color \(0, 0, 0\) is duplicated'),
-    ('name,r,g,b\na,0,0,256\n', 'line 2: expected red, green and blue from 0 to 255 for .a.'),
+    ('name,r,g,b\na,0,0,256\n', 'line 2: expected red, green and blue values from 0 to 255 for .a.'),
     ('name,r,g,b\n\na,0,0\n', 'line 3: expected name,r,g,b, got .a,0,0'),
-    ('name,r,g,b\n,0,0,0\n', 'line 2: expected the name of a class'),
+    ('name,r,g,b\n,0,0,0\n', 'line 2: expected a class name'),
     ('name,r,g,b\na,x,0,0\n', 'line 2: expected red, green and blue'),
     ('name,r,g,b\n', 'expected lines with name,r,g,b, got none'),
     ('1,0,0,0\n', 'line 1: it is unclear which value is the name'),
@@ -288,7 +288,7 @@ def test_colors_missing_in_table(tmp_path: Path) -> None:
     assert_messages(
         report.errors, 'c3_L.png cannot be used: colors are not in the table: (9, 9, 250) of '
         "5 pixels; (126, 66, 128) of 3 pixels (near 'road')", 'from anti-aliasing or JPEG',
-        'v1_L.png cannot be used: it has 6 x 5 pixels, but the image 48 x 40',
+        'v1_L.png cannot be used: it has 6 x 5 pixels, but the image has 48 x 40',
         'v2_L.png cannot be used: it is a JPEG')
     assert not (tmp_path / 'out').exists()
 
@@ -352,10 +352,10 @@ def test_split_errors(tmp_path: Path) -> None:
             ValueError, match='--val-fraction applies only to data without a validation split'):
         find_data(tmp_path / 'out', write_folders(tmp_path / 'two', SPLITS), val_fraction=0.5)
     with pytest.raises(
-            ValueError, match='--val-fraction requires one folder each in --masks and --images'):
+            ValueError, match='--val-fraction requires one folder each for --masks and --images'):
         find_data(tmp_path, masks=[tmp_path] * 2, images=[tmp_path] * 2, val_fraction=0.5)
     with pytest.raises(
-            ValueError, match='--val-fraction requires one folder each in --masks and --images'):
+            ValueError, match='--val-fraction requires one folder each for --masks and --images'):
         find_data(tmp_path, masks=[tmp_path], val_fraction=0.5)
     with pytest.raises(ValueError, match='must have two splits, training and validation, got 4'):
         find_data(tmp_path / 'out', tmp_path / 'two', tmp_path / 'two')
@@ -372,7 +372,7 @@ def test_conversion_is_reused(tmp_path: Path) -> None:
     assert_messages(report.warnings, 'out: reused label maps and image lists')
     save(tmp_path / 'data/train_labels/c3_L.png', paint(SPLITS['train']['c4'][1]))
     os.utime(tmp_path / 'data/train_labels/c3_L.png', (1, 1))
-    with pytest.raises(UserError, match='of other data: remove it'):
+    with pytest.raises(UserError, match='of different data: remove it'):
         find_data(tmp_path / 'out', tmp_path / 'data')
 
 
@@ -420,7 +420,7 @@ def test_missing_files(tmp_path: Path) -> None:
     ('Pixel Value, Class\n0, a\n300, b\n', 'expected a pixel value from 0 to 254'),
     ('Pixel Value, Class\n0\n', 'expected a pixel value'),
     ('Pixel Value, Class\n', 'has no classes'),
-    ('Pixel Value, Class\n0, a\n', 'must be the same'),
+    ('Pixel Value, Class\n0, a\n', 'must have the same content'),
 ])
 def test_invalid_roboflow_classes(rows: str, says: str, tmp_path: Path) -> None:
     write_roboflow(tmp_path, SPLITS)
@@ -564,14 +564,14 @@ def test_file_named_like_color_table(tmp_path: Path) -> None:
     assert data is not None
     assert_messages(report.warnings, 'colors.txt: line 1: expected name,r,g,b')
     (tmp_path / 'palette.csv').write_text('red\n')
-    with pytest.raises(ValueError, match='could be the color table: pass one with --color-map'):
+    with pytest.raises(ValueError, match='could be the color table .*: pass one with --color-map'):
         find_data(tmp_path / 'out', tmp_path)
 
 
 def test_file_names_not_in_utf_8(tmp_path: Path) -> None:
     write_folders(tmp_path / 'data', {'.': draw_samples(['a', 'latin\udce4'])})
     _, report = find_data(tmp_path / 'out', tmp_path / 'data', val_fraction=0.5)
-    assert_messages(report.errors, 'cannot be read: its name is not in UTF-8: rename it')
+    assert_messages(report.errors, 'cannot be read: its name is not valid UTF-8: rename it')
 
 
 def test_color_masks_in_chosen_folders(tmp_path: Path) -> None:

@@ -112,7 +112,7 @@ def test_slurm_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     assert get_torch_variables(given) == dict(
         RANK='5', WORLD_SIZE='8', LOCAL_RANK='0', MASTER_ADDR='a', MASTER_PORT='1')
     monkeypatch.setenv('PATH', '')
-    with pytest.raises(ValueError, match='does not print the first host .*: set MASTER_ADDR'):
+    with pytest.raises(ValueError, match='did not print the first host .*: set MASTER_ADDR'):
         get_torch_variables(dict(SLURM, SLURM_NTASKS='2'))
 
 

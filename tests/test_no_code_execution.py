@@ -216,7 +216,7 @@ def test_trusted_objects_of_a_missing_module(shapes: Path, tmp_path: Path, run_t
     monkeypatch.delitem(sys.modules, 'their_project')
     with pytest.raises(
             SystemExit,
-            match="train: .*a.pth has objects of a module that is not "
+            match="train: .*a.pth contains objects from a module that is not "
             "installed .*their_project"):
         train_with_trust(run_tool, config(HEAD), shapes / 'ade', tmp_path, '--load-from',
                          tmp_path / 'a.pth')

@@ -88,7 +88,7 @@ def test_reports_tensors_that_conversion_needs() -> None:
             WeightsError, match=r'^a.pth \(PlainViT, DINOv2\) .*: pos_embed is missing$'):
         plan_loading(file.one_backbone, without(file.state(), 'pos_embed'), 'a.pth')
     state = file.state() | {'patch_embed.proj.weight': torch.rand(WIDTH, 3 * 14**2)}
-    with pytest.raises(WeightsError, match='a.pth .* a tensor has an unknown shape'):
+    with pytest.raises(WeightsError, match='a.pth .* a tensor has an unexpected shape'):
         plan_loading(file.one_backbone, state, 'a.pth')
 
 
@@ -182,7 +182,7 @@ def test_resizes_positions_like_timm(name: str, dtype: torch.dtype, said: list) 
     assert plan.resized == ('pos_embed', )
     (level, text), = said
     assert level == logging.WARNING and 'of a 3 x 3 grid is resized to 5 x 5' in text
-    assert text.endswith(f'To keep them, set img_size={own}')
+    assert text.endswith(f'To keep it unchanged, set img_size={own}')
     assert plan.state['pos_embed'].dtype == dtype
     expected = file.by_timm(state, img_size=own // SIDE * 5)
     assert torch.equal(plan.state['pos_embed'].float(), expected['pos_embed'])
@@ -202,7 +202,7 @@ def test_resizes_positions_of_full_model(said: list) -> None:
     model = nn.ModuleDict(dict(backbone=FILES['DINOv2'].backbone(img_size=70)))
     model.load_state_dict(add_prefix(FILES['DINOv2'].backbone().state_dict(), 'backbone.'))
     (_, text), = said
-    assert text.endswith('from there to that of each image. To keep them, set img_size=42')
+    assert text.endswith('from there to that of each image. To keep it unchanged, set img_size=42')
     assert model.backbone.pos_embed.shape == (1, 26, WIDTH)
 
 

@@ -204,7 +204,7 @@ def test_output_folder_in_use(predict: Predict, photos: Path, tmp_path: Path) ->
     (tmp_path / 'out').mkdir()
     with lock_folder(tmp_path / 'out', ''):
         predict(SEGMENTER, photos, error='another process writes to .*out: wait until it ends')
-    predict(SEGMENTER, photos, out='photos', error='photos contains other files than predictions')
+    predict(SEGMENTER, photos, out='photos', error='photos contains files other than predictions')
 
 
 UNUSUAL: dict[str, Callable[[Path], None]] = {
@@ -359,8 +359,8 @@ def test_video_on_a_full_disk(tmp_path: Path) -> None:
     (SEGMENTER, ['--label-offset', 65534], '--label-offset must be at least 0'),
     (DETECTOR, ['--label-offset', 1], '--label-offset applies only to segmenters'),
     (DETECTOR, ['--outputs', 'labels'], '--outputs labels applies only to segmenters'),
-    (DETECTOR, ['--threshold', 2], '--threshold must be from 0 to 1, got 2'),
-    (DETECTOR, ['--opacity', -1], 'opacity must be from 0 to 1, got -1'),
+    (DETECTOR, ['--threshold', 2], '--threshold must be between 0 and 1, got 2'),
+    (DETECTOR, ['--opacity', -1], 'opacity must be between 0 and 1, got -1'),
     (DETECTOR, ['--batch-size', 0], '--batch-size must be at least 1, got 0'),
     (DETECTOR, ['--tile-overlap', 0.5], '--tile-overlap has no effect without --tile-size'),
     (DETECTOR, ['--tile-size', 0], 'the tile size must be at least 1'),
@@ -378,7 +378,7 @@ def test_invalid_options(leaf: str, arguments: list, message: str, predict: Pred
 def test_wrong_positional_arguments(weights: dict[str, Path], run_tool: Callable,
                                     tmp_path: Path) -> None:
     first, second = weights.values()
-    with pytest.raises(SystemExit, match='contains its weights: remove .*mask_rcnn.pth'):
+    with pytest.raises(SystemExit, match='already contains weights: remove .*mask_rcnn.pth'):
         run_tool('predict', first, second, 'images', '--out', tmp_path / 'out')
     run = tmp_path / 'work_dirs/run'
     run.mkdir(parents=True)

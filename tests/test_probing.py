@@ -186,7 +186,7 @@ def test_reject_invalid_images_and_sizes(images: list[Path], tmp_path: Path) -> 
         compute(build_extractor(), images, tmp_path / 'cache')
     large = build_extractor(std=[1e-6] * 3)
     large.backbone.patch_embed.proj.weight.data.mul_(1e6)
-    with pytest.raises(ValueError, match='0.png are NaN or Inf in float16'):
+    with pytest.raises(ValueError, match='0.png contain NaN or Inf in float16'):
         compute(large, images[:1], tmp_path / 'cache')
     with pytest.raises(ValueError, match=r'--size must be at least 16 \(one patch\), got 15'):
         build_extractor(size=15)

@@ -65,7 +65,7 @@ def test_rank_backbones(rank: Callable, shapes: Path, tmp_path: Path,
     printed = capsys.readouterr().out
     table = (out / 'table.md').read_text()
     assert '3 training and 3 validation images, 4 classes' in table and table[:400] in printed
-    assert 'Failed: Toy:tiny: ' in table and '6 of 6 images computed' in printed
+    assert 'Failed: Toy:tiny: ' in table and 'computed for 6 of 6 images' in printed
     assert {row['probe'] for row in read_rows(out / 'classes.csv')} == {'linear', 'k-NN'}
     assert cv2.imread(str(out / 'picture.png')).std() > 1
     assert (out / 'picture.svg').read_text().count('xcit_nano_12_p16 (mine.pth)') == 1
@@ -77,7 +77,7 @@ def test_rank_backbones(rank: Callable, shapes: Path, tmp_path: Path,
     monkeypatch.setattr('colonnade.evaluation.probing.ranking.time_image', lambda *_: 0.1)
     monkeypatch.setattr('colonnade.evaluation.probing.frozen_features.Extractor.__call__', stop)
     again = rank(*command[:-1], '--max-images', 3)
-    assert '0 of 6 images computed' in capsys.readouterr().out
+    assert 'computed for 0 of 6 images' in capsys.readouterr().out
     same = ('backbone', 'linear_miou', 'knn_miou', 'parameters', 'multiply_adds')
     assert [[row[key] for key in same] for row in read_rows(again / 'table.csv')] == \
         [[row[key] for key in same] for row in rows]
@@ -137,12 +137,12 @@ def test_build_backbones_by_name(text: str, described: str) -> None:
 
 
 @pytest.mark.parametrize('text, message', [
-    ('resnet50=random', 'resnet50 has none of the known formats'),
+    ('resnet50=random', 'resnet50 matches none of the known formats'),
     ('nothing=random', "'nothing' is neither a timm model nor CLASS:ARCH"),
-    ('Swin:tiny=random', r"CLASS of CLASS:ARCH must be one of .*XCiT.*, got 'Swin'"),
+    ('Swin:tiny=random', r"CLASS in CLASS:ARCH must be one of .*XCiT.*, got 'Swin'"),
     ('XCiT:huge=random', "XCiT has no arch 'huge'"),
-    ('XCiT:nano_12_p16=missing.pth', 'no weights file missing.pth'),
-    ('XCiT:nano_12_p16', 'timm publishes no weights XCiT:nano_12_p16'),
+    ('XCiT:nano_12_p16=missing.pth', 'no such weights file: missing.pth'),
+    ('XCiT:nano_12_p16', 'timm has no pretrained weights named XCiT:nano_12_p16'),
     ('vit_small_patch16_dinov3.none=random', 'timm has no weights'),
 ])
 def test_invalid_backbones(text: str, message: str) -> None:

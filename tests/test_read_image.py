@@ -163,7 +163,7 @@ def test_missing_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize('shape, kind', [((4, 4), np.uint8), ((4, 4, 4), np.uint8),
                                          ((4, 4, 3), np.float32), ((0, 4, 3), np.uint8)])
 def test_invalid_arrays(shape: tuple[int, ...], kind: type) -> None:
-    with pytest.raises(ImageError, match=r'RGB values \(H, W, 3\) of type uint8, got'):
+    with pytest.raises(ImageError, match=r'uint8 array of RGB values \(H, W, 3\), got'):
         read_image(np.zeros(shape, dtype=kind))
 
 

@@ -131,7 +131,7 @@ def test_box_heads(kind: type) -> None:
         for order in (torch.channels_last, torch.contiguous_format):
             torch.testing.assert_close(head(regions.contiguous(memory_format=order)), expected)
     for each in (head, copy.deepcopy(head)):
-        with pytest.raises(FusedError, match=r'cannot load weights: load first'):
+        with pytest.raises(FusedError, match=r'cannot load weights: load them first'):
             each.load_state_dict(state)
 
 

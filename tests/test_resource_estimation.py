@@ -69,7 +69,7 @@ def test_image_sizes_of_dataset(shapes: Path) -> None:
         wrapped = dict(type='RepeatDataset', times=3, dataset=cfg.train_dataloader.dataset)
         cfg.train_dataloader.dataset = wrapped
         assert count_images(cfg.train_dataloader.dataset) == 36
-    with pytest.raises(ValueError, match='keeps images at their own size.*--image-size'):
+    with pytest.raises(ValueError, match='does not resize images.*--image-size'):
         compute_batch_sizes(cfg, ())
 
 
@@ -144,7 +144,7 @@ def test_estimate_needs_training_config(options: dict[str, object], message: str
 @pytest.mark.parametrize('options, message', [
     (dict(num_processes=0), '--num-processes must be at least 1, got 0'),
     (dict(gpu_memory=0.), '--gpu-memory must be positive, got 0'),
-    (dict(image_size=(0, 8)), '--image-size must be two positive numbers of pixels, got 0 8'),
+    (dict(image_size=(0, 8)), '--image-size must be two positive integers, got 0 8'),
 ])
 def test_estimate_option_errors(options: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):

@@ -90,10 +90,10 @@ def test_label_map() -> None:
 
 @pytest.mark.parametrize('draw, message', [
     (lambda: build_label_map().draw(np.zeros((3, 3, 3), np.uint8)),
-     'the image has 3 x 3 pixels, but the one that was predicted has 2 x 3'),
-    (lambda: build_label_map().draw(GRAY, opacity=2), 'opacity must be from 0 to 1, got 2'),
-    (lambda: build_label_map().draw(), 'has no image: pass it'),
-    (lambda: build_squares().draw(GRAY, threshold=5), 'threshold must be from 0 to 1, got 5'),
+     'the image has 3 x 3 pixels, but the result is for 2 x 3'),
+    (lambda: build_label_map().draw(GRAY, opacity=2), 'opacity must be between 0 and 1, got 2'),
+    (lambda: build_label_map().draw(), 'has no image: pass one'),
+    (lambda: build_squares().draw(GRAY, threshold=5), 'threshold must be between 0 and 1, got 5'),
 ])  # yapf: disable
 def test_invalid_drawings(draw: Callable[[], Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
@@ -106,7 +106,7 @@ def test_label_maps_of_many_classes() -> None:
     assert np.array(large.to_image()).tolist() == [[0, 299]]
     small = LabelMap((1, 1), names[:256], distinct_colors(256), np.zeros((1, 1), dtype=np.uint8))
     assert small.to_image().mode == 'P' and np.array(small.to_image(1)).dtype == np.uint16
-    with pytest.raises(ValueError, match='labels must be from 0 to 65535'):
+    with pytest.raises(ValueError, match='labels must be between 0 and 65535'):
         large.to_image(65500)
 
 

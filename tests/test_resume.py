@@ -177,7 +177,7 @@ def test_resume_accepts_same_batch_size_of_other_processes(processes: int, image
 
 def test_resume_of_finished_run_warns(train: Callable, trained: Path) -> None:
     train(config(HEAD), '--resume')
-    assert 'nothing is left to train: the checkpoint is at iteration 2 of 2' in latest_log(trained)
+    assert 'training is already complete: the checkpoint is at iteration 2 of 2' in latest_log(trained)
 
 
 @pytest.mark.parametrize('keep', [('state_dict', ), ('state_dict', 'meta')])
@@ -187,7 +187,7 @@ def test_resume_refuses_weights_without_training_state(keep: tuple[str, ...], tr
     torch.save({key: checkpoint[key] for key in keep}, tmp_path / 'converted.pth')
     with pytest.raises(
             SystemExit,
-            match='converted.pth holds weights, but no training state '
+            match='converted.pth contains weights, but no training state '
             r'\(no optimizer, message_hub.*--load-from'):
         train(config(HEAD), '--resume', tmp_path / 'converted.pth')
 

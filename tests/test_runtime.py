@@ -58,14 +58,14 @@ def test_too_small_images() -> None:
     settings = dict(steps=[], channels='RGB', mean=[0, 0, 0], std=[1, 1, 1], least=49)
     preprocess = read_preprocess(build_section(settings))
     assert preprocess(noise(49, 60)).array.shape == (3, 49, 60)
-    message = 'the image of 48 x 60 pixels is prepared as 48 x 60, but the graphs need at least 49'
+    message = 'the image of 48 x 60 pixels is preprocessed to 48 x 60, but the graphs need at least 49'
     with pytest.raises(ImageError, match=message):
         preprocess(noise(48, 60))
 
 
 def test_unknown_graphs(tmp_path: Path) -> None:
     model = load(write_folder(tmp_path / 'exported'))
-    with pytest.raises(ModelError, match="no graph 'other': choose from model"):
+    with pytest.raises(ModelError, match="unknown graph 'other': choose from model"):
         model.run('other')
     with pytest.raises(ModelError, match='graph model expects .*, got 0 arrays'):
         model.run('model')
@@ -274,9 +274,9 @@ def test_invalid_metadata(name: str, tmp_path: Path) -> None:
 
 
 def test_missing_and_damaged_files(exported: Path, tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match='no folder .*nowhere'):
+    with pytest.raises(FileNotFoundError, match='nowhere is not a folder'):
         load(tmp_path / 'nowhere')
-    with pytest.raises(FileNotFoundError, match='no .*model.json: .* is not a folder of colonnade'):
+    with pytest.raises(FileNotFoundError, match='model.json does not exist: .* was not written by colonnade'):
         load(tmp_path)
     folder = shutil.copytree(exported, tmp_path / 'copy')
     with pytest.raises(ValueError, match='provider Abacus is not available: choose from .*CPU'):
@@ -316,7 +316,7 @@ def test_command_without_torch(exported: Path, tmp_path: Path) -> None:
     assert len([line for line in lines if 'label map of height' in line]) == 2
     stopped = [line for line in lines if line.startswith('stopped: ')]
     messages = ('plain.png already exists', 'bad.jpg is not a readable image',
-                'no file or folder .*none.png', 'no .*model.json')
+                'no such file or folder: .*none.png', 'no .*model.json')
     for line, message in zip(stopped, messages, strict=True):
         assert line.startswith('stopped: colonnade_runtime: '), line
         assert re.search(message, line), line

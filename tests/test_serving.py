@@ -174,7 +174,7 @@ def test_other_loggers_stay_open(model: FakeModel, tmp_path: Path) -> None:
 @pytest.mark.parametrize('name',
                          ['', 'https://a.example', 'a/b', '*', 'a.example:0', 'me@a', 'a b/'])
 def test_allowed_hosts(name: str) -> None:
-    with pytest.raises(UserError, match='--allowed-host must be a name'):
+    with pytest.raises(UserError, match='--allowed-host must be a host name'):
         check_host(name)
     assert check_host('A.example:80') == 'a.example:80'
 
@@ -185,8 +185,8 @@ def test_allowed_hosts(name: str) -> None:
     (dict(config='none', port=99999), ValueError, 'from 0 to 65535, got 99999'),
     (dict(config='none', host='192.0.2.1',
           port=80), OSError, 'cannot listen on 192.0.2.1, port 80'),
-    (dict(config=LEAF, port=0), ValueError, f'no weights: pass the file .* after {LEAF}'),
-    (dict(config='none', port=0), FileNotFoundError, 'no config file none'),
+    (dict(config=LEAF, port=0), ValueError, f'no weights: pass the checkpoint .* after {LEAF}'),
+    (dict(config='none', port=0), FileNotFoundError, 'no such config file: none'),
 ])
 def test_invalid_options(options: dict[str, Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
@@ -196,7 +196,7 @@ def test_invalid_options(options: dict[str, Any], error: type[Exception], messag
 def test_port_in_use() -> None:
     with closing(listen('127.0.0.1', 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(OSError, match=f'port {port} of 127.0.0.1 is in use: .* --port'):
+        with pytest.raises(OSError, match=f'port {port} on 127.0.0.1 is already in use: .* --port'):
             serve(ServeOptions(config='none', port=port), ModuleType('figures'))
 
 
@@ -232,7 +232,7 @@ def test_process_starts_and_stops(ending: signal.Signals, tmp_path: Path) -> Non
             assert '<canvas' in client.get(url).text
             port = httpx.URL(url).port
             output = run_python('tools/serve.py', LEAF, weights, '--port', str(port), fail=True)
-            assert output == (f'serve: port {port} of 127.0.0.1 is in use: choose another with '
+            assert output == (f'serve: port {port} on 127.0.0.1 is already in use: choose another with '
                               '--port\n')
             tool.send_signal(ending)
             assert tool.wait(20) == 0

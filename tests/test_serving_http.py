@@ -162,8 +162,8 @@ def test_forms_and_drawings(live: LiveServer) -> None:
 
 
 @pytest.mark.parametrize('query, message', [
-    (dict(threshold=50), 'threshold must be from 0 to 1, got 50'),
-    (dict(opacity='half'), 'opacity must be from 0 to 1, got half'),
+    (dict(threshold=50), 'threshold must be between 0 and 1, got 50'),
+    (dict(opacity='half'), 'opacity must be between 0 and 1, got half'),
     (dict(masks='png', format=''),
      'masks must be none or rle, got png; format must be json or png, got '),
     (dict(treshold=0.5),

@@ -166,7 +166,7 @@ def test_metrics_belong_to_the_checkpoint(tmp_path: Path) -> None:
               checkpoint_sha256='0' * 64), 'has the metrics of .* SHA-256 differs .*a.pth'),
         (dict(checkpoint=str(tmp_path / 'b.pth')),
          'metrics.json has the metrics of .*b.pth, not of .*a.pt'),
-        ([], 'is not a metrics.json of colonnade test'),
+        ([], 'is not a metrics.json written by colonnade test'),
     ):
         path.write_text(json.dumps(content and dict(content, metrics=metrics)))
         if message:
@@ -196,7 +196,7 @@ def test_evaluation_of_a_package(checkpoints: dict[str, Path], shapes: Path, tmp
 
 
 @pytest.mark.parametrize('options, message', [
-    (dict(test_dataloader=None), 'test_dataloader.dataset must be one dataset with a pipeline'),
+    (dict(test_dataloader=None), 'test_dataloader.dataset must be a single dataset with a pipeline'),
     ({
         'model.decode_head.act_cfg': dict(type=nn.ReLU)
     }, 'act_cfg'),
@@ -222,7 +222,7 @@ def test_errors_of_the_command(checkpoints: dict[str, Path], tmp_path: Path,
     for arguments, message in (
         ((*make, tmp_path / 'there'), '.*there already exists: choose another folder'),
         ((*make, tmp_path / 'new', '--metrics', tmp_path / 'no.json'),
-         '--metrics .*no.json: no such file'),
+         '--metrics: no such file: .*no.json'),
         ((*make, tmp_path / 'new', '--notes', tmp_path / 'no.md'),
          '--notes .*no.md cannot be read: No such file'),
         ((*make, tmp_path / 'new', '--notes', tmp_path / 'a.pth'),
@@ -232,8 +232,8 @@ def test_errors_of_the_command(checkpoints: dict[str, Path], tmp_path: Path,
         (('make', config('sem_fpn'), '--out', tmp_path / 'new'), 'no weights after '),
         (('make', tmp_path / 'there', '--out', tmp_path / 'new'),
          '.*there is neither a package nor the work dir of a run: it has no config'),
-        (('check', tmp_path / 'there'), '.*there is not a folder of a package'),
-        (('check', tmp_path / 'a.pth'), '.*a.pth is not a folder of a package'),
+        (('check', tmp_path / 'there'), '.*there is not a package folder'),
+        (('check', tmp_path / 'a.pth'), '.*a.pth is not a package folder'),
     ):
         with pytest.raises(SystemExit, match=f'package: {message}'):
             run_tool('package', *arguments)

@@ -77,7 +77,7 @@ def test_private_repositories(tool: Callable, package: Path, tmp_path: Path) -> 
 
 def test_damaged_transfers(tool: Callable, hub: Hub, package: Path, tmp_path: Path) -> None:
     hub.damage = b'!'
-    tool('push', package, 'anna/shapes', error='model.safetensors arrived with the SHA-256')
+    tool('push', package, 'anna/shapes', error='model.safetensors was stored with SHA-256')
     tool('pull', 'anna/shapes', '--out', tmp_path / 'out',
          error='model.safetensors has .* bytes, but model.json says')  # yapf: disable
     assert not (tmp_path / 'out').exists()

@@ -111,7 +111,7 @@ def test_two_process_training(head: str, options: list[str], shapes: Path, tmp_p
     test = [dumped, tmp_path / 'iter_2.pth', *data, '--launcher', 'pytorch']
     printed = run_two('tools/test.py', *test, '--out', tmp_path / 'm.json', out=tmp_path)
 
-    assert 'batch norms are not synchronized between processes' in log
+    assert 'batch norms are not synchronized across processes' in log
     assert re.search(r'Iter\(val\) \[2/2\]', log)  # four images
     metrics = json.loads((tmp_path / 'm.json').read_text())['metrics']
     assert set(METRICS[head]) <= set(metrics)

@@ -144,13 +144,13 @@ def test_errors_name_the_url(bucket: str, monkeypatch: pytest.MonkeyPatch) -> No
         check_dataset(cfg, ('val_dataloader', ))
     with pytest.raises(FileNotFoundError, match='^s3://bucket/a.jpg does not exist$'):
         get(f'{bucket}/a.jpg')
-    with pytest.raises(ValueError, match="gs://b/a cannot be read, .*: pip install 'gcsfs'"):
+    with pytest.raises(ValueError, match="gs://b/a cannot be read: .*: run pip install 'gcsfs'"):
         get('gs://b/a')
     with pytest.raises(ValueError, match='unknown protocol x://, expected one of .*s3://'):
         exists('x://b/a')
     authenticate(0)
     try:
-        with pytest.raises(PermissionError, match='s3://bucket/shapes: access is denied'):
+        with pytest.raises(PermissionError, match='s3://bucket/shapes: access denied'):
             exists(f'{bucket}/shapes')
     finally:
         authenticate(10**9)
@@ -224,12 +224,12 @@ def test_damage_is_detected(shards: Path, tmp_path: Path) -> None:
     (folder / 'annotations/instances_val2017.json').unlink()
     with pytest.raises(ValueError, match='(?s)000.tar is damaged.*2017.json is missi'):
         verify_shards(str(folder))
-    with pytest.raises(FileNotFoundError, match='neither in the 16 files of the shards nor next'):
+    with pytest.raises(FileNotFoundError, match='neither among the 16 files in the shards nor next'):
         get(f'shards://{folder}/train2017/other.jpg')
     (folder / 'shards.json').write_text('{}')
-    with pytest.raises(ValueError, match='not an index of shards of format 1'):
+    with pytest.raises(ValueError, match='not a shard index of format 1'):
         ShardIndex(str(folder))
-    with pytest.raises(FileNotFoundError, match='neither it nor a folder above has shards'):
+    with pytest.raises(FileNotFoundError, match='neither it nor a parent folder contains shards'):
         get(f'shards://{tmp_path}/a.jpg')
 
 

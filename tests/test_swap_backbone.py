@@ -88,8 +88,8 @@ REFUSED = {
     'mmseg::unet/unet-s5-d16_deeplabv3_4xb4-40k_drive-64x64.py': 'UNet cannot be replaced',
     'mmseg::bisenetv1/bisenetv1_r18-d32-in1k-pre_4xb4-160k_cityscapes-1024x1024.py': 'BiSeNetV1',
     'mmseg::mobilenet_v3/mobilenet-v3-d8_lraspp_4xb4-320k_cityscapes-512x1024.py':
-    r'strides \[2, 4, 8\], and a pyramid on patches of 16 has 4 to 64',
-    'mmseg::dpt/dpt_vit-b16_8xb2-160k_ade20k-512x512.py': 'does not output feature maps only',
+    r'strides \[2, 4, 8\], but a pyramid on patches of 16 has 4 to 64',
+    'mmseg::dpt/dpt_vit-b16_8xb2-160k_ade20k-512x512.py': 'outputs more than feature maps',
 }
 
 

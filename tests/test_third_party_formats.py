@@ -424,11 +424,11 @@ WRONG: dict[str, tuple[str, list[tuple[str, str]]]] = {
         ('-1 0.5 0.5 0.1 0.1', '1.txt:2: class must be 0 to 1, got -1'),
         ('0.5 0.5 0.5 0.1 0.1', '1.txt:2: class must be 0 to 1, got 0.5'),
         ('0 0.5 0.5 0.1', 'labels/train/1.txt:2: must be "class x y width height"'),
-        ('0 50 50 10 10', '1.txt:2: coordinates must be fractions of the image, 0 to 1, got 50'),
+        ('0 50 50 10 10', '1.txt:2: coordinates must be normalized to 0 to 1, got 50'),
         ('0 0.5 0.5 -0.1 0.1',
-         '1.txt:2: coordinates must be fractions of the image, 0 to 1, got -0.1'),
+         '1.txt:2: coordinates must be normalized to 0 to 1, got -0.1'),
         ('0 0.5 0.5 nan 0.1',
-         '1.txt:2: coordinates must be fractions of the image, 0 to 1, got nan'),
+         '1.txt:2: coordinates must be normalized to 0 to 1, got nan'),
         ('disc 0.5 0.5 0.1 0.1', "1.txt:2: must be a class and numbers, got 'disc 0.5"),
         ('0,0.5,0.5,0.1,0.1', '1.txt:2: must be a class and numbers'),
         ('\x00', '1.txt:2: must be a class and numbers'),
@@ -436,7 +436,7 @@ WRONG: dict[str, tuple[str, list[tuple[str, str]]]] = {
     'voc_boxes': ('train/1.xml', [
         (VOC.format('1.jpg', 48, ''), 'train/1.xml: object 1: has no bndbox'),
         (VOC.format('1.jpg', 48,
-                    SIDES.format('x')), "1.xml: object 1: bndbox must have a number xmin"),
+                    SIDES.format('x')), "1.xml: object 1: bndbox: xmin must be a number"),
         (VOC.format('1.jpg', 48,
                     SIDES.format(30)), 'object 1: bndbox ends before it starts: 30 5 20'),
         (VOC.format('1.jpg', 50, SIDES.format(5)), 'train/1.xml: says 50 x 40 pixels, '),
@@ -569,7 +569,7 @@ def test_ambiguous_coco_files(drawn: Parts, tmp_path: Path) -> None:
                     'names contain no split are not used (1, the first: annotations/other')
     shutil.copy(train, train.with_stem('instances_train2014'))
     _, report = read(options(tmp_path / 'set', out=own))
-    assert_messages(report.errors, 'has several files of the split train: annotations/instances')
+    assert_messages(report.errors, 'has several files for the split train: annotations/instances')
     train.with_stem('instances_train2014').unlink()
     train.unlink()
     shutil.copytree(tmp_path / 'set/train2017', tmp_path / 'set/images')

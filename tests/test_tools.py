@@ -79,10 +79,10 @@ def test_earlier_run_is_not_overwritten(tmp_path: Path) -> None:
     cfg = Config(dict(work_dir=str(tmp_path), resume=False))
     set_resume(cfg, None)
     (tmp_path / 'best_mIoU_iter_2.pth').touch()
-    with pytest.raises(UserError, match=f'{tmp_path} has the best checkpoint of an earlier'):
+    with pytest.raises(UserError, match=f'{tmp_path} has the best checkpoint from an earlier'):
         set_resume(cfg, None)
     (tmp_path / 'last_checkpoint').write_text(f'{tmp_path}/iter_2.pth')
-    with pytest.raises(UserError, match=f'{tmp_path} has checkpoints of an earlier run'):
+    with pytest.raises(UserError, match=f'{tmp_path} has checkpoints from an earlier run'):
         set_resume(cfg, None)
     with pytest.raises(
             FileNotFoundError, match='last_checkpoint names .*/iter_2.pth, which does not'):
@@ -164,18 +164,18 @@ def test_checkpoint_of_another_model(shapes: Path, tmp_path: Path, run_tool: Cal
 
 
 @pytest.mark.parametrize('tool, arguments, message', [
-    ('train', ['no.py'], 'train: no config file no.py'),
+    ('train', ['no.py'], 'train: no such config file: no.py'),
     ('train', ['{config}'], 'instances_train2017.json (train_dataloader.dataset)'),
     ('train', ['{config}', '--data-root', '/nowhere'], '--data-root /nowhere is not a directory'),
     ('train', ['{config}', '--work-dir', '{config}'], 'slim_shapes.py is not a directory'),
-    ('train', [str(ROOT / 'configs/sem_fpn')], 'sem_fpn: it is a folder, pass a config in it'),
+    ('train', [str(ROOT / 'configs/sem_fpn')], 'sem_fpn: it is a folder: pass a config in it'),
     ('train', [
         '{config}', '--data-root', '{data}', '--cfg-options',
         'model.backbone.init_cfg.checkpoint=a.pth'
-    ], "init_cfg has a checkpoint and no type: init_cfg.type must be 'Pretrained'"),
+    ], "init_cfg has a checkpoint but no type: init_cfg.type must be 'Pretrained'"),
     ('train', ['{config}', '--data-root', '{data}', '--resume', 'no.pth'
-               ], '--resume: no.pth does not exist'),
-    ('test', ['{config}', 'no.pth', '--data-root', '{data}'], 'test: no weights file no.pth'),
+               ], '--resume: no such checkpoint: no.pth'),
+    ('test', ['{config}', 'no.pth', '--data-root', '{data}'], 'test: no such weights file: no.pth'),
     ('test', ['{config}', '{config}'], 'instances_val2017.json (test_dataloader.dataset)'),
     ('test', [
         '{config}', '{config}', '--data-root', '{data}', '--tta', '--cfg-options',

@@ -99,15 +99,15 @@ def test_errors_before_computing(run_tool: Callable, checkpoint: Path, tmp_path:
         fail(run_tool, *command[:2], tmp_path / 'b.png', *command[3:])
     assert 'random.pth: pass image files' in fail(run_tool, *command[:2], *command[3:])
     for dpi in (0, 100000):
-        assert f'--dpi must be from 10 to 1200, got {dpi}' in fail(run_tool, *command, '--dpi', dpi)
+        assert f'--dpi must be between 10 and 1200, got {dpi}' in fail(run_tool, *command, '--dpi', dpi)
     for not_weights in (image, tmp_path):
         assert str(not_weights) in fail(run_tool, SLIM, not_weights, '--out', out)
     for options, message in (
         (['--methods', 'mixing'], "XCiT does not support the method 'mixing': expected one of cl"),
-        (['--methods', 'class-attention'], 'pass its weights by --classifier'),
+        (['--methods', 'class-attention'], 'pass its weights with --classifier'),
         (['--methods', 'grad-cam', '--target', 'cat'], "target 'cat' is not a class of the model"),
-        (['--blocks', 12], 'block must be from -12 to 11, got 12'),
-        (['--methods', 'features', 'query-key', '--heads', 4], 'head must be from -4 to 3, got 4'),
+        (['--blocks', 12], 'block must be between -12 and 11, got 12'),
+        (['--methods', 'features', 'query-key', '--heads', 4], 'head must be between -4 and 3, got 4'),
         (['--point', 1, 1], 'point would have no effect on '),
     ):  # yapf: disable
         assert message in fail(run_tool, *command, *options)

@@ -208,7 +208,7 @@ def test_init_cfg(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
 
 def test_init_cfg_of_missing_file() -> None:
     model = XCiT(TINY, init_cfg=dict(type='Pretrained', checkpoint='/no/such.pth'))
-    with pytest.raises(FileNotFoundError, match='no weights file /no/such.pth'):
+    with pytest.raises(FileNotFoundError, match='no such weights file: /no/such.pth'):
         model.init_weights()
 
 

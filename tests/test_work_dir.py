@@ -276,7 +276,7 @@ def test_last_checkpoint_replaces_missing_best(evaluated: Callable) -> None:
     assert (work_dir / 'best_checkpoint').read_text() == str(last)
     assert not list(work_dir.glob('best_*.pth'))
     log = latest_log(work_dir)
-    assert f'above its minimum: best_checkpoint contains the last checkpoint, {last}' in log
+    assert f'above its minimum: best_checkpoint points to the last checkpoint, {last}' in log
     assert f'colonnade test {work_dir}/own.py {last}' in log
     evaluated([dict(mIoU=0.), dict(mIoU=0.), dict(mIoU=1.)], '--resume', options=by_iou)
     best = work_dir / 'best_mIoU_iter_3.pth'
@@ -305,7 +305,7 @@ def test_resume_keeps_best_patience_and_rows(evaluated: Callable) -> None:
     seconds = float(rows(work_dir)[-1]['time'])
     MetricsTable(work_dir / 'metrics.csv').append(dict(iter=9, score=1.))  # after the checkpoint
     evaluated([0.5, 0.25, 0.25, 0.25], '--patience', '3', '--resume', own=SMOOTHED, iterations=9)
-    assert 'did not exceed 0.5 in 3 evaluations (--patience 3)' in latest_log(work_dir)
+    assert 'did not improve on 0.5 in 3 evaluations (--patience 3)' in latest_log(work_dir)
     assert 'training stops at iteration 4 of 9' in latest_log(work_dir)
     found = rows(work_dir)
     assert [row['iter'] for row in found] == list('11223344')
@@ -393,7 +393,7 @@ def test_last_checkpoint_survives_failed_save(evaluated: Callable, tmp_path: Pat
     last = tmp_path / 'run/iter_1.pth'
     assert stop.value.code == 130
     said = capsys.readouterr().err
-    assert f'train: stopped, nothing was saved since {last}; resume with: ' in said
+    assert f'train: stopped; progress since {last} is lost; resume with: ' in said
     assert said.endswith(' --resume\n')
     assert (tmp_path / 'run/last_checkpoint').read_text() == str(last) and last.is_file()
 
@@ -417,7 +417,7 @@ def test_training_survives_unwritable_table(evaluated: Callable) -> None:
     assert [row['iter'] for row in rows(work_dir)] == list('1133')
     lines = [line for line in latest_log(work_dir).splitlines() if 'cannot write' in line]
     assert len(lines) == 1
-    assert 'metrics.csv: rows from iteration 2 on are missing until' in lines[0]
+    assert 'metrics.csv: .* Rows from iteration 2 on will be missing until' in lines[0]
 
 
 @pytest.mark.slow
@@ -529,7 +529,7 @@ def test_patience_without_effect_warns(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_two_hooks_do_not_stop_a_training(evaluated: Callable) -> None:
-    with pytest.raises(SystemExit, match='the EarlyStoppingHook of the config cannot'):
+    with pytest.raises(SystemExit, match='the EarlyStoppingHook in the config cannot'):
         evaluated([1.],
                   '--patience',
                   '1',

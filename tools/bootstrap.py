@@ -228,9 +228,8 @@ def get_uv(venv: Path) -> Path:
                 write_requirement(UV, scratch), '--target', new
             ], 'Check that pip works (python3 -m pip --version) and reaches a package index.', venv)
             if not can_run(new / 'bin/uv'):
-                raise SetupError(
-                    f'the uv that pip installed does not run in {CACHE}: if that is '
-                    'mounted noexec, choose another folder with XDG_CACHE_HOME=...')
+                raise SetupError(f'the uv that pip installed does not run in {CACHE}: if that is '
+                                 'mounted noexec, choose another folder with XDG_CACHE_HOME=...')
             # Replace uv atomically: move a broken copy away first, then move the new one in.
             if home.exists() and not can_run(home / 'bin/uv'):
                 os.replace(home, old)

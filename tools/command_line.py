@@ -75,7 +75,7 @@ def find_files(options: Any) -> None:
         # The checkpoint after a folder may be the first input.
         if weights and '://' not in weights and Path(weights).suffix in WEIGHTS and \
                 not os.path.exists(os.path.expanduser(weights)):
-            raise MissingFileError(f'no weights file {weights}')
+            raise MissingFileError(f'no such weights file: {weights}')
 
 
 @contextmanager

@@ -131,9 +131,8 @@ def plan_loading(module: nn.Module,
     if problems := find_mismatches(state, required, unused):
         cause = _explain_classes(problems, state, required, len(get_classes(checkpoint)))
         cause += explain_mismatch(problems, loadable, prefix, own, adapted=adapt is not None)
-        raise WeightsError(
-            f'{source} ({known.name}) does not fit the model: {cause}\n'
-            f'{format_mismatches(problems)}')
+        raise WeightsError(f'{source} ({known.name}) does not fit the model: {cause}\n'
+                           f'{format_mismatches(problems)}')
 
     needed = {key: value for key, value in state.items() if key in required}
     same = set(original) | set(strip_prefix(original, 'backbone.'))

@@ -200,8 +200,7 @@ def choose_color_table(args: DataOptions, roots: Iterable[Path], sources: Sequen
     except ValueError as error:
         if file or has_colors:
             raise
-        report.add_warning(
-            f'{error}. The table is not used, because {sources[0]} contains labels')
+        report.add_warning(f'{error}. The table is not used, because {sources[0]} contains labels')
         return None
     # Masks with one channel can hold colors, too: of a palette, or gray ones.
     if not has_colors and not ((mode == 'P' or _are_gray(table.all_colors)) and
@@ -243,7 +242,7 @@ def _explain_missing_table(sources: Sequence[Path]) -> str:
         for number, (color, _) in enumerate(counts.most_common(MAX_SHOWN), 1)
     ]
     more = f'\n  ... and {len(counts) - len(rows)} more' if len(counts) > len(rows) else ''
-    return (f'{sources[0]} {actual}, but label maps hold numbers: pass a table with the color of '
+    return (f'{sources[0]} {actual}, but label maps contain numbers: pass a table with the color of '
             'each class with --color-map. The first masks have these colors, the most frequent '
             'first. Write a table of them, with names:\n'
             '  name,r,g,b\n' + '\n'.join(rows) + more)

@@ -43,7 +43,7 @@ def detect_format(path: Path, annotation_type: AnnotationType) -> DataFormat:
         ValueError: If it has no known format of this type, or several.
     """
     if not os.path.exists(path):
-        raise MissingFileError(f'--data: {path} does not exist')
+        raise MissingFileError(f'--data: no such file or folder: {path}')
     formats = detect_formats(path)
     fitting = [each for each in formats if each.type == annotation_type]
     if len(fitting) == 1:

@@ -123,7 +123,7 @@ def check_model(package: Package, module: nn.Module) -> None:
 def read_metrics(path: Path, checkpoint: str) -> dict[str, float | None]:
     """Return metrics from a ``metrics.json`` of ``colonnade test``."""
     if not path.is_file():
-        raise MissingFileError(f'--metrics {path}: no such file')
+        raise MissingFileError(f'--metrics: no such file: {path}')
     try:
         content: Any = json.loads(path.read_text(encoding='utf-8'))
         metrics, tested = dict(content['metrics']), str(content['checkpoint'])

@@ -46,7 +46,7 @@ def read_recipe(args: NewConfigOptions) -> Config:
     """
     path = args.base_config
     if not path.is_file():
-        raise MissingFileError(f'no config file {path}')
+        raise MissingFileError(f'no such config file: {path}')
     cfg = read_file(path, import_modules=False)
     if missing := [key for key in REQUIRED_KEYS if _at(cfg, key) is None]:
         raise UserError(f'{path} is not a config for training and evaluation: it has no '

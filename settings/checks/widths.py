@@ -84,7 +84,7 @@ def _check_block_indices(cls: type[ColumnarBackbone], backbone: ConfigDict,
     if isinstance(frozen, int) and not -1 <= frozen <= built:
         yield Finding(
             'block-index',
-            f'model.backbone.frozen_stages must be from -1 to {built}, got {frozen}: '
+            f'model.backbone.frozen_stages must be between -1 and {built}, got {frozen}: '
             f'{source}, of which {built} are built', ('model.backbone.frozen_stages', ARCH))
 
 

@@ -138,7 +138,7 @@ def test_check_dataset_lists_damaged_images(check: Callable, data: Path) -> None
     for path, (damage, _, _) in zip(paths, DAMAGES, strict=False):
         damage(path)
     found = check('mask_rcnn')
-    assert found['message'] == 'check-dataset: 7 findings stop training or evaluation'
+    assert found['message'] == 'check-dataset: 7 findings would stop training or evaluation'
     assert len(found['findings']) == len(DAMAGES)
     for path, (_, kind, text), each in zip(paths, DAMAGES, found['findings'], strict=False):
         assert each['kind'] == kind and text in each['fault'] and str(path) in each['fault']
@@ -197,8 +197,8 @@ def save_label(path: Path) -> None:
 
 def test_check_dataset_lists_damaged_label_maps(check: Callable, data: Path) -> None:
     damages = [(Path.unlink, 'no-label-map', 'has no label map'),
-               (save_rgb, 'wrong-label-map', 'a label map has one channel, but this one has 3'),
-               (swap_sides, 'other-label-map', '32 x 64 pixels, but the image 64 x 64'),
+               (save_rgb, 'wrong-label-map', 'a label map must have one channel, got 3'),
+               (swap_sides, 'other-label-map', '32 x 64 pixels, but the image has 64 x 64'),
                (save_16_bits, 'wrong-label-map', 'labels must be 0 to 255, got 700 to 700'),
                (truncate, 'damaged-image', 'truncated or damaged'),
                (make_empty, 'empty-file', '0 bytes'),
@@ -207,7 +207,7 @@ def test_check_dataset_lists_damaged_label_maps(check: Callable, data: Path) -> 
     for path, (damage, *_) in zip(maps, damages, strict=False):
         damage(path)
     found = check('sem_fpn')
-    assert found['message'] == 'check-dataset: 6 findings stop training or evaluation'
+    assert found['message'] == 'check-dataset: 6 findings would stop training or evaluation'
     assert [each['kind'] for each in found['findings']] == [kind for _, kind, _ in damages]
     for each, (*_, text) in zip(found['findings'], damages, strict=True):
         assert text in each['fault']
@@ -450,8 +450,8 @@ def test_label_maps_of_other_size_are_skipped(train: Callable, data: Path) -> No
 
 
 @pytest.mark.parametrize('damage, says', [
-    (swap_sides, 'loaded: the label map has 32 x 64 pixels, but the image 64 x 64. the advice'),
-    (save_rgb, 'loaded: a label map has one channel, but this one has 3. the advice'),
+    (swap_sides, 'loaded: the label map has 32 x 64 pixels, but the image has 64 x 64. the advice'),
+    (save_rgb, 'loaded: a label map must have one channel, got 3. the advice'),
     (make_empty, '002.png is empty: 0 bytes. the advice'),
 ])
 def test_label_maps_that_do_not_fit_images(damage: Callable, says: str, data: Path,

@@ -138,20 +138,20 @@ def test_mismatched_settings(head: str, key: str, value: Any, other: str) -> Non
 
 
 @pytest.mark.parametrize('key, value, place, message', [
-    ('train_cfg.val_interval', 501, 'train_cfg.val_interval', 'only evaluated at its end'),
-    ('train_cfg.val_begin', 501, 'train_cfg.val_begin', 'it is never evaluated'),
+    ('train_cfg.val_interval', 501, 'train_cfg.val_interval', 'evaluated only at the end'),
+    ('train_cfg.val_begin', 501, 'train_cfg.val_begin', 'the model is never evaluated'),
     ('default_hooks.checkpoint.interval', 501, 'default_hooks.checkpoint.interval',
-     'a checkpoint is only saved at its end'),
+     'a checkpoint is saved only at the end'),
     ('default_hooks.checkpoint', dict(save_last=False, save_best=None, interval=900),
      'default_hooks.checkpoint.interval', 'no checkpoint is saved'),
     ('default_hooks.checkpoint.by_epoch', True, 'default_hooks.checkpoint.by_epoch',
-     'only saved at its end'),
+     'saved only at the end'),
     ('train_cfg.max_iters', 300, 'param_scheduler[1].end',
      'the learning rate does not reach its final value'),
-    ('param_scheduler.1.by_epoch', True, 'param_scheduler[1].by_epoch', 'never changes anything'),
+    ('param_scheduler.1.by_epoch', True, 'param_scheduler[1].by_epoch', 'never takes effect'),
     ('param_scheduler.1.begin', 500, 'param_scheduler[1].begin', 'it never starts'),
     ('param_scheduler.1', dict(type='MultiStepLR', milestones=[90, 600], by_epoch=False),
-     'param_scheduler[1].milestones', 'has [600], but training ends at 500'),
+     'param_scheduler[1].milestones', 'contains [600], but training ends at 500'),
     ('model.data_preprocessor.seg_pad_val', 0, 'model.decode_head.ignore_index',
      'learned as a class'),
     ('val_dataloader.dataset.reduce_zero_label', not REDUCES, f'{TRAINING}.reduce_zero_label',
@@ -344,8 +344,8 @@ def test_legacy_names_of_classes_and_palettes() -> None:
     cfg = change('mask_rcnn')
     cfg.train_dataloader.dataset.metainfo = dict(CLASSES=('disc', ), PALETTE=[(1, 2, 3)])
     error, warning = check(cfg)
-    assert str(error) == f'nothing reads {TRAINING}.metainfo.CLASSES: did you mean classes?'
-    assert str(warning) == f'nothing reads {TRAINING}.metainfo.PALETTE: did you mean palette?'
+    assert str(error) == f'{TRAINING}.metainfo.CLASSES has no effect: did you mean classes?'
+    assert str(warning) == f'{TRAINING}.metainfo.PALETTE has no effect: did you mean palette?'
     assert (error.severity, warning.severity) == ('error', 'warning')
 
 
@@ -361,8 +361,8 @@ def test_missing_pipeline_steps() -> None:
     steps = cfg.val_dataloader.dataset.pipeline
     cfg.val_dataloader.dataset.pipeline = steps[:2]
     messages = '; '.join(map(str, check(cfg)))
-    assert "does not pack what it loads: end it with dict(type='PackSegInputs')" in messages
-    assert 'loads no annotations, but IoUMetric (val_evaluator) needs them' in messages
+    assert "does not pack its inputs: end it with dict(type='PackSegInputs')" in messages
+    assert 'IoUMetric (val_evaluator) needs annotations, but' in messages
 
 
 class OwnStep(BaseTransform):
@@ -381,12 +381,12 @@ def test_custom_steps_turn_errors_into_notes(step: dict[str, Any]) -> None:
     steps = cfg.train_dataloader.dataset.pipeline
     steps[1:] = [step, steps[-1]]
     note = get_finding(check(cfg), f'{TRAINING}.pipeline', severity='note')
-    assert str(note) == (f'{TRAINING}.pipeline loads no annotations, but training needs them, '
+    assert str(note) == (f'training needs annotations, but {TRAINING}.pipeline loads none, '
                          'unless OwnStep does')
     steps[-1:] = []
     notes = check(cfg)
     assert [each.severity for each in notes] == ['note'] * 2
-    assert str(notes[0]).endswith('.pipeline does not pack what it loads, unless OwnStep does')
+    assert str(notes[0]).endswith('.pipeline does not pack its inputs, unless OwnStep does')
 
 
 def test_subclasses_of_packing_steps() -> None:
@@ -405,9 +405,9 @@ def test_invalid_steps() -> None:
 
 @pytest.mark.parametrize('init_cfg, message', [
     ('weights.pth', "init_cfg must be dict(type='Pretrained', checkpoint='weights.pth')"),
-    (dict(checkpoint='nowhere.pth'), 'no weights file nowhere.pth'),
+    (dict(checkpoint='nowhere.pth'), 'no such weights file: nowhere.pth'),
     (dict(checkpoint='s3://bucket/a.pth'), 'is neither a file nor an HTTP URL'),
-    (dict(checkpoint='timm://xcit_nano_12_p16_38.fb_dist_in1k'), 'timm publishes no weights'),
+    (dict(checkpoint='timm://xcit_nano_12_p16_38.fb_dist_in1k'), 'timm has no pretrained weights named'),
     (dict(checkpoint='timm://xcit_tiny_12_p16_384.fb_dist_in1k'),
      '(XCiT tiny_12_p16), but model.backbone.arch is XCiT nano_12_p16'),
     (dict(checkpoint='timm://xcit_nano_12_p8_384.fb_dist_in1k'), '(XCiT nano_12_p8), but'),
@@ -486,10 +486,10 @@ def test_training_step_finds_more(width: int) -> None:
 
 
 @pytest.mark.parametrize('setting, message', [
-    (dict(train_dataloader=dict(batch_size=0)), 'train_dataloader.batch_size is 0: set at least 1'),
-    (dict(train_dataloader=dict(num_workers=-1)), 'train_dataloader.num_workers is -1: set at l'),
-    (dict(randomness=dict(seed=-1)), 'randomness.seed is -1: set at least 0'),
-    (dict(randomness=dict(seed=2**32)), 'randomness.seed is 4294967296: set at most 4294967295'),
+    (dict(train_dataloader=dict(batch_size=0)), 'train_dataloader.batch_size is 0: set it to at least 1'),
+    (dict(train_dataloader=dict(num_workers=-1)), 'train_dataloader.num_workers is -1: set it to at l'),
+    (dict(randomness=dict(seed=-1)), 'randomness.seed is -1: set it to at least 0'),
+    (dict(randomness=dict(seed=2**32)), 'randomness.seed is 4294967296: set it to at most 4294967295'),
     (dict(optim_wrapper=dict(optimizer=dict(lr=-1.))),
      'optim_wrapper.optimizer.lr is -1.0: set at '),
 ])

@@ -107,7 +107,7 @@ def test_disk_is_full_temporarily(train: Callable, capsys: pytest.CaptureFixture
     size = (work_dir / 'iter_4.pth').stat().st_size
     found = re.search(r'ERROR - (.*iter_2.pth) cannot be saved: No space left on device \(it needs '
                       r'([\d,]+) bytes, and ([\d,]+) are free\). Training continues; saving '
-                      r'is tried again when the next checkpoint is due and at the end. The latest '
+                      r'will be retried when the next checkpoint is due and at the end. The latest '
                       rf'checkpoint is {work_dir}/iter_1.pth', said)  # yapf: disable
     assert found, said
     needed, free = (int(number.replace(',', '')) for number in found.groups()[1:])
@@ -138,7 +138,7 @@ def test_disk_stays_full(train: Callable, disk: Path) -> None:
     text = str(stopped.value)
     assert re.match(
         f'train: {disk}/run/iter_3.pth cannot be saved: No space left on device .*Training has '
-        'ended, and its last state is lost: free disk space and resume with --resume. The latest '
+        'ended, and its last state is lost: free up disk space and resume with --resume. The latest '
         f'checkpoint is {disk}/run/iter_1.pth', text), text
     assert list_checkpoint_files(disk / 'run') == {'iter_1.pth', 'best_score_iter_1.pth'}
     (disk / 'filler').unlink()
@@ -160,5 +160,5 @@ def test_last_checkpoint_is_saved_at_end(train: Callable, disk: Path,
     monkeypatch.setattr(Written, 'compute_metrics', free)
     work_dir = train([0.5, 0.25], 2, 0)
     assert list_checkpoint_files(work_dir) == {'iter_2.pth', 'best_score_iter_1.pth'}
-    assert f'the last state is saved: {work_dir}/iter_2.pth' in latest_log(work_dir)
+    assert f'saved the last checkpoint: {work_dir}/iter_2.pth' in latest_log(work_dir)
     assert SUMS in {path.name for path in work_dir.iterdir()}

@@ -57,9 +57,9 @@ def test_resume_command(words: list[str], expected: str) -> None:
 
 @pytest.mark.parametrize('last, best, has_ended, expected', [
     ('', '', True, 'nothing was saved'),
-    ('', 'best.pth', True, 'its best checkpoint is best.pth'),
-    ('a.pth', '', False, 'nothing was saved since a.pth; go on'),
-    ('a.pth', 'best.pth', True, 'after training had ended; its last checkpoint is a.pth'),
+    ('', 'best.pth', True, 'the best checkpoint is best.pth'),
+    ('a.pth', '', False, 'progress since a.pth is lost; go on'),
+    ('a.pth', 'best.pth', True, 'training had already ended, and the last checkpoint is a.pth'),
 ])
 def test_describe_saved_state(last: str, best: str, has_ended: bool, expected: str) -> None:
     assert describe_saved_state(last, best, has_ended, 'go on') == expected
