@@ -100,7 +100,8 @@ class ColumnarBackbone(Fusible, LoadableBackbone):
             raise UserError(f'drop_path_rate must be in [0, 1), got {drop_path_rate}')
         num_blocks = self.out_indices[-1] + 1
         if not -1 <= frozen_stages <= num_blocks:
-            raise UserError(f'frozen_stages must be between -1 and {num_blocks}, got {frozen_stages}')
+            raise UserError(f'frozen_stages must be between -1 and {num_blocks}, got '
+                            f'{frozen_stages}')
         self.frozen_stages = frozen_stages
 
         backbone = self._build(num_blocks, drop_path_rate=drop_path_rate, num_classes=None)

@@ -84,7 +84,8 @@ def check_settings(folder: Path, settings: dict[str, Any]) -> None:
             raise UserError(
                 f'{folder} contains predictions made with other weights or another config: choose '
                 'another --out')
-        raise UserError(f'{folder} contains predictions with {format_setting(key, earlier.get(key))}, '
+        raise UserError(f'{folder} contains predictions with {format_setting(key, '
+                        f'earlier.get(key))}, '
                         f'not {format_setting(key, value)}: choose another --out')
 
 

@@ -119,7 +119,8 @@ def test_truncated_files(form: str, tmp_path: Path) -> None:
     ('s3://bucket/a.pth', WeightsError, 'a path, http://, https:// or timm://'),
     ('http://127.0.0.1:9/a.pth', WeightsError, '127.0.0.1:9/a.pth cannot be downloaded'),
     ('timm://xcit_small_12_p16_384.fb_dist', WeightsError,
-     r'has no pretrained weights named .*_384.fb_dist; did you mean xcit_small_12_p16_384.fb_dist_in1k or'),
+     r'has no pretrained weights named .*_384.fb_dist; did you mean '
+     r'xcit_small_12_p16_384.fb_dist_in1k or'),
 ])
 def test_missing_sources(source: str, error: type, message: str) -> None:
     with pytest.raises(error, match=message):

@@ -62,9 +62,12 @@ def test_warnings(labels: tuple[int, ...], options: list[str], says: str, tmp_pa
     ((0, 1, 2, 3), ['--classes', 'background', 'person', 'chair'], "if it is a class, such as "
      "'background', pass 4 names"),
     ((0, 1, 2), ['--classes', 'sky', 'road'], 'pass --label-zero ignore; if it is a class'),
-    ((0, 1, 255), ['--classes', 'a', 'b', 'c'], 'training: no pixels of c, but pixels with label 255'),
+    ((0, 1, 255), ['--classes', 'a', 'b', 'c'], 'training: no pixels of c, but pixels with label '
+                                                '255'),
     ((0, 1, 255), ['--classes', 'a', 'b', 'c'], 'if they are unlabeled, pass --ignore-255'),
-    ((0, 1, 4), ['--classes', 'a', 'b'], 'labels 4 have no class: there are 2 classes, starting with label 0'),
+    ((0, 1, 4), ['--classes', 'a', 'b'], 'labels 4 have no class: there are 2 classes, starting '
+                                         'with label 0'
+                                         'with label 0'),
     ((1, ), [], 'a segmenter needs at least two classes'),
 ])
 def test_invalid_labels(labels: tuple[int, ...], options: list[str], says: str, tmp_path: Path,

@@ -164,7 +164,7 @@ def copy_changed(source: Path, folder: Path, change: Callable[[dict[str, Any]], 
 
 @pytest.mark.parametrize('change, match', [
     (lambda about: about['postprocess'].update(kind='one'), 'postprocess.kind must be one of two_'),
-    (lambda about: about['graphs'].pop('masks'), 'graphs.masks must be an object, got nothing'),
+    (lambda about: about['graphs'].pop('masks'), 'graphs.masks must be '),
     (lambda about: about['postprocess']['proposals']['levels'][1].update(anchors=[[1, 2]]),
      r'postprocess.proposals.levels\[1\].anchors must be a list of boxes of four numbers'),
 ])

@@ -387,7 +387,7 @@ def test_wrong_positional_arguments(weights: dict[str, Path], run_tool: Callable
         f'no INPUT after {first}': [first],
         f'no INPUT after {run}': [run],
         'no CHECKPOINT and no INPUT after': [SEGMENTER],
-        f'no config file .*rum; did you mean {run}': [run.with_name('rum'), 'a.jpg'],
+        f'no such config file: .*rum; did you mean {run}': [run.with_name('rum'), 'a.jpg'],
         'no file, folder or shipped config has this name': [run / 'a', 'a.jpg'],
     }
     for message, arguments in cases.items():

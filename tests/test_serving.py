@@ -232,7 +232,8 @@ def test_process_starts_and_stops(ending: signal.Signals, tmp_path: Path) -> Non
             assert '<canvas' in client.get(url).text
             port = httpx.URL(url).port
             output = run_python('tools/serve.py', LEAF, weights, '--port', str(port), fail=True)
-            assert output == (f'serve: port {port} on 127.0.0.1 is already in use: choose another with '
+            assert output == (f'serve: port {port} on 127.0.0.1 is already in use: choose another '
+                              f'with '
                               '--port\n')
             tool.send_signal(ending)
             assert tool.wait(20) == 0

@@ -68,7 +68,7 @@ def test_sync_bn_on_gpu(options: list[str], shapes: Path, tmp_path: Path) -> Non
     launch = [*LAUNCH[:-1], 1]
     log = run_python(*launch, 'tools/train.py', config('sem_fpn'), *data, *options, *SHORT,
                      'sync_bn=torch', 'model.backbone.with_cp=True')
-    assert 'batch norms are synchronized over 1 process' in log
+    assert 'batch norms are synchronized across 1 process' in log
     assert re.search(r'Iter\(train\) \[(2/2|4/4)\]', log)
     run_python(*launch, 'tools/test.py', config('sem_fpn'),
                (tmp_path / 'last_checkpoint').read_text(), *data)

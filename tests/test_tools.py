@@ -168,7 +168,7 @@ def test_checkpoint_of_another_model(shapes: Path, tmp_path: Path, run_tool: Cal
     ('train', ['{config}'], 'instances_train2017.json (train_dataloader.dataset)'),
     ('train', ['{config}', '--data-root', '/nowhere'], '--data-root /nowhere is not a directory'),
     ('train', ['{config}', '--work-dir', '{config}'], 'slim_shapes.py is not a directory'),
-    ('train', [str(ROOT / 'configs/sem_fpn')], 'sem_fpn: it is a folder: pass a config in it'),
+    ('train', [str(ROOT / 'configs/sem_fpn')], 'sem_fpn; it is a folder: pass a config in it'),
     ('train', [
         '{config}', '--data-root', '{data}', '--cfg-options',
         'model.backbone.init_cfg.checkpoint=a.pth'

@@ -107,7 +107,8 @@ def test_errors_before_computing(run_tool: Callable, checkpoint: Path, tmp_path:
         (['--methods', 'class-attention'], 'pass its weights with --classifier'),
         (['--methods', 'grad-cam', '--target', 'cat'], "target 'cat' is not a class of the model"),
         (['--blocks', 12], 'block must be between -12 and 11, got 12'),
-        (['--methods', 'features', 'query-key', '--heads', 4], 'head must be between -4 and 3, got 4'),
+        (['--methods', 'features', 'query-key', '--heads', 4], 'head must be between -4 and 3, '
+                                                               'got 4'),
         (['--point', 1, 1], 'point would have no effect on '),
     ):  # yapf: disable
         assert message in fail(run_tool, *command, *options)

@@ -380,7 +380,7 @@ def test_third_party_checkpoint_hooks() -> None:
     assert saving.last_ckpt == '3_6' and saving.saved_at == 6 and not warned
     runner.hooks = [named := NamedCheckpoints()]
     assert replace_checkpoint_hook(runner) is None and named.names == ['a']
-    assert 'NamedCheckpoints replaces the attributes names of' in warned[0]
+    assert 'NamedCheckpoints overrides the attributes names of' in warned[0]
 
 
 def test_last_checkpoint_survives_failed_save(evaluated: Callable, tmp_path: Path,

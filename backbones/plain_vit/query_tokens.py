@@ -76,7 +76,8 @@ def check_query_blocks(backbone: ColumnarBackbone, num_blocks: int, is_plain: bo
     if not num_blocks:
         return
     if type(num_blocks) is not int or not 0 < num_blocks <= backbone.depth:
-        raise UserError(f'num_query_blocks must be between 0 and {backbone.depth}, got {num_blocks!r}')
+        raise UserError(f'num_query_blocks must be between 0 and {backbone.depth}, got '
+                        f'{num_blocks!r}')
     if not backbone.norm_features:
         raise UserError('num_query_blocks requires the final norm: set norm_features=True')
     if len(backbone.blocks) < backbone.depth:

@@ -242,7 +242,8 @@ def _explain_missing_table(sources: Sequence[Path]) -> str:
         for number, (color, _) in enumerate(counts.most_common(MAX_SHOWN), 1)
     ]
     more = f'\n  ... and {len(counts) - len(rows)} more' if len(counts) > len(rows) else ''
-    return (f'{sources[0]} {actual}, but label maps contain numbers: pass a table with the color of '
+    return (f'{sources[0]} {actual}, but label maps contain numbers: pass a table with the color '
+            f'of '
             'each class with --color-map. The first masks have these colors, the most frequent '
             'first. Write a table of them, with names:\n'
             '  name,r,g,b\n' + '\n'.join(rows) + more)

@@ -92,7 +92,8 @@ class StrictRunner(Runner):
         ]
         if missing:
             raise WeightsError(
-                f'{source} contains weights, but no training state (no {", ".join(missing)}): it was '
+                f'{source} contains weights, but no training state (no {", ".join(missing)}): it '
+                f'was '
                 'converted or published, or is the best checkpoint of a run. Resume from the last '
                 'checkpoint of that run, or start a new run with --load-from')
         self._use_seed(checkpoint['meta'].get('seed'), source)

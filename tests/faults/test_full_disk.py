@@ -138,7 +138,8 @@ def test_disk_stays_full(train: Callable, disk: Path) -> None:
     text = str(stopped.value)
     assert re.match(
         f'train: {disk}/run/iter_3.pth cannot be saved: No space left on device .*Training has '
-        'ended, and its last state is lost: free up disk space and resume with --resume. The latest '
+        'ended, and its last state is lost: free up disk space and resume with --resume. The '
+        'latest '
         f'checkpoint is {disk}/run/iter_1.pth', text), text
     assert list_checkpoint_files(disk / 'run') == {'iter_1.pth', 'best_score_iter_1.pth'}
     (disk / 'filler').unlink()
