@@ -11,6 +11,7 @@ import cv2
 import numpy as np
 import pytest
 from conftest import ROOT
+from helpers.pages import find_blocks, parse_commands
 from helpers.synthetic_data import (HEIGHT, WIDTH, assert_messages, coco_content, draw_image,
                                     run_and_get_errors, train_and_test)
 from helpers.third_party_formats import options
@@ -330,6 +331,26 @@ def test_instances_and_stuff(tmp_path: Path, run_tool: Callable, capsys: Any) ->
         run_tool('check_dataset', out)
     cv2.imwrite(str(tmp_path / 'stuff/1.png'), labels[::-1])
     run_tool('check_dataset', out, '--reconvert')
+
+
+def test_documented_command(tmp_path: Path, run_tool: Callable,
+                            monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command that combines instances and stuff works on data with the names in the page."""
+    (tmp_path / 'stuff').mkdir()
+    write_instances(tmp_path, np.resize(np.uint8([0, 1, 255]), (HEIGHT, WIDTH)))
+    (tmp_path / 'stuff').rename(tmp_path / 'my_maps')
+    for split in ('train', 'val'):
+        folder = tmp_path / 'my_data' / split
+        folder.parent.mkdir(exist_ok=True)
+        (tmp_path / split).rename(folder)
+        (tmp_path / f'{split}.json').rename(folder / '_annotations.coco.json')
+    (command, ), = (parse_commands(block)
+                    for block in find_blocks(ROOT / 'docs/reference/data_formats.md', 'sh')
+                    if '--stuff' in block.code)  # yapf: disable
+    monkeypatch.chdir(tmp_path)
+    run_tool('create_config', *command[2:])
+    classes = Config.fromfile('panoptic.py').train_dataloader.dataset.metainfo.classes
+    assert classes == ('disc', 'square', 'sky', 'road')
 
 
 @pytest.mark.parametrize('spoil, names, says', [
