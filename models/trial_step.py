@@ -12,7 +12,7 @@ from mmengine.structures import PixelData
 from torch import Tensor, nn
 
 from colonnade.common.errors import UserCodeError
-from colonnade.settings.config_values import has_masks, iter_values, loads_segments
+from colonnade.settings.config_values import has_masks
 from colonnade.settings.reading import report_third_party_errors
 
 from .building import build_random_model, replace_sync_norms

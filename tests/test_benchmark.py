@@ -13,8 +13,6 @@ import pytest
 import torch
 from conftest import ROOT, config, run_python
 from helpers.rounding import check_all_rounding, doubled
-from mmengine.config import Config
-from mmengine.registry import MODELS, init_default_scope
 
 from colonnade.evaluation.benchmark.candidates import build_backbone, build_candidate
 from colonnade.evaluation.benchmark.machine import describe_machine, list_matmuls, uses_onednn
