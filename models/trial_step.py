@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -13,13 +12,11 @@ from mmengine.structures import PixelData
 from torch import Tensor, nn
 
 from colonnade.common.errors import UserCodeError
-from colonnade.settings.overrides import iter_paths
+from colonnade.settings.config_values import has_masks
 from colonnade.settings.reading import report_third_party_errors
 
 from .building import build_random_model, replace_sync_norms
 
-#: steps that load masks and label maps of panoptic segments
-PANOPTIC_STEPS = {'LoadPanopticAnnotations', 'LoadPanopticSegments'}
 #: sizes of the images in pixels; the second is for heads that select more pixels than the first has
 SIDES = (128, 512)
 
@@ -58,22 +55,6 @@ def compute_trial_loss(model: nn.Module, cfg: Config, side: int) -> Tensor:
     MessageHub.get_current_instance().update_info_dict(dict(epoch=0, iter=0))  # some heads read it
     losses = model(**model.data_preprocessor(batch, training=True), mode='loss')
     return model.parse_losses(losses)[0]
-
-
-def has_masks(cfg: Config) -> bool:
-    """Return True if a detector is trained with masks."""
-    data = cfg.get('train_dataloader')
-    return True in iter_values(data, 'with_mask') or loads_segments(cfg)
-
-
-def loads_segments(cfg: Config) -> bool:
-    """Return True if a detector is trained with panoptic segments: masks and label maps."""
-    return not PANOPTIC_STEPS.isdisjoint(iter_values(cfg.get('train_dataloader'), 'type'))
-
-
-def iter_values(value: Any, name: str) -> Iterator[Any]:
-    """Yield the values of a setting anywhere in a part of a config."""
-    return (item for path, item in iter_paths(value) if path.rpartition('.')[2] == name)
 
 
 def build_box_batch(size: tuple[int, int],

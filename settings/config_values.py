@@ -2,8 +2,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
+
+from mmengine.config import Config
+
+from .overrides import iter_paths
+
+#: steps that load masks and label maps of panoptic segments
+PANOPTIC_STEPS = {'LoadPanopticAnnotations', 'LoadPanopticSegments'}
 
 
 def map_dicts(value: Any, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
@@ -51,3 +58,19 @@ def flat(value: Any, name: str = '') -> dict[str, str]:
     elif isinstance(value, tuple):
         value = list(value)
     return {name: re.sub(r' at 0x[0-9a-f]+', '', repr(value))}
+
+
+def has_masks(cfg: Config) -> bool:
+    """Return True if a detector is trained with masks."""
+    data = cfg.get('train_dataloader')
+    return True in iter_values(data, 'with_mask') or loads_segments(cfg)
+
+
+def loads_segments(cfg: Config) -> bool:
+    """Return True if a detector is trained with panoptic segments: masks and label maps."""
+    return not PANOPTIC_STEPS.isdisjoint(iter_values(cfg.get('train_dataloader'), 'type'))
+
+
+def iter_values(value: Any, name: str) -> Iterator[Any]:
+    """Yield the values of a setting anywhere in a part of a config."""
+    return (item for path, item in iter_paths(value) if path.rpartition('.')[2] == name)

@@ -13,8 +13,6 @@ import pytest
 import torch
 from conftest import ROOT, config, run_python
 from helpers.rounding import check_all_rounding, doubled
-from mmengine.config import Config
-from mmengine.registry import MODELS, init_default_scope
 
 from colonnade.evaluation.benchmark.candidates import build_backbone, build_candidate
 from colonnade.evaluation.benchmark.machine import describe_machine, list_matmuls, uses_onednn
@@ -118,31 +116,6 @@ def test_candidates_agree_with_timm(spec: str) -> None:
         given, indices=list(backbone.out_indices), intermediates_only=True)
                     for model, given in ((timms, images), (doubled(timms), images.double())))
     check_all_rounding(backbone(images), plain, exact)
-
-
-RESMLP = ROOT / 'configs/sem_fpn/resmlp_nano_12_slim_shapes.py'
-
-
-@pytest.fixture(scope='module')
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a checkpoint of the ResMLP config with random weights."""
-    cfg = Config.fromfile(RESMLP)
-    init_default_scope(cfg.default_scope)
-    path = tmp_path_factory.mktemp('weights') / 'a.pth'
-    torch.save(dict(state_dict=MODELS.build(cfg.model).state_dict()), path)
-    return path
-
-
-def test_measure_consistency(shapes: Path, checkpoint: Path) -> None:
-    printed = run_python('docs/measure_consistency.py', RESMLP, checkpoint,
-                         shapes / 'ade/images/validation', '--sizes', 128, 192)
-    rows = dict(line.split(maxsplit=1) for line in printed.splitlines()[-2:])
-    assert rows.keys() == {'resample', 'window'}
-    for values in rows.values():
-        native, other, crops = map(float, values.split())
-        assert native == 1.  # the same image
-        assert 0 < other < 1
-        assert 0 < crops <= 1
 
 
 @pytest.mark.slow

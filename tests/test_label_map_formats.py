@@ -512,7 +512,8 @@ def test_documented_commands(tmp_path: Path, run_tool: Callable,
     monkeypatch.chdir(tmp_path)
     guide = (ROOT / 'docs/guides/custom_datasets.md').read_text()
     guide = guide.partition('\n## Label maps')[2].partition('\n## What the config sets')[0]
-    page = guide + (ROOT / 'docs/reference/data_formats.md').read_text()
+    formats = (ROOT / 'docs/reference/data_formats.md').read_text()
+    page = guide + formats.partition('\n## Label map formats')[2]
     commands = [
         line for block in re.findall('```sh\n(.*?)```', page, re.DOTALL)
         for line in block.replace('\\\n', '').splitlines()

@@ -31,7 +31,8 @@ from colonnade.inference.model import get_model_kind
 from colonnade.inference.resume_log import ResumeLog
 from colonnade.inference.serving.json_api import build_api
 from colonnade.inference.serving.service import Service, compute_max_pixels
-from colonnade.models.trial_step import find_trial_error, has_masks, loads_segments
+from colonnade.models.trial_step import find_trial_error
+from colonnade.settings.config_values import has_masks, loads_segments
 from colonnade.settings.dataset_paths import redirect_data_root
 from colonnade.settings.reading import read_config
 from colonnade.visualization import figures

@@ -235,7 +235,7 @@ def test_sources_of_load(models: dict[str, Model], weights: dict[str, Path],
     with pytest.raises(colonnade.WeightsError, match='the config of .* contains code'):
         colonnade.load(run)
     (run / 'best_coco_bbox_mAP_iter_5.pth').unlink()
-    with pytest.raises(FileNotFoundError, match='run is neither .* work dir .* best or last check'):
+    with pytest.raises(FileNotFoundError, match='run is neither .* work dir .* has no checkpoint'):
         colonnade.load(run)
 
 

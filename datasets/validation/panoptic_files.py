@@ -1,7 +1,7 @@
 """Validation of COCO's panoptic annotations: a JSON file, and PNG images of segments.
 
-The JSON file is read into the rows of a COCO file: each segment becomes an annotation, with its ID
-under ``segment_id``, and each annotated image has the name of its PNG image under ``segment_map``.
+The JSON file is read into the rows of a COCO file. Each segment becomes an annotation with its ID
+under ``segment_id``. Each annotated image has the name of its PNG image under ``segment_map``.
 """
 from __future__ import annotations
 

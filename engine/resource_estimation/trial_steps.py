@@ -29,8 +29,8 @@ from colonnade.backbones.kernels.devices import force_accelerator_forms
 from colonnade.common.console_logging import log_errors_only
 from colonnade.common.errors import UserCodeError, UserError
 from colonnade.models.half_precision import keep_outputs_float32
-from colonnade.models.trial_step import (build_box_batch, build_label_batch, build_trial_model,
-                                         has_masks, iter_values, loads_segments)
+from colonnade.models.trial_step import build_box_batch, build_label_batch, build_trial_model
+from colonnade.settings.config_values import has_masks, iter_values, loads_segments
 
 from .training_images import Size
 

@@ -17,9 +17,9 @@ from colonnade.datasets.formats.data_format import AnnotationType
 from colonnade.datasets.formats.format_detection import open_dataset
 from colonnade.datasets.options import DataOptions
 from colonnade.datasets.validation.validation_report import Report
-from colonnade.models.trial_step import has_masks, loads_segments
 from colonnade.runtime.colors import distinct_colors
 from colonnade.settings.classes import adapt_num_classes
+from colonnade.settings.config_values import has_masks, loads_segments
 from colonnade.settings.config_writer import (Source, format_base_path, format_comments,
                                               format_config)
 from colonnade.settings.findings import Finding
