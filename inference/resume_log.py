@@ -84,9 +84,9 @@ def check_settings(folder: Path, settings: dict[str, Any]) -> None:
             raise UserError(
                 f'{folder} contains predictions made with other weights or another config: choose '
                 'another --out')
-        raise UserError(f'{folder} contains predictions with {format_setting(key, '
-                        f'earlier.get(key))}, '
-                        f'not {format_setting(key, value)}: choose another --out')
+        before, now = (format_setting(key, each) for each in (earlier.get(key), value))
+        raise UserError(
+            f'{folder} contains predictions with {before}, not {now}: choose another --out')
 
 
 def format_setting(key: str, value: Any) -> str:

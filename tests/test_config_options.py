@@ -54,13 +54,14 @@ def override(path: Path, key: str, value: Any = 1) -> Config:
         ('test_evaluator.metrik', 'did you mean test_evaluator.metric?'),
         # keys that cannot be set
         ('train_dataloader.dataset.pipeline.9.scale', 'a list of 5 items, expected an index from '
-                                                      '0 to 4, got 9'
-                                                      '0 to 4, got 9'),
+         '0 to 4, got 9'
+         '0 to 4, got 9'),
         ('train_dataloader.dataset.pipeline.-1.scale',
          'a list of 5 items, expected an index from 0 to 4, got -1'),
         ('train_dataloader.dataset.pipeline.x', 'a list of 5 items, expected an index from 0 to '
-                                                '4, got x'),
-        ('model.data_preprocessor.mean.5', 'a list of 3 items, expected an index from 0 to 2, got 5'),
+         '4, got x'),
+        ('model.data_preprocessor.mean.5', 'a list of 3 items, expected an index from 0 '
+         'to 2, got 5'),
         ('custom_hooks.0.type', 'custom_hooks is not a list, so it has no item 0'),
         ('model.backbone.arch.embed_dim', "arch is 'small_12_p16' and has no settings"),
     ])
@@ -201,7 +202,7 @@ def test_pretrained(name: str, checkpoint: str) -> None:
 
 @pytest.mark.parametrize('options, message', [
     (dict(pretrained='xcit_small_12_p16_384'), 'has no pretrained weights named .*; did you mean '
-                                               'xcit_small'),
+     'xcit_small'),
     (dict(pretrained='xcit_tiny_12_p16_384.fb_dist_in1k'), 'is timm://xcit_tiny.*arch is XCiT'),
     (dict(pretrained='a', load_from='b.pth'), 'pretrained has no effect with --load-from b.pth'),
     (dict(pretrained='weights/a.pth'), '--pretrained: no such weights file: weights/a.pth'),

@@ -63,11 +63,11 @@ def test_warnings(labels: tuple[int, ...], options: list[str], says: str, tmp_pa
      "'background', pass 4 names"),
     ((0, 1, 2), ['--classes', 'sky', 'road'], 'pass --label-zero ignore; if it is a class'),
     ((0, 1, 255), ['--classes', 'a', 'b', 'c'], 'training: no pixels of c, but pixels with label '
-                                                '255'),
+     '255'),
     ((0, 1, 255), ['--classes', 'a', 'b', 'c'], 'if they are unlabeled, pass --ignore-255'),
     ((0, 1, 4), ['--classes', 'a', 'b'], 'labels 4 have no class: there are 2 classes, starting '
-                                         'with label 0'
-                                         'with label 0'),
+     'with label 0'
+     'with label 0'),
     ((1, ), [], 'a segmenter needs at least two classes'),
 ])
 def test_invalid_labels(labels: tuple[int, ...], options: list[str], says: str, tmp_path: Path,
@@ -90,8 +90,8 @@ def test_two_values_become_background_and_class(labels: tuple[int, ...], names: 
     original = (tmp_path / 'masks/train/a.png').read_bytes()
     out = tmp_path / 'own.py'
     run_tool('create_config', leaf('sem_fpn'), *arguments, '--classes', *names, '--out', out)
-    assert f'warning: label maps contain {labels[0]} and {labels[1]}: {labels[0]} becomes label 0, ' \
-        f'{classes[0]!r}, and {labels[1]} label 1, {classes[1]!r}' in capsys.readouterr().out
+    assert f'warning: label maps contain {labels[0]} and {labels[1]}: {labels[0]} becomes label ' \
+        f'0, {classes[0]!r}, and {labels[1]} label 1, {classes[1]!r}' in capsys.readouterr().out
     cfg = Config.fromfile(out)
     dataset = cfg.train_dataloader.dataset
     assert dataset.metainfo.classes == classes and not dataset.reduce_zero_label

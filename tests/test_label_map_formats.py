@@ -229,7 +229,7 @@ def test_color_table_formats(table: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize('table, says', [
     ('name,r,g,b\na,0,0,0\na,1,1,1\n', 'the name a is duplicated'),
     ('name,r,g,b\na,0,0,0\nb,0,0,0\n', r'the color \(0, 0, 0\) is duplicated'),
-    ('name,r,g,b\na,0,0,256\n', 'line 2: expected red, green and blue values from 0 to 255 for .a.'),
+    ('name,r,g,b\na,0,0,256\n', 'line 2: expected red, green and blue values from 0 to 255 for '),
     ('name,r,g,b\n\na,0,0\n', 'line 3: expected name,r,g,b, got .a,0,0'),
     ('name,r,g,b\n,0,0,0\n', 'line 2: expected a class name'),
     ('name,r,g,b\na,x,0,0\n', 'line 2: expected red, green and blue'),

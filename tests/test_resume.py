@@ -177,7 +177,8 @@ def test_resume_accepts_same_batch_size_of_other_processes(processes: int, image
 
 def test_resume_of_finished_run_warns(train: Callable, trained: Path) -> None:
     train(config(HEAD), '--resume')
-    assert 'training is already complete: the checkpoint is at iteration 2 of 2' in latest_log(trained)
+    log = latest_log(trained)
+    assert 'training is already complete: the checkpoint is at iteration 2 of 2' in log
 
 
 @pytest.mark.parametrize('keep', [('state_dict', ), ('state_dict', 'meta')])

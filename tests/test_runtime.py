@@ -58,8 +58,7 @@ def test_too_small_images() -> None:
     settings = dict(steps=[], channels='RGB', mean=[0, 0, 0], std=[1, 1, 1], least=49)
     preprocess = read_preprocess(build_section(settings))
     assert preprocess(noise(49, 60)).array.shape == (3, 49, 60)
-    message = 'the image of 48 x 60 pixels is preprocessed to 48 x 60, but the graphs need at '
-              'least 49'
+    message = 'the image of 48 x 60 pixels is preprocessed to 48 x 60, but the graphs need at least'
     with pytest.raises(ImageError, match=message):
         preprocess(noise(48, 60))
 
@@ -277,8 +276,9 @@ def test_invalid_metadata(name: str, tmp_path: Path) -> None:
 def test_missing_and_damaged_files(exported: Path, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match='nowhere is not a folder'):
         load(tmp_path / 'nowhere')
-    with pytest.raises(FileNotFoundError, match='model.json does not exist: .* was not written by '
-                                                'colonnade'):
+    with pytest.raises(
+            FileNotFoundError, match='model.json does not exist: .* was not written by '
+            'colonnade'):
         load(tmp_path)
     folder = shutil.copytree(exported, tmp_path / 'copy')
     with pytest.raises(ValueError, match='provider Abacus is not available: choose from .*CPU'):

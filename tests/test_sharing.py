@@ -196,7 +196,7 @@ def test_evaluation_of_a_package(checkpoints: dict[str, Path], shapes: Path, tmp
 
 
 @pytest.mark.parametrize('options, message', [
-    (dict(test_dataloader=None), 'test_dataloader.dataset must be a single dataset with a pipeline'),
+    (dict(test_dataloader=None), 'test_dataloader.dataset must be a single dataset with a pipe'),
     ({
         'model.decode_head.act_cfg': dict(type=nn.ReLU)
     }, 'act_cfg'),

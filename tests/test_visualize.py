@@ -99,7 +99,8 @@ def test_errors_before_computing(run_tool: Callable, checkpoint: Path, tmp_path:
         fail(run_tool, *command[:2], tmp_path / 'b.png', *command[3:])
     assert 'random.pth: pass image files' in fail(run_tool, *command[:2], *command[3:])
     for dpi in (0, 100000):
-        assert f'--dpi must be between 10 and 1200, got {dpi}' in fail(run_tool, *command, '--dpi', dpi)
+        said = fail(run_tool, *command, '--dpi', dpi)
+        assert f'--dpi must be between 10 and 1200, got {dpi}' in said
     for not_weights in (image, tmp_path):
         assert str(not_weights) in fail(run_tool, SLIM, not_weights, '--out', out)
     for options, message in (

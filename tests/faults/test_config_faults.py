@@ -408,7 +408,7 @@ def test_invalid_steps() -> None:
     (dict(checkpoint='nowhere.pth'), 'no such weights file: nowhere.pth'),
     (dict(checkpoint='s3://bucket/a.pth'), 'is neither a file nor an HTTP URL'),
     (dict(checkpoint='timm://xcit_nano_12_p16_38.fb_dist_in1k'), 'timm has no pretrained weights '
-                                                                 'named'),
+     'named'),
     (dict(checkpoint='timm://xcit_tiny_12_p16_384.fb_dist_in1k'),
      '(XCiT tiny_12_p16), but model.backbone.arch is XCiT nano_12_p16'),
     (dict(checkpoint='timm://xcit_nano_12_p8_384.fb_dist_in1k'), '(XCiT nano_12_p8), but'),
@@ -488,12 +488,12 @@ def test_training_step_finds_more(width: int) -> None:
 
 @pytest.mark.parametrize('setting, message', [
     (dict(train_dataloader=dict(batch_size=0)), 'train_dataloader.batch_size is 0: set it to at '
-                                                'least 1'),
+     'least 1'),
     (dict(train_dataloader=dict(num_workers=-1)), 'train_dataloader.num_workers is -1: set it to '
-                                                  'at l'),
+     'at l'),
     (dict(randomness=dict(seed=-1)), 'randomness.seed is -1: set it to at least 0'),
     (dict(randomness=dict(seed=2**32)), 'randomness.seed is 4294967296: set it to at most '
-                                        '4294967295'),
+     '4294967295'),
     (dict(optim_wrapper=dict(optimizer=dict(lr=-1.))),
      'optim_wrapper.optimizer.lr is -1.0: set it to at '),
 ])

@@ -164,8 +164,9 @@ def test_recorded_best_checkpoint_is_suggested(note: str | None, tmp_path: Path)
 def test_replaced_checkpoint_is_not_resumed(tmp_path: Path) -> None:
     first, second = save(tmp_path, 2), save(tmp_path, 4)
     shutil.copy(first, second)
-    with pytest.raises(DamagedError, match='altered: its SHA-256 does not match .* delete its '
-                                           'line there'):
+    with pytest.raises(
+            DamagedError, match='altered: its SHA-256 does not match .* delete its '
+            'line there'):
         read_checkpoint(second)
     assert Run.from_config(settings(tmp_path)).find_latest_intact() == first
     lines = (tmp_path / SUMS).read_text().splitlines(keepends=True)

@@ -303,8 +303,9 @@ def test_first_nan_module_is_named(small: Callable) -> None:
 
 def test_nan_weights_stop(small: Callable, tmp_path: Path) -> None:
     hook = dict(type='SetParameter', names=['layer.weight'])
-    with pytest.raises(FloatingPointError, match='1 weights contain NaN or Inf before training: '
-                                                 'layer'):
+    with pytest.raises(
+            FloatingPointError, match='1 weights contain NaN or Inf before training: '
+            'layer'):
         small(3, hooks=[dict(hook, at=0)])
     with pytest.raises(FloatingPointError) as error:
         small(9, hooks=[dict(hook, at=2)])
