@@ -77,7 +77,7 @@ def test_rejects_wrong_arguments(cls: type) -> None:
     (CaiT, dict(attn_block_size=4, attn_budget=1.), 'attn_budget has no effect with attn_block'),
     (ResMLP, dict(token_mixing='tile'), "token_mixing must be resample or window, got 'tile'"),
     (ResMLP, dict(img_size=60), 'img_size must be a multiple of patch_size 8, got 60'),
-    (SimplifiedViT, dict(block='serial'), "must be parallel, sequential, plain, got 'serial'"),
+    (SimplifiedViT, dict(block='serial'), "must be one of parallel, sequential, plain, got 'seri"),
     (SimplifiedViT, dict(init='static'), r"'inverse_dynamic' or a pair \(alpha, .* 'static'"),
     (SimplifiedViT, dict(init=(1, 0, 0)), r'or a pair \(alpha, beta\) .* got \(1, 0, 0\)'),
     (SimplifiedViT, dict(init=0.5), r'or a pair \(alpha, beta\) .* got 0.5'),

@@ -67,7 +67,7 @@ def test_dumped_config_is_not_changed_twice(tmp_path: Path) -> None:
     assert set_grad_accumulation(dumped, 4) == 4
     assert dumped.train_cfg.max_iters == cfg.train_cfg.max_iters == 320000
     assert dumped.param_scheduler == cfg.param_scheduler
-    with pytest.raises(UserError, match='--grad-accum 2 does not fit .* pass --grad-accum 4, or'):
+    with pytest.raises(UserError, match='--grad-accum 2 does not match .* pass --grad-accum 4, or'):
         set_grad_accumulation(dumped, 2)
     with pytest.raises(UserError, match='written by a run with --grad-accum 4'):
         scale_schedule(dumped, 100)

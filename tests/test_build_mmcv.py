@@ -121,7 +121,7 @@ def test_no_network(tmp_path: Path) -> None:
         PIP_FIND_LINKS='',
         PIP_INDEX_URL='http://127.0.0.1:9/simple',
         PIP_RETRIES='0')
-    assert 'reaches a package index' in output
+    assert 'can reach a package index' in output
     assert 'Traceback' not in output
 
 

@@ -59,7 +59,7 @@ def test_shipped_configs_have_no_findings(path: Path) -> None:
     ('sem_fpn', 'model.backbone.out_indices', (3, 7), 'out_indices has 2 blocks, .* 4 strides'),
     ('upernet', 'model.decode_head.in_channels', [384] * 4,
      r'in_channels is \[384, .*set model.decode_head.in_channels=\[128, 128, 128, 128\]'),
-    ('upernet', 'model.auxiliary_head.in_index', 4, 'in_index is 4, .* gives 4 levels'),
+    ('upernet', 'model.auxiliary_head.in_index', 4, 'in_index is 4, .* outputs 4 levels'),
     ('sem_fpn', 'model.decode_head.feature_strides', [8, 16, 32, 64], 'feature_strides is'),
     ('mask_rcnn', 'model.rpn_head.in_channels', 256, 'rpn_head.in_channels=64'),
     ('mask_rcnn', 'model.rpn_head.anchor_generator.strides', [8, 16, 32, 64, 128],

@@ -54,7 +54,6 @@ def override(path: Path, key: str, value: Any = 1) -> Config:
         ('test_evaluator.metrik', 'did you mean test_evaluator.metric?'),
         # keys that cannot be set
         ('train_dataloader.dataset.pipeline.9.scale', 'a list of 5 items, expected an index from '
-         '0 to 4, got 9'
          '0 to 4, got 9'),
         ('train_dataloader.dataset.pipeline.-1.scale',
          'a list of 5 items, expected an index from 0 to 4, got -1'),

@@ -66,7 +66,6 @@ def test_warnings(labels: tuple[int, ...], options: list[str], says: str, tmp_pa
      '255'),
     ((0, 1, 255), ['--classes', 'a', 'b', 'c'], 'if they are unlabeled, pass --ignore-255'),
     ((0, 1, 4), ['--classes', 'a', 'b'], 'labels 4 have no class: there are 2 classes, starting '
-     'with label 0'
      'with label 0'),
     ((1, ), [], 'a segmenter needs at least two classes'),
 ])
@@ -170,8 +169,8 @@ def test_errors_of_label_maps(tmp_path: Path, run_tool: Callable) -> None:
     assert_messages(
         said, f'{images[0]} has no label map {masks[0]}', f'{masks[1]} is not used',
         f'{images[2]} cannot be read',
-        f'{masks[3]} cannot be used: the label map has 6 x 5 pixels, but the image {WIDTH} x '
-        f'{HEIGHT}', f'{masks[4]}: every pixel is 255',
+        f'{masks[3]} cannot be used: the label map has 6 x 5 pixels, but the image has {WIDTH} '
+        f'x {HEIGHT}', f'{masks[4]}: every pixel is 255',
         'all files must have the same extension, got 5 .jpg, 1 .jpeg')
 
 

@@ -99,7 +99,7 @@ def test_pooling_matrix(number: int, length: int) -> None:
 def test_unsupported_heads_are_rejected() -> None:
     model = build_segmenter('linear').module
     model.decode_head.predict_by_feat = print
-    with pytest.raises(ExportError, match='decode_head LinearHead .* its own predict_by_feat'):
+    with pytest.raises(ExportError, match='decode_head LinearHead .* its custom predict_by_feat'):
         check_exportable(model)
     model.decode_head = nn.Identity()
     with pytest.raises(

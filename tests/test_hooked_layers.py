@@ -131,7 +131,7 @@ def test_fuse_reports_hooked_layers(cls: type) -> None:
                 torch.testing.assert_close(backbone.fuse()(image)[-1], expected)
                 continue
             with pytest.raises(
-                    FusedError, match=rf'{cls.__name__} cannot be fused .*: {re.escape(name)}$'):
+                    FusedError, match=rf'{cls.__name__} cannot be fused.*: {re.escape(name)}$'):
                 backbone.fuse()
             assert not backbone.fused
             assert torch.equal(backbone(image)[-1], expected)

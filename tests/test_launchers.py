@@ -67,7 +67,7 @@ def test_total_batch_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv('WORLD_SIZE', '3')
     for total in (16, 0):
         with pytest.raises(
-                ValueError, match=f'--total-batch-size must be a multiple of the 3 proc.* {total}'):
+                ValueError, match=f'--total-batch-size must be a multiple .* 3, got {total}'):
             set_total_batch_size(cfg, total)
     with pytest.raises(ValueError, match='needs train_dataloader.batch_size'):
         set_total_batch_size(Config(dict(launcher='none', train_dataloader={})), 16)

@@ -105,7 +105,7 @@ def test_layer_decay_rate_out_of_range(rate: float) -> None:
 
 def test_layer_decay_needs_layer_depths() -> None:
     model = nn.ModuleDict(dict(backbone=nn.Linear(2, 2)))
-    with pytest.raises(ValueError, match='Linear has none'):
+    with pytest.raises(ValueError, match='Linear lacks it'):
         settings(model, layer_decay_rate=0.5)
 
 
@@ -129,8 +129,8 @@ def test_list_param_groups(run_tool: Callable, capsys: pytest.CaptureFixture[str
     config = ROOT / 'configs/sem_fpn/xcit_small_12_p16_80k_ade20k_lld.py'
     run_tool('list_param_groups', config, '--cfg-options', 'model.backbone.frozen_stages=0')
     lines = capsys.readouterr().out.splitlines()
-    groups = [line for line in lines if line.startswith('rate ')]
-    assert 'rate 4.5e-05, weight decay 0: ' in ' '.join(groups)  # the last block
+    groups = [line for line in lines if line.startswith('learning rate ')]
+    assert 'learning rate 4.5e-05, weight decay 0: ' in ' '.join(groups)  # the last block
     names = [line.strip() for line in lines if line.startswith('  ')]
     assert len(names) == len(set(names))
     assert 'backbone.blocks.3.attn.qkv.weight' in names

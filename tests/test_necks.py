@@ -126,7 +126,7 @@ def test_rejects_wrong_arguments(make: type, kwargs: dict, message: str) -> None
 @pytest.mark.parametrize('number', [3, 5])
 def test_rejects_wrong_number_of_maps(number: int) -> None:
     maps = (build_maps((64, 64), 16) * 2)[:number]
-    with pytest.raises(ValueError, match=f'needs 4 maps .* got {number}: check out_indices'):
+    with pytest.raises(ValueError, match=f'needs 4 feature maps .* got {number}: check out_i'):
         ColumnarPyramid(8, 16)(maps)
 
 

@@ -78,7 +78,7 @@ ENTRY = dict(sha256='0' * 64, bytes=1)
 
 @pytest.mark.parametrize('key, value, message', [
     ('format', 'other', "must have the format 'colonnade-model'"),
-    ('format_version', 2, 'format_version 2, but this version of Colonnade reads 1'),
+    ('format_version', 2, 'format_version 2, but this version of Colonnade reads only 1'),
     ('kind', 'points', r'kind: .*boxes\|masks\|labels\|panoptic.*, got "points"'),
     ('classes', [], 'classes: .* at least 1 item'),
     ('classes', ['disc', 3, 'a'], 'classes.1: .* valid string, got 3'),
@@ -216,7 +216,7 @@ def test_trust_runs_imports(package: Path, tmp_path: Path, monkeypatch: pytest.M
 
 def test_weights_that_do_not_fit(package: Path, tmp_path: Path) -> None:
     change_config(package, 'fc_out_channels=256', 'fc_out_channels=64')
-    with pytest.raises(PackageError, match='model.safetensors does not fit the model'):
+    with pytest.raises(PackageError, match='model.safetensors does not match the model'):
         load(package)
     with pytest.raises(ValueError, match='shared is a package, which already contains weights'):
         load(package, tmp_path / 'a.pth')

@@ -405,7 +405,7 @@ def test_gray_images_in_memory(segmenter: Model) -> None:
 
 
 @pytest.mark.parametrize('image, options, error, message', [
-    (np.zeros((40, 40, 4), np.uint8), {}, ImageError, r'got shape \(40, 40, 4\) and dtype uint8'),
+    (np.zeros((40, 40, 4), np.uint8), {}, ImageError, r'got shape \(40, 40, 4\) and type uint8'),
     (np.zeros((3, 40, 40), np.uint8), {}, ImageError, r'also of shape \(3, H, W\), .*\(3, 40, 40'),
     (np.zeros((40, 40, 3), np.int64), {}, ImageError, 'with uint8 values .* and type int64'),
     (np.full((40, 40, 3), 255.), {}, ImageError, 'floats from 0 to 1; got floats from 255 to 255'),

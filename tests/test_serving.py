@@ -182,7 +182,7 @@ def test_allowed_hosts(name: str) -> None:
 @pytest.mark.parametrize('options, error, message', [
     (dict(config='none',
           max_pixels=-1), ValueError, '--max-pixels must be positive and finite, got -1'),
-    (dict(config='none', port=99999), ValueError, 'from 0 to 65535, got 99999'),
+    (dict(config='none', port=99999), ValueError, 'between 0 and 65535, got 99999'),
     (dict(config='none', host='192.0.2.1',
           port=80), OSError, 'cannot listen on 192.0.2.1, port 80'),
     (dict(config=LEAF, port=0), ValueError, f'no weights: pass the checkpoint .* after {LEAF}'),

@@ -226,7 +226,7 @@ def get_uv(venv: Path) -> Path:
                 sys.executable, '-m', 'pip', 'install', '--disable-pip-version-check', '--no-deps',
                 '--requirement',
                 write_requirement(UV, scratch), '--target', new
-            ], 'Check that pip works (python3 -m pip --version) and reaches a package index.', venv)
+            ], 'Check that pip (python3 -m pip --version) can reach a package index.', venv)
             if not can_run(new / 'bin/uv'):
                 raise SetupError(f'the uv that pip installed does not run in {CACHE}: if that is '
                                  'mounted noexec, choose another folder with XDG_CACHE_HOME=...')

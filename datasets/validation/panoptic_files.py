@@ -127,7 +127,7 @@ def read_shapes(content: bytes, size: tuple[int, int] | None) -> tuple[str, dict
             raise UserError(f'it is not a PNG, but {image.format}')
     if size not in (None, (width, height)):
         assert size is not None
-        raise OtherSizeError(f'it has {width} x {height} pixels, but its image {size[0]} x '
+        raise OtherSizeError(f'it has {width} x {height} pixels, but its image has {size[0]} x '
                              f'{size[1]}')
     if width * height > MAX_DECODED:
         raise UserError(f'it has {width} x {height} pixels, more than {MAX_DECODED}')

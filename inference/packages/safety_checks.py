@@ -254,7 +254,7 @@ def check_safetensors(model: dict[str, Any], weights: str | Path, source: str) -
     stored = {key: torch.empty(shape, device='meta') for key, shape in shapes.items()}
     if problems := find_mismatches(stored, required):
         raise PackageError(
-            f'{weights} does not match the model of {source}:\n{format_mismatches(problems)}')
+            f'{weights} does not match the model in its config:\n{format_mismatches(problems)}')
 
 
 def check_checkpoint(model: dict[str, Any], checkpoint: Mapping[str, Any], source: str) -> None:
