@@ -121,8 +121,7 @@ def test_create_config_from_format(form: str, drawn: Parts, tmp_path: Path, run_
 
 def test_segmenter_rejects_instances(drawn: Parts, tmp_path: Path) -> None:
     WRITERS['yolo_boxes'](drawn, tmp_path / 'set')
-    with pytest.raises(
-            ValueError, match='is in YOLO format, which has instances, for a detector'):
+    with pytest.raises(ValueError, match='is in YOLO format, which has instances, for a detector'):
         detect_format(tmp_path / 'set', 'labels')
 
 
