@@ -52,18 +52,27 @@ HEADS = {  # by their folders
     'mask2former': Head('50ep_coco_lsj', DETECTION),
     'dino': Head('12ep_coco', DETECTION),
     'rtmdet_ins': Head('300ep_coco', DETECTION),
+    'panoptic_fpn': Head('3x_coco_panoptic', DETECTION),
+    'eomt': Head('24ep_coco_panoptic', DETECTION),
+    'pmt': Head('24ep_coco_panoptic', DETECTION),
     'sem_fpn': Head('80k_ade20k', SEGMENTATION),
     'upernet': Head('160k_ade20k', SEGMENTATION),
     'mask2former_semantic': Head('160k_ade20k', SEGMENTATION),
     'segformer': Head('160k_ade20k', SEGMENTATION),
     'segmenter': Head('160k_ade20k', SEGMENTATION),
+    'eomt_semantic': Head('16ep_ade20k', SEGMENTATION),
+    'pmt_semantic': Head('40k_ade20k', SEGMENTATION),
     'linear': Head('40k_ade20k', SEGMENTATION),
 }
-PUBLISHED = {  # by the papers of the backbones
+PUBLISHED = {  # by the papers of the backbones and of EoMT and PMT
     ('mask_rcnn', 'xcit_small_12_p16'): '45.3 / 40.8',
     ('sem_fpn', 'xcit_small_12_p16'): '43.9',
     ('upernet', 'xcit_small_12_p16'): '45.9',
     ('vitdet', 'vit_base_patch16_224_mae'): '51.6 / 45.9',
+    ('eomt', 'vit_small_patch16_dinov3'): 'PQ 47.2',
+    ('eomt', 'vit_base_patch16_dinov3'): 'PQ 53.1',
+    ('pmt', 'vit_small_patch16_dinov3'): 'PQ 45.3',
+    ('pmt', 'vit_base_patch16_dinov3'): 'PQ 52.8',
 }
 
 
