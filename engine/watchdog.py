@@ -168,7 +168,7 @@ class Heartbeat:
             else:
                 prefix = '' if isinstance(error, SystemExit) else f'{type(error).__name__}: '
                 reason = f'{name} failed: {prefix}{text}'
-            self.end_job(reason, format_details(error))
+            self.end_job(reason, format_traceback(error))
         if self.reason and self.rank == 0:
             time.sleep(2 * BEAT)  # the store may end with this process: the others read it first
         self.closed.set()
@@ -187,8 +187,8 @@ class Heartbeat:
                 self.end_job(self.describe_lost(lost))
 
 
-def format_details(error: BaseException | None) -> str:
-    """Return the lines of a traceback, or an empty string if the message of the error is enough."""
+def format_traceback(error: BaseException | None) -> str:
+    """Return the traceback of an error, or an empty string if its message is enough."""
     if isinstance(error, UserCodeError):
         text = error.format_traceback()
     elif error is None or isinstance(error, (UserError, SystemExit)):

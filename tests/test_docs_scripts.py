@@ -95,8 +95,8 @@ def test_study_query_heads(name: str, shapes: Path, tmp_path: Path, run_script: 
 
 @pytest.mark.slow
 def test_study_equal_time(shapes: Path, tmp_path: Path, run_script: Callable) -> None:
-    options = [tmp_path / 'runs', '--data', shapes, '--seconds', 5, '--tasks', 'semantic', '--heads',
-               'PMT']  # yapf: disable
+    options = [tmp_path / 'runs', '--data', shapes, '--seconds', 5, '--tasks', 'semantic']
+    options += ['--heads', 'PMT']
     row = re.compile(r'^\| PMT \| XCiT-N12/16 \| mIoU \| \d+\.\d+ \| \d+ \| .*', re.MULTILINE)
     rows = row.findall(run_script('study_equal_time.py', *options))
     assert len(rows) == 2 and rows[0] == rows[1]  # as measured, then as a table

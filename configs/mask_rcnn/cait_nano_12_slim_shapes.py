@@ -1,6 +1,6 @@
 _base_ = '../_base_/mask_rcnn_slim_shapes.py'
 
-# as wide and deep as XCiT-N12
+# width and depth of XCiT-N12
 model = dict(
     backbone=dict(
         type='CaiT',

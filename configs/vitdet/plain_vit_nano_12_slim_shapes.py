@@ -1,6 +1,6 @@
 _base_ = '../_base_/vitdet_slim_shapes.py'
 
-# as wide and deep as XCiT-N12, in windows of half an image
+# width and depth of XCiT-N12; windows of half an image
 model = dict(
     backbone=dict(
         type='PlainViT',
