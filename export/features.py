@@ -66,7 +66,7 @@ def get_size_limits(module: nn.Module) -> ImageSizeLimits:
                           f'backbone, got {type(backbone).__name__}')
     if fused := [type(part).__name__ for part in find_columnar_modules(module) if part.fused]:
         raise ExportError(f'{", ".join(fused)} is fused, and packed weights cannot be exported: '
-                          'load the model without fuse')
+                          'load the model without fusing it')
     strides = [part.out_strides for part in module.modules() if isinstance(part, Pyramid)]
     coarsest = max((stride for each in strides for stride in each), default=backbone.patch_size)
     coarsest = max(int(coarsest), backbone.patch_size)

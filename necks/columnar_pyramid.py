@@ -59,8 +59,8 @@ class ColumnarPyramid(Pyramid):
         self.fpn: nn.Module | None = None
         if fpn is not None:
             if 'in_channels' in fpn:
-                raise UserError('fpn must not have in_channels, which is set from that of '
-                                f'ColumnarPyramid, got {fpn["in_channels"]}')
+                raise UserError(f'fpn must not set in_channels, got {fpn["in_channels"]}: it is '
+                                'taken from ColumnarPyramid')
             channels = [in_channels] * len(self.out_strides)
             self.fpn = MODELS.build({'out_channels': in_channels, **fpn, 'in_channels': channels})
 

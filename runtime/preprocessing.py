@@ -99,7 +99,7 @@ class Preprocess:
         padded_size = self.pad_size or round_up(image.shape[:2], self.pad_multiple)
         array = pad_array(array, padded_size, self.pad_value)
         if min(array.shape[1:]) < self.min_side:
-            raise ImageError(f'{name} of {size[0]} x {size[1]} pixels is preprocessed to '
+            raise ImageError(f'{name} of {size[0]} x {size[1]} pixels is resized to '
                              f'{array.shape[1]} x {array.shape[2]}, but the graphs need at least '
                              f'{self.min_side} x {self.min_side}')
         return PreparedImage(array, size[:2], image.shape[:2], scale)

@@ -22,6 +22,7 @@ def forbid_installing() -> None:
 
     def require_package(package: str) -> None:
         if not is_installed(package):
-            raise ModuleNotFoundError(f'{package} is not installed: install it yourself')
+            raise ModuleNotFoundError(
+                f'{package} is not installed, and is not installed automatically: install it')
 
     hub.install_package = require_package

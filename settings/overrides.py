@@ -11,7 +11,7 @@ from mmengine.config import Config
 from mmengine.logging import print_log
 
 from colonnade.common.errors import UserError
-from colonnade.common.name_lists import ask_for_names
+from colonnade.common.name_lists import ask_for_names, format_count
 
 from .known_settings import FREE, TOP, get_known_settings, is_typo
 
@@ -88,8 +88,8 @@ def _check_key(cfg: dict[str, Any], key: str) -> None:
     value = cfg.get(name)
     for part in rest:
         if isinstance(value, (list, tuple)) and not exists(value, part):
-            raise UserError(f'{name} is a list of {len(value)} items, expected an '
-                            f'index from 0 to {len(value) - 1}, got {part}')
+            raise UserError(f'{name} is a list of {format_count(len(value), "item")}, expected '
+                            f'an index from 0 to {len(value) - 1}, got {part}')
         if value is None and part.isdecimal():
             raise UserError(f'{name} is not a list, so it has no item {part}')
         if value is not None and not isinstance(value, (dict, list, tuple)):

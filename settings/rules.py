@@ -113,7 +113,7 @@ DATA_RULES = {
     'box-outside': Rule('note', 'boxes outside their image',
         'fix or keep the box: training ignores it'),
     'box-beyond': Rule('note', 'boxes that extend beyond their image',
-        'check whether the image was rotated or cropped; otherwise keep it',
+        'check whether the image was rotated or cropped; if not, keep the box',
         meaning='By more than one pixel. The size in the file may be wrong, or the image was '
         'rotated.'),
     'mask-outside': Rule('note', 'masks outside their image',
@@ -160,13 +160,14 @@ DATA_RULES = {
     'no-annotation': Rule('error', 'images without panoptic annotations',
         'annotate the image or delete its entry', 'meaning'),
     'unlisted-segment': Rule('error', 'pixels of segments that are not listed',
-        'add the segment to segments_info, or set its pixels to 0: they are ignored', 'meaning'),
+        'add the segment to segments_info, or set its pixels to 0, which is ignored', 'meaning'),
     'empty-segment': Rule('error', 'listed segments without pixels',
-        'delete the segment: an empty mask is learned. colonnade create-config --data does this',
+        'delete the segment, or training learns an empty mask; colonnade create-config --data '
+        'deletes such segments',
         'meaning'),
     'segment-shape': Rule('note', 'segments whose area or bbox differs from their pixels',
         'keep them, or repair them with colonnade create-config --data'),
-    'repeated-segment-id': Rule('error', 'duplicated segment IDs in an image',
+    'repeated-segment-id': Rule('error', 'duplicate segment IDs in an image',
         'renumber the segments, in the PNG image too', 'meaning'),
     'unknown-label': Rule('error', 'label maps with labels that are not classes',
         'add the class to the config, or set the pixels to 255; check reduce_zero_label',
@@ -205,7 +206,8 @@ BROWSER_RULES = {
         meaning='A tiny component is a connected region of a class with fewer than 10 pixels. '
         'Maps that were resized or saved with lossy compression have many.'),
     'long-box': Rule('note', 'boxes with an aspect ratio above 20',
-        meaning='Two corners may be on one line by mistake. Poles and wires have such boxes too.'),
+        meaning='Its corners may have been placed almost level with each other by mistake. '
+        'Poles and wires have such boxes too.'),
     'mask-beyond-box': Rule('note', 'masks that extend beyond their box',
         meaning='By more than two pixels and 5% of the side. The mask or the box may belong to '
         'another object.'),

@@ -288,8 +288,8 @@ def test_images_without_suffix_cause_warning(tmp_path: Path, run_tool: Callable,
     shutil.copy(tmp_path / 'images/train/a.jpg', tmp_path / 'images/train/a.jpeg')
     run_tool('create_config', leaf('sem_fpn'), *arguments, '--suffixes', '.jpg', '.png', '--out',
              tmp_path / 'own.py')
-    assert f'warning: {tmp_path / "images/train"}: 1 files that do not end in .jpg ' \
-        'are not used: a.jpeg' in capsys.readouterr().out
+    assert f'warning: {tmp_path / "images/train"}: not used: 1 file without the suffix ' \
+        '.jpg: a.jpeg' in capsys.readouterr().out
 
 
 def test_images_in_training_and_validation(tmp_path: Path, run_tool: Callable,

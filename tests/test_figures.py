@@ -252,7 +252,7 @@ def test_grad_cam_targets() -> None:
     assert scores[0].value.item() >= best.value.item() >= scores[-1].value.item()
     with pytest.raises(
             ValueError,
-            match=f'no detection with index 1000; there are {len(scores)} detections in the image'):
+            match=f'no detection with index 1000; detections: {len(scores)} in the image'):
         draw(model, 'grad-cam', target='1000', size=(64, 64))
     with pytest.raises(ValueError, match="'cat' is neither a class of the model nor an index of"):
         draw(model, 'grad-cam', target='cat')
@@ -268,7 +268,7 @@ def test_warn_about_missing_target(caplog: pytest.LogCaptureFixture) -> None:
     figures = visualize_batch(model, images, 'grad-cam', target=least, size=size)
     assert sorted(len(figure.axes) > 1 for figure in figures) == [False, True]
     assert [each.getMessage() for each in caplog.records] == \
-        [f'the image: no detection with index {least}; there are {least} detections']
+        [f'the image: no detection with index {least}; detections: {least}']
     with pytest.raises(ValueError, match=f'no detection with index {most}; there are .* in '):
         visualize_batch(model, images, 'grad-cam', target=most, size=size)
 

@@ -113,7 +113,7 @@ def test_norm_cfg() -> None:
     (ColumnarPyramid, dict(out_strides=(8, 4)), r'out_strides must not decrease, got \(8, 4\)'),
     (ColumnarPyramid, dict(out_strides=()), 'out_strides must not decrease'),
     (ColumnarPyramid, dict(fpn=dict(type='mmdet.FPN', in_channels=[8])),
-     r'fpn must not have in_channels.*\[8\]'),
+     r'fpn must not set in_channels.*\[8\]'),
     (SimplePyramid, dict(out_strides=(2, 8)), r'must be among \[4, 8, 16, 32, 64\], got 2'),
     (SimplePyramid, dict(num_outs=3), 'num_outs must be at least 4, .* out_strides, got 3'),
     (SimplePyramid, dict(in_channels=10), 'in_channels must be a multiple of 4, got 10'),

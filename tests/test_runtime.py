@@ -58,7 +58,7 @@ def test_too_small_images() -> None:
     settings = dict(steps=[], channels='RGB', mean=[0, 0, 0], std=[1, 1, 1], least=49)
     preprocess = read_preprocess(build_section(settings))
     assert preprocess(noise(49, 60)).array.shape == (3, 49, 60)
-    message = 'the image of 48 x 60 pixels is preprocessed to 48 x 60, but the graphs need at least'
+    message = 'the image of 48 x 60 pixels is resized to 48 x 60, but the graphs need at least'
     with pytest.raises(ImageError, match=message):
         preprocess(noise(48, 60))
 

@@ -534,7 +534,7 @@ def test_image_with_two_annotation_files(form: str, drawn: Parts, tmp_path: Path
     shutil.copy(file, file.with_stem('1 (copy)'))
     _, report = read(options(tmp_path / 'set', out=tmp_path / 'own.py'))
     assert_messages(report.errors, f'{file.name}: ')
-    assert_messages(report.errors, 'annotates the same image')
+    assert_messages(report.errors, 'remove one of the two files')
 
 
 def test_large_labelme_files(drawn: Parts, tmp_path: Path) -> None:

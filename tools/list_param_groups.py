@@ -7,6 +7,7 @@ from __future__ import annotations
 import signal
 from types import ModuleType
 
+from colonnade.common.name_lists import format_count
 from colonnade.common.options import ConfigOptions
 from colonnade.tools.command_line import command
 
@@ -18,10 +19,11 @@ def main(options: ConfigOptions, parameter_groups: ModuleType) -> None:
     groups, frozen = parameter_groups.find_parameter_groups(options.config, options.cfg_options
                                                             or {})
     for (rate, decay), members in sorted(groups.items()):
-        print(f'learning rate {rate:.4g}, weight decay {decay:.4g}: {len(members)} parameters')
+        print(f'learning rate {rate:.4g}, weight decay {decay:.4g}: '
+              f'{format_count(len(members), "parameter")}')
         print(''.join(f'  {name}\n' for name in members), end='')
     if frozen:
-        print(f'not trained: {len(frozen)} parameters')
+        print(f'not trained: {format_count(len(frozen), "parameter")}')
         print(''.join(f'  {name}\n' for name in frozen), end='')
 
 

@@ -137,8 +137,8 @@ def _check_labels(train: Labels, val: Labels, classes: Sequence[str], first: int
         advice = f'pass one name with --classes if 0 is the background and {IGNORED} the class, ' \
             'or two names, the first for 0' if values == {0} else \
             f'if {IGNORED} is a class, save it as another label, such as 1'
-        report.add_error(f'training: the only labels are {values.pop()} and {IGNORED}, which mmseg '
-                         f'ignores, so there would be one class: {advice}')
+        report.add_error(f'training: the only labels are {values.pop()} and {IGNORED}, and mmseg '
+                         f'ignores {IGNORED}, so there would be one class: {advice}')
     elif len(classes) < 2:
         report.add_error(f'a segmenter needs at least two classes, got {list(classes)}')
     elif missing and has_ignored and not ignore_255:

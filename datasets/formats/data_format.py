@@ -157,7 +157,7 @@ class ReadContext:
         """
         image = self._find_by_stem_or_name(file, name, [file.parent, *folders])
         if image and (owner := self.owners.setdefault(image, file)) != file:
-            self.add_error(file, f'{owner} annotates the same image {image}: remove one of them')
+            self.add_error(file, f'{owner} also annotates {image}: remove one of the two files')
             return None
         return image
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 
-from colonnade.common.name_lists import format_names
+from colonnade.common.name_lists import format_count, format_names
 from colonnade.runtime.images import SUFFIXES
 
 from ..data_index import DataIndex
@@ -116,8 +116,8 @@ def _pair_by_suffixes(listing: Listing, suffixes: Suffixes, report: Report,
     """Return image name -> label map, whose names are equal except for the suffixes."""
     others = [name for name in listing.image_names if not name.endswith(suffixes)]
     if others:
-        report.add_warning(f'{listing.images}: {len(others)} files that do not end in '
-                           f'{suffixes[0]} are not used: {format_names(others)}')
+        report.add_warning(f'{listing.images}: not used: {format_count(len(others), "file")} '
+                           f'without the suffix {suffixes[0]}: {format_names(others)}')
     pairs = {
         name: name.removesuffix(suffixes[0]) + suffixes[1]
         for name in listing.image_names if name.endswith(suffixes[0])

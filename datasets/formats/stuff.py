@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from colonnade.common.errors import UserError
-from colonnade.common.name_lists import format_names
+from colonnade.common.name_lists import format_count, format_names
 from colonnade.common.progress import Progress
 
 from ..data_index import DataIndex
@@ -101,8 +101,8 @@ def draw_panoptic(index: DataIndex, maps: StuffMaps, file: Path, context: ReadCo
             progress(number)
     writer.write()
     if num_hidden:
-        context.report.add_warning(f'{file.name}: {num_hidden} segments that others cover are '
-                                   'omitted')
+        context.report.add_warning(f'{file.name}: omitted {format_count(num_hidden, "segment")} '
+                                   'that others hide completely')
 
 
 def draw_segments(stuff: np.ndarray, labels: Mapping[int, int],

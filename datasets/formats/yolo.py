@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from colonnade.common.errors import UserError
+from colonnade.common.name_lists import format_count
 from colonnade.runtime.images import SUFFIXES
 
 from ..data_index import AnnotatedImage, DataIndex, Instance, index_images
@@ -209,7 +210,7 @@ def _parse_line(line: str, names: list[str], context: ReadContext) -> tuple[int,
         raise UserError(f'must be a class and numbers, got {line.strip()[:60]!r}') from None
     if len(numbers) < 4:
         raise UserError('must be "class x y width height" or "class x y x y x y ...", got '
-                        f'{len(numbers) + 1} columns')
+                        f'{format_count(len(numbers) + 1, "column")}')
     if len(numbers) % 2:
         context.count_dropped('numbers after a box or polygon are assumed to be confidences, and '
                               'omitted')

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from colonnade.common.errors import UserError
-from colonnade.common.name_lists import format_names
+from colonnade.common.name_lists import format_count, format_names
 
 from ..runner.hooks import get_optim_wrappers
 from ..runner.loops import GuardedLoop
@@ -127,8 +127,8 @@ class NanGuard(Hook):
         if names := next(filter(None, bad_weights), None):
             start = get_start(runner)
             source = f' loaded from {start}' if start else ''
-            raise NonFiniteError(f'{len(names)} weights{source} contain NaN or Inf before training'
-                                 f': {format_names(names, 8)}')
+            raise NonFiniteError(f'NaN or Inf in {format_count(len(names), "weight")}{source} '
+                                 f'before training: {format_names(names, 8)}')
         self.unguarded = runner.optim_wrapper
         runner.optim_wrapper = guard_steps(runner.optim_wrapper)
         self.guards = [each for each in get_optim_wrappers(runner.optim_wrapper)
@@ -251,9 +251,9 @@ class NanGuard(Hook):
         cause = next((each for is_bad, each in diagnoses if is_bad), diagnoses[0][1])
         is_only_data = bool(cause.batch) and not cause.weights  # the latest weights are good
         raise NonFiniteError(
-            f'training stops at iteration {runner.iter + 1} of {runner.max_iters}: {self.in_a_row} '
-            'steps in a row were skipped because a loss or a gradient was NaN or Inf '
-            f'(--max-skipped-steps {self.max_skipped_steps})\n{cause}\n'
+            f'training stops at iteration {runner.iter + 1} of {runner.max_iters}: skipped '
+            f'{format_count(self.in_a_row, "step")} in a row because a loss or a gradient was NaN '
+            f'or Inf (--max-skipped-steps {self.max_skipped_steps})\n{cause}\n'
             f'{_format_hint(self.good.latest if is_only_data else self.good.path)}') from self.cause
 
 

@@ -11,6 +11,8 @@ from mmengine.hooks import Hook
 from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop, Runner
 from mmengine.visualization import BaseVisBackend
 
+from colonnade.common.name_lists import format_count
+
 from .metric_values import fill_missing_metrics, to_number
 from .metrics_table import MetricsTable, Value
 
@@ -61,8 +63,9 @@ class Recorder(Hook):
             return
         num_removed = self.table.keep_until(runner.iter)
         if num_removed:
-            runner.logger.info(f'{self.table.path.name}: removed {num_removed} rows after iteration'
-                               f' {runner.iter}')
+            removed = format_count(num_removed, 'row')
+            runner.logger.info(
+                f'{self.table.path.name}: removed {removed} after iteration {runner.iter}')
         self.started -= self.table.last('time')
 
     def after_val_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:

@@ -9,7 +9,7 @@ from mmengine.config import Config, ConfigDict
 from mmengine.registry import MODELS
 
 from colonnade.backbones import ColumnarBackbone
-from colonnade.common.name_lists import suggest_names
+from colonnade.common.name_lists import format_count, suggest_names
 from colonnade.necks import ColumnarPyramid, Pyramid, SimplePyramid
 
 from ..backbone_config import get_backbone_class
@@ -63,9 +63,10 @@ def find_width_problems(cfg: Config, _: tuple[str, ...]) -> Iterator[Finding]:
         expected = [width] * num_maps
         if list(neck['in_channels']) != expected:
             shown = arch if isinstance(arch, str) else 'its own'
+            maps = format_count(num_maps, 'feature map')
             yield Finding(
                 'width', f'model.neck.in_channels is {list(neck["in_channels"])}, but {ARCH} '
-                f'{shown} ({cls.__name__}) has {num_maps} feature maps of {width} channels',
+                f'{shown} ({cls.__name__}) has {maps} of {width} channels',
                 ('model.neck.in_channels', ARCH), f'set model.neck.in_channels={expected}')
 
 

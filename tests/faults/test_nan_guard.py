@@ -304,7 +304,7 @@ def test_first_nan_module_is_named(small: Callable) -> None:
 def test_nan_weights_stop(small: Callable, tmp_path: Path) -> None:
     hook = dict(type='SetParameter', names=['layer.weight'])
     with pytest.raises(
-            FloatingPointError, match='1 weights contain NaN or Inf before training: '
+            FloatingPointError, match='NaN or Inf in 1 weight before training: '
             'layer'):
         small(3, hooks=[dict(hook, at=0)])
     with pytest.raises(FloatingPointError) as error:
@@ -491,7 +491,7 @@ def test_processes_skip_same_steps(train_two: Callable, options: list[str], tmp_
 @pytest.mark.parametrize('options', [[], ['--fsdp']], ids=['ddp', 'fsdp'])
 def test_processes_stop_together(train_two: Callable, options: list[str]) -> None:
     log = train_two('--max-skipped-steps', '2', *options, spoil=list(range(99)), rank=1, iters=8)
-    said = log.split('\ntrain: training stops at iteration 2 of 8: 2 steps in a row were ')[1:]
+    said = log.split('\ntrain: training stops at iteration 2 of 8: skipped 2 steps in a row ')[1:]
     assert len(said) == 2
     for each in said:
         assert 'in the batch: the image of ' in each
@@ -505,5 +505,5 @@ def test_huge_learning_rate(train: Callable, tmp_path: Path) -> None:
                            'param_scheduler': []})  # yapf: disable
     except SystemExit as error:
         text = str(error.code)
-        assert 'steps in a row were skipped' in text or 'no checkpoint is saved' in text
+        assert 'steps in a row because' in text or 'no checkpoint is saved' in text
     assert not any(map(find_non_finite_in, states(tmp_path / 'run')))

@@ -128,8 +128,8 @@ def require_target(model: Model, target: str | int, images: Iterable[PreparedIma
             scores = score_detections(model, image)
         if select_scores(scores, target):
             return
-        counts.append(f'{len(scores)} detections in {image.name}')
-    raise UserError(f'{describe_absence(target)}; there are {format_names(counts)}')
+        counts.append(f'{len(scores)} in {image.name}')
+    raise UserError(f'{describe_absence(target)}; detections: {format_names(counts)}')
 
 
 def describe_absence(target: str | int | None) -> str:
@@ -162,7 +162,7 @@ def make_grad_cam_drawer(model: Model, options: VisualizationOptions, images: Im
         if not rows:
             what = describe_absence(target)
             if target is not None:
-                logger.warning('%s: %s; there are %d detections', image.name, what, len(scores))
+                logger.warning('%s: %s; detections: %d', image.name, what, len(scores))
         scale = Scale('share of the maximum', 0., 1., 'YlOrRd', is_transparent=True)
         return Drawing(f'Grad-CAM: {what}', image.pixels, rows, scale,
                        interpolation=options.interpolation)  # yapf: disable
