@@ -57,7 +57,7 @@ def test_warnings(labels: tuple[int, ...], options: list[str], says: str, tmp_pa
     ((255, ), [], 'every pixel of every label map is 255, which mmseg ignores'),
     ((0, 255), [], 'pass one name with --classes if 0 is the background and 255 the class'),
     ((0, 255), ['--classes', 'a', '--label-zero', 'class'
-                ], 'the only labels are 0 and 255, which mmseg'),
+                ], 'the only labels are 0 and 255, and mmseg'),
     ((1, 255), ['--classes', 'a', 'b'], 'if 255 is a class, save it as another label, such as 1'),
     ((0, 1, 2, 3), ['--classes', 'background', 'person', 'chair'], "if it is a class, such as "
      "'background', pass 4 names"),

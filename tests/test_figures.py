@@ -269,7 +269,7 @@ def test_warn_about_missing_target(caplog: pytest.LogCaptureFixture) -> None:
     assert sorted(len(figure.axes) > 1 for figure in figures) == [False, True]
     assert [each.getMessage() for each in caplog.records] == \
         [f'the image: no detection with index {least}; detections: {least}']
-    with pytest.raises(ValueError, match=f'no detection with index {most}; there are .* in '):
+    with pytest.raises(ValueError, match=f'no detection with index {most}; detections: .* in '):
         visualize_batch(model, images, 'grad-cam', target=most, size=size)
 
 

@@ -181,7 +181,7 @@ def test_resizes_positions_like_timm(name: str, dtype: torch.dtype, said: list) 
     plan = plan_loading(file.backbone(img_size=own // SIDE * 5), dict(state), 'test')
     assert plan.resized == ('pos_embed', )
     (level, text), = said
-    assert level == logging.WARNING and 'of a 3 x 3 grid is resized to 5 x 5' in text
+    assert level == logging.WARNING and 'is resized from 3 x 3 tokens to 5 x 5' in text
     assert text.endswith(f'To keep it unchanged, set img_size={own}')
     assert plan.state['pos_embed'].dtype == dtype
     expected = file.by_timm(state, img_size=own // SIDE * 5)

@@ -283,7 +283,7 @@ def test_too_many_skipped_steps_stop(small: Callable, tmp_path: Path) -> None:
     with pytest.raises(FloatingPointError) as error:
         small(20, bad=bad, max_skipped_steps=3)
     text = str(error.value)
-    assert text.startswith('training stops at iteration 8 of 20: 3 steps in a row')
+    assert text.startswith('training stops at iteration 8 of 20: skipped 3 steps in a row')
     assert 'in the batch: the image of 14.jpg, the image of 15.jpg' in text
     assert 'images of the batch: 14.jpg, 15.jpg' in text
     assert 'NaN or Inf in its output: data_preprocessor (BaseDataPreprocessor)' in text
@@ -418,7 +418,7 @@ def test_nan_weight_of_segmenter(train: Callable, tmp_path: Path,
                 at=2,
                 priority='LOWEST')])  # yapf: disable
     text = str(error.value.code)
-    assert text.startswith('train: training stops at iteration 4 of 9: 2 steps in a row')
+    assert text.startswith('train: training stops at iteration 4 of 9: skipped 2 steps in a row')
     assert 'NaN or Inf in weights: backbone.blocks.1.attn.qkv.weight\n' in text
     assert 'NaN or Inf in its output: backbone.blocks.1.attn.qkv (Linear)\n' in text
     assert f'the last good checkpoint is {tmp_path / "run/iter_1.pth"}' in text
