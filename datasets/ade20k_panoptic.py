@@ -28,8 +28,8 @@ class ThingsFirst(COCOPanoptic):
         names = {self.cats[each]['name'] for each in ids}
         if missing := [each for each in cat_names if each not in names]:
             raise UserError(
-                f'the panoptic annotations of ADE20k lack the categories {format_names(missing)}: '
-                'write them with datasets/prepare_ade20k_pan_seg.py of Mask2Former')
+                f'the panoptic annotations of ADE20K lack categories ({format_names(missing)}): '
+                'create the annotations with datasets/prepare_ade20k_pan_seg.py of Mask2Former')
         return sorted(ids, key=lambda each: not self.cats[each]['isthing'])
 
 

@@ -151,7 +151,7 @@ def check_dataset(cfg: Config, dataloaders: tuple[str, ...]) -> None:
     if missing:
         raise MissingFileError('the config has paths that do not exist:\n' + '\n'.join(missing) +
                                '\nPass --data-root DIR if your copy of the dataset is elsewhere; '
-                               'DIR replaces data_root of the config')
+                               'DIR replaces the data_root of the config')
 
 
 def get_dataset_classes(dataset: ConfigDict) -> tuple[str, ...] | None:

@@ -54,7 +54,7 @@ def test_instances(five_classes: list, tmp_path: Path, run_tool: Callable,
                    capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / 'own.py'
     run_tool('create_config', leaf('mask_rcnn'), *five_classes, '--out', out, '--batch-size', 4)
-    assert 'not used for training: 33 images without objects' in capsys.readouterr().out
+    assert 'not used for training: images without objects (33)' in capsys.readouterr().out
     cfg = Config.fromfile(out)
     assert cfg.model.roi_head.bbox_head.num_classes == 5
     assert cfg.model.roi_head.mask_head.num_classes == 5

@@ -233,7 +233,8 @@ def test_differences_to_dinov3_need_both_files() -> None:
     with pytest.raises(WeightsError, match='convert-checkpoint IN OUT --base DINOV3, and use OUT'):
         plan_loading(model, case.delta(), 'eomt.bin')
     other = case.state('base_keys') | {'norm.weight': torch.ones(3)}
-    with pytest.raises(WeightsError, match='belong to: 1 tensors differ, such as backbone.norm.w'):
+    with pytest.raises(
+            WeightsError, match='belong to: 1 of their tensors differ, such as backbone.norm.w'):
         add_delta(other, case.delta())
 
 

@@ -177,7 +177,8 @@ def test_other_files_of_ade20k(tmp_path: Path) -> None:
     write_ade20k(tmp_path, [name for name in classes if name != 'plane'])
     cfg = read_config(ADE20K[0])
     redirect_data_root(cfg, tmp_path)
-    with pytest.raises(ValueError, match='lack the categories plane: write them with .*_pan_seg'):
+    with pytest.raises(
+            ValueError, match='lack categories .plane.: create the annotations with .*_pan_seg'):
         DATASETS.build(cfg.train_dataloader.dataset)
 
 

@@ -244,7 +244,7 @@ def test_attention_dropout() -> None:
     (lambda: tiny('eva02_base_patch14_448', norm_features=True), 'has no final norm'),
     (lambda: tiny(window_size=0), 'window_size must be a positive integer, got 0'),
     (lambda: tiny(window_size='14'), "positive integer, got '14'"),
-    (lambda: tiny(window_size=2), 'window_size has no effect on 3 blocks'),
+    (lambda: tiny(window_size=2), 'window_size has no effect at depth 3'),
     (lambda: tiny(window_size=2, global_blocks=1), 'global_blocks must be a list'),
     (lambda: tiny(patch_size=0), 'patch_size must be a positive integer, got 0'),
     (lambda: tiny(img_size=(64, 96)), r'img_size must be a positive integer, got \(64, 96\)'),

@@ -19,7 +19,7 @@ class ConvertOptions:
     source: str = argument('file or URL of weights, or timm://NAME', metavar='IN')
     out: Path = argument('.pth or .safetensors file to write', metavar='OUT')
     base: str | None = option(
-        'weights that IN has differences to, such as those of DINOv3 for EoMT: file, URL or '
+        'weights from which IN stores differences, such as those of DINOv3 for EoMT: file, URL or '
         'timm://NAME',
         metavar='FILE')
     report: bool = option('print a line per tensor', False)

@@ -28,7 +28,8 @@ def main(options: ShardOptions, dataset_sharding: ModuleType) -> None:
     for split in dict.fromkeys(shard['file'].rpartition('-')[0] for shard in manifest['shards']):
         shards = [each for each in manifest['shards'] if each['file'].startswith(f'{split}-')]
         num_files = sum(each['files'] for each in shards)
-        print(f'  {split}: {format_count(len(shards), "shard")}, {num_files} files')
+        print(f'  {split}: {format_count(len(shards), "shard")}, '
+              f'{format_count(num_files, "file")}')
     print(f'to train or test on them, pass --data-root {Path(options.out)}')
 
 

@@ -86,7 +86,7 @@ def read_checkpoint(path: str | Path, *, trust: bool = False) -> dict[str, Any]:
     with open(path, 'rb') as file:
         head = file.read(64)
     if not head.strip(b'\0'):
-        raise DamagedError(f'{path} is empty or starts with zero bytes')
+        raise DamagedError(f'{path} is empty or starts with null bytes')
     if head.lstrip().startswith(b'<'):
         raise WeightsError(f'{path} is a web page, not weights: download it again')
     if head.startswith(b'version https://git-lfs'):

@@ -139,14 +139,14 @@ class TimmModels(Variants):
         known = list_known_models()
         if name not in known:
             near = get_close_matches(name, known, n=3)
-            hint = f'; did you mean {", ".join(near)}?' if near else ''
+            hint = f' (did you mean {" or ".join(near)}?)' if near else ''
             raise UserError(f'{self.backbone} has no arch {arch!r}{hint}: choose one of '
                             f'{", ".join(SHOWN)}, another model from timm\'s {", ".join(MODULES)}, '
                             'or pass a dict')
         if tag and arch not in list_pretrained():
             tags = ', '.join(each.partition('.')[2] for each in list_pretrained(f'{name}.*'))
-            raise UserError(
-                f'timm has no weights {arch!r}: choose a tag of {name}: {tags or "none"}')
+            hint = f'choose a tag of {name}: {tags}' if tags else f'use {name} without a tag'
+            raise UserError(f'timm has no weights {arch!r}: {hint}')
         return name
 
 

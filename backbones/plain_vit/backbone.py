@@ -118,8 +118,8 @@ class PlainViT(ColumnarBackbone):
         if global_blocks is None:
             global_blocks = [(self.depth * quarter) // 4 - 1 for quarter in (1, 2, 3, 4)]
             if self.depth <= 4:
-                raise UserError(f'window_size has no effect on {self.depth} blocks, which are all '
-                                'global: set global_blocks')
+                raise UserError(f'window_size has no effect at depth {self.depth}: all blocks are '
+                                'global; set global_blocks')
         elif not isinstance(global_blocks, Sequence):
             raise UserError(f'global_blocks must be a list of block indices, got {global_blocks!r}')
         elif global_blocks:

@@ -108,7 +108,7 @@ def convert_dinov3(state: State) -> State:
 
 
 def convert_delta(state: State) -> State:
-    """Raise a WeightsError that explains files with differences to DINOv3."""
+    """Raise a WeightsError that explains files with differences from DINOv3."""
     raise WeightsError(
         'its backbone is stored as differences from the DINOv3 weights: add them with colonnade '
         'convert-checkpoint IN OUT --base DINOV3, and use OUT')
@@ -119,7 +119,7 @@ def add_delta(base: State, delta: State) -> State:
 
     Args:
         base: Weights of DINOv3 in any known format: of Meta, transformers or timm.
-        delta: Authors' file: differences to the backbone, and the head.
+        delta: Authors' file: differences from the backbone, and the head.
 
     Returns:
         Tensors under Colonnade's names, of a model whose ``arch`` ends in ``dinov3_qkvb``.
@@ -134,7 +134,7 @@ def add_delta(base: State, delta: State) -> State:
     if expected != found:
         keys = [key for key in {**expected, **found} if expected.get(key) != found.get(key)]
         raise WeightsError('these are not the DINOv3 weights that the differences belong to: '
-                           f'{len(keys)} tensors differ, such as {keys[0]}')
+                           f'{len(keys)} of their tensors differ, such as {keys[0]}')
     return own | {key: named[key] + own[key] for key in expected}
 
 

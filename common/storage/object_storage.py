@@ -53,9 +53,9 @@ def convert_storage_errors(url: str) -> AbstractContextManager[None]:
 def _convert_error(url: str, error: Exception) -> UserError:
     if isinstance(error, ImportError):
         protocol = url.partition('://')[0].removeprefix('shards+')
-        package = PACKAGES.get(protocol, 'the fsspec package for this protocol')
-        return UserError(f'{url} cannot be read: a package is not installed ({error}): '
-                         f'run pip install {package!r}')
+        hint = f'run pip install {PACKAGES[protocol]!r}' if protocol in PACKAGES else \
+            f'install the fsspec package for {protocol}://'
+        return UserError(f'{url} cannot be read: a package is not installed ({error}): {hint}')
     name, text = type(error).__name__, ' '.join(str(error).split())
     if isinstance(error, FileNotFoundError):
         return MissingFileError(f'{url} does not exist')

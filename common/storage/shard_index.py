@@ -41,9 +41,9 @@ class ShardIndex:
         self.manifest = read_manifest(folder, settings)
         self.paths, self.places = (self._map_array(name) for name in (PATHS, PLACES))
         if not len(self.paths) == len(self.places) == self.manifest['files']:
-            raise UserError(f'{folder}: {PATHS} lists {len(self.paths)} files, {PLACES} '
-                            f'{len(self.places)} and {MANIFEST} {self.manifest["files"]}, which do '
-                            'not match: copy the folder again')
+            raise UserError(f'{folder}: the numbers of files differ: {len(self.paths)} in {PATHS}, '
+                            f'{len(self.places)} in {PLACES}, {self.manifest["files"]} in '
+                            f'{MANIFEST}: copy the folder again')
         if self.places.shape[1:] != (4, ) or self.places.dtype.kind not in 'iu' \
                 or self.paths.dtype.kind != 'S' or self.paths.ndim != 1:
             raise UserError(f'{folder}: {PATHS} or {PLACES} is damaged: copy the folder again')
@@ -97,8 +97,9 @@ def read_manifest(folder: str, settings: Settings = None) -> dict[str, Any]:
             isinstance(each, dict) and isinstance(each.get('sha256'), str)
             for each in shards) or not isinstance(others, dict) or not all(
                 isinstance(each, str) for each in others.values()):
-        raise UserError(f'{folder}/{MANIFEST} is damaged: expected the keys files, shards (each '
-                        'with file and sha256) and beside')
+        raise UserError(
+            f'{folder}/{MANIFEST} is damaged: expected the keys "files", "shards" (each '
+            'with "file" and "sha256") and "beside"')
     for name in (each.get('file') for each in shards):
         if not isinstance(name, str) or not name or Path(name).name != name:
             raise UserError(f'{folder}/{MANIFEST}: shards must be files next to it, got {name!r}')

@@ -73,8 +73,9 @@ class ShardsBackend(BaseStorageBackend):
         place = index.find(name)
         if place is None:
             if not exists(path, self.options):
-                raise MissingFileError(f'{filepath} does not exist, neither among the {len(index)} '
-                                       f'files in the shards nor next to them')
+                raise MissingFileError(
+                    f'{filepath} exists neither in the shards (files: {len(index)}) '
+                    'nor next to them')
             return get_backend(path, self.options).get(path)
         return read_place(index.folder, place, name, self.options)
 

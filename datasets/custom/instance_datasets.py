@@ -57,7 +57,7 @@ def describe_instances(indices: Sequence[DataIndex],
     images = [index.images for index in indices]
     maps = [index.masks for index in indices if index.masks]
     if maps and classes:
-        report.add_error('--classes applies only to instances and label maps: mmdet fails at '
+        report.add_error('--classes applies only to instances and label maps: mmdet fails on '
                          'segments of other classes')
         return None
     if masks and not maps and not any(
@@ -149,7 +149,7 @@ def _count_training_images(train: Instances, filter_cfg: dict, report: Report) -
     used = train.annotated if filter_cfg.get('filter_empty_gt') else train.images
     num_empty = len(train.images) - len(used)
     if num_empty:
-        report.add_warning(f'not used for training: {num_empty} images without objects')
+        report.add_warning(f'not used for training: images without objects ({num_empty})')
     return len(set(used) - set(small))
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from colonnade.common.name_lists import format_names
+from colonnade.common.name_lists import format_count, format_names
 
 from ..bit_depth import ImageDepths
 from ..data_index import DataIndex, LabelSet
@@ -108,9 +108,9 @@ def _explain_labels(values: set[int], names: Sequence[str] | None, classes: Sequ
     highest = max(values)
     if names is None:
         report.add_warning(
-            f'the {len(classes)} classes are inferred from the highest label, {highest}, and have '
-            'no names: pass the names of all classes with --classes, including those that do not '
-            'occur')
+            f'{format_count(len(classes), "class")} inferred from the highest label, {highest}, '
+            'without names: pass the names of all classes with --classes, including those that do '
+            'not occur')
     elif is_reduced and 0 in values:
         report.add_error(
             f'there are {len(names)} names, but labels from 0 to {highest}: if label 0 stands for '

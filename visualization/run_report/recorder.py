@@ -130,8 +130,9 @@ class RunRecord(Hook):
             for sample, values in zip(outputs or (), evaluated, strict=True):
                 path = sample.metainfo.get('img_path')
                 if path not in self.indices:
-                    raise UserError(f'the validation set has no image {path!r}: add img_path to '
-                                    'meta_keys in the pipeline')
+                    raise UserError(
+                        f'the img_path of a prediction, {path!r}, is not in the validation '
+                        'set: add img_path to meta_keys in the pipeline')
                 image = compact_prediction(sample, self.indices[path], values, dataset, metrics)
                 self.images.append(image)
 
