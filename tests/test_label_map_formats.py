@@ -273,7 +273,7 @@ def test_unlabeled_rows_of_color_table(tmp_path: Path) -> None:
     data, report = find_data(tmp_path / 'out', write_camvid(tmp_path / 'data', SPLITS, table))
     assert data is not None and data.classes == NAMES[1:]
     assert_equal(load_label_maps(data), SPLITS, np.array([255, 0, 1, 2], np.uint8))
-    assert_messages(report.warnings, 'pixels of (0, 0, 0) are unlabeled')
+    assert_messages(report.warnings, 'pixels of (0, 0, 0) are ignored')
 
 
 def test_colors_missing_in_table(tmp_path: Path) -> None:

@@ -216,8 +216,8 @@ def choose_color_table(args: DataOptions, roots: Iterable[Path], sources: Sequen
             raise UserError(f'--{option} has no effect: the color table {path} determines it')
     report.add_warning(f'{path}: colors of {len(table.classes)} classes')
     if table.unlabeled:
-        report.add_warning(f'{path}: {", ".join(map(str, table.unlabeled))} name unlabeled pixels; '
-                           'to train one of them as a class, rename its row')
+        report.add_warning(f'{path}: pixels of {", ".join(map(str, table.unlabeled))} are ignored; '
+                           'to train one of these colors as a class, rename its row')
     return table
 
 
