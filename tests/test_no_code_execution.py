@@ -14,6 +14,8 @@ from threading import Thread
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import mmdet
+import mmseg
 import pytest
 import torch
 from conftest import LAYOUTS, NO_VAL, NO_WORKERS, ROOT, SHORT, config, latest_log
@@ -152,12 +154,23 @@ def test_plain_configs_are_kept() -> None:
     assert strip_code(dict(a=1)) == dict(a=1)
 
 
+@pytest.mark.parametrize('folder', sorted(ROOT.glob('configs/[a-z]*')), ids=lambda path: path.name)
+def test_shipped_configs_are_plain(folder: Path) -> None:
+    assert is_plain_config(Config.fromfile(min(folder.glob('*.py'))).pretty_text)
+
+
+@pytest.mark.parametrize('package', [mmdet, mmseg])
+def test_attributes_of_packages_have_no_capitals(package: ModuleType) -> None:
+    assert not [name for name in vars(package) if name[0].isupper()]
+
+
 @pytest.mark.parametrize('text', [
     'import os', "a = __import__('os').system('x')", "_base_ = 'x.py'", "b = _base_ = 'x.py'",
     "custom_imports = dict(imports=['antigravity'])", 'a = dict(1)', 'a = (lambda: 1)()',
     "a = f'{open(1)}'", "a = '{{$X:' + 'y}}'", "[_base_] = ['x.py']", 'a.b = 1', 'a: int = f()',
     'def f(): pass', "model = dict(type='os.system', command='x')",
-    "a = {'type': 'subprocess.run'}", "a = dict(b=['mmengine.utils.call_command'])",
+    "a = {'type': 'subprocess.run'}", "a = dict(type='mmdet.registry.a')",
+    "a = dict(type='mmseg.digit_version')", "a = dict(b=['mmengine.utils.call_command'])",
     "a = dict(type='antigravity')", "model = dict(tracker=dict(warp_mode='f(1)'))",
     "a = dict(nms=dict(type='f(1)'))", 'a = [x for x in ()]', 'a = b.c', 'a = (', '\0', None, 7
 ])

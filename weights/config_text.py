@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -14,6 +15,7 @@ from colonnade.common.errors import UserError
 MAX_CHARACTERS = 2**20  # limit of a config file
 PLAIN = (str, int, float, bool, type(None))
 OUR_IMPORTS = ('colonnade', 'mmdet', 'mmseg')
+REGISTERED = re.compile(r'(mmdet|mmseg)\.[A-Z]\w*')  # such as mmdet.DiceLoss, in mmseg's heads
 
 
 class _CodeFoundError(Exception):
@@ -120,8 +122,12 @@ def iter_types(value: Any) -> Iterator[str]:
 
 
 def is_module_name(text: str) -> bool:
-    """Return True if mmengine might resolve a string to an attribute of a module."""
-    return '.' in text and is_module(text.partition('.')[0])
+    """Return True if mmengine might resolve a string to an attribute of a module.
+
+    The packages mmdet and mmseg have no attribute with a capital: such a name is a registered type.
+    """
+    return ('.' in text and REGISTERED.fullmatch(text) is None
+            and is_module(text.partition('.')[0]))
 
 
 def is_module(name: str) -> bool:
