@@ -36,6 +36,8 @@ TILE_OVERLAP = 0.25
 MAX_TILED_PIXELS = 2**30  # OpenCV's limit, which holds for images of training
 SingleImage: TypeAlias = str | Path | Image.Image | np.ndarray | torch.Tensor | bytes
 IMAGE_TYPES = (str, Path, Image.Image, bytes, IOBase)  # types of one image, apart from arrays
+OUTPUTS = dict(
+    masks='boxes and masks', boxes='boxes', labels='label maps', panoptic='panoptic segments')
 EXPECTED_IMAGE = 'expected a path, a Pillow image, an array, a tensor or the content of a file'
 
 
@@ -158,9 +160,10 @@ class Model:
         self.progress = progress or {}
 
     def __repr__(self) -> str:
-        name = type(self.module).__name__
-        return (f'{name} on {self.backbone_name}, {len(self.classes)} classes, predicts '
-                f'{self.kind}, weights from {self.source}, on {self.device}')
+        parts = dict(self.module.named_children())
+        model = parts.get('decode_head', parts.get('panoptic_head', self.module))
+        return (f'{type(model).__name__} on {self.backbone_name}, {len(self.classes)} classes, '
+                f'predicts {OUTPUTS[self.kind]}, weights from {self.source}, on {self.device}')
 
     @property
     def backbone_name(self) -> str:

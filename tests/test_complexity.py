@@ -161,7 +161,7 @@ def test_count_mmdet_models(config: str, parts: int, run_tool: Callable,
 
 @pytest.mark.slow
 def test_time_and_memory(run_tool: Callable, capsys: pytest.CaptureFixture[str]) -> None:
-    run_tool('complexity', ROOT / XCIT, '--size', 64, 96, '--time')
+    run_tool('complexity', ROOT / XCIT, '--size', 64, 96, '--time', '--device', 'cpu')
     assert re.search(r'^time and peak memory +\d\.\d+ ± *\d\.\d+ s +\d+ MiB$',
                      capsys.readouterr().out, re.MULTILINE)
 
@@ -217,6 +217,8 @@ def test_command_line(run_tool: Callable, capsys: pytest.CaptureFixture[str]) ->
     printed = capsys.readouterr().out
     assert re.search(r'^backbone +\d+\.\d+ M +\d+\.\d+ G$', printed, re.MULTILINE)
     assert 'at 64 x 96' in printed
-    with pytest.raises(SystemExit, match='2'):
-        run_tool('complexity')
-    assert 'pass either CONFIG or --table' in capsys.readouterr().err
+    for arguments, message in (((), 'pass either CONFIG or --table'),
+                               ((ROOT / XCIT, '--device', 'cpu'), '--device and --amp require')):
+        with pytest.raises(SystemExit, match='2'):
+            run_tool('complexity', *arguments)
+        assert message in capsys.readouterr().err

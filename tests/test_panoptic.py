@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable
 from contextlib import closing
@@ -209,7 +210,8 @@ def test_instances_are_not_panoptic(shapes: Path) -> None:
 @pytest.mark.parametrize(
     'head', ['pmt', 'panoptic_fpn',
              pytest.param('mask2former', marks=pytest.mark.slow)])
-def test_training(head: str, shapes: Path, tmp_path: Path, run_tool: Callable) -> None:
+def test_training(head: str, shapes: Path, tmp_path: Path, run_tool: Callable,
+                  capsys: pytest.CaptureFixture[str]) -> None:
     config = ROOT / f'configs/{head}/xcit_nano_12_p16_slim_shapes_panoptic.py'
     data = ['--data-root', shapes / 'coco', '--work-dir', tmp_path / 'run']
     run_tool('train', config, *data, *(['--no-report'] if head == 'panoptic_fpn' else []), *SHORT,
@@ -229,11 +231,14 @@ def test_training(head: str, shapes: Path, tmp_path: Path, run_tool: Callable) -
     moved = (tmp_path / 'run').rename(tmp_path / 'moved')
     run_tool('test', moved, '--data-root', shapes / 'coco', '--cfg-options', *NO_WORKERS)
     assert len(list(moved.glob('*/metrics.json'))) == 1 and not (tmp_path / 'run').exists()
-    if head != 'pmt':
-        return
     image = next((shapes / 'coco/val2017').iterdir())
     run_tool('predict', moved, image, '--out', tmp_path / 'predictions')
     assert (tmp_path / 'predictions/panoptic.json').exists()
+    name = dict(pmt='PMTHead', mask2former='Mask2FormerHead', panoptic_fpn='PanopticFPN')[head]
+    assert re.search(f'{name} on XCiT, 4 classes, predicts panoptic segments',
+                     capsys.readouterr().out)
+    if head != 'pmt':
+        return
 
     run = read_run(moved)
     assert len(run.details['classes']['pq']) == 4 and run.about['kind'] == 'panoptic'

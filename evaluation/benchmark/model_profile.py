@@ -20,6 +20,7 @@ from colonnade.models.building import build_random_model
 from colonnade.models.complexity import (build_blank_sample, build_from_file, count_multiply_adds,
                                          get_default_size)
 from colonnade.models.fusion import maybe_fuse
+from colonnade.models.half_precision import Amp, compute_in, get_half_type
 from colonnade.settings.reading import read_config
 
 from .machine import measure_matmul_speed
@@ -58,9 +59,11 @@ class Cost:
 def measure_cost(config: Path,
                  size: tuple[int, int] | None = None,
                  *,
+                 device: str = 'cpu',
+                 amp: Amp = False,
                  rounds: int = 3,
                  threads: int = 0) -> Cost:
-    """Return the cost of a config's model with random weights, on the CPU, in a new process.
+    """Return the cost of a config's model with random weights; on a CPU, in a new process.
 
     Such a detector finds nothing, or the maximum number of objects: the mask head of Mask R-CNN has
     nothing to do, and heads with queries draw a mask for each.
@@ -69,32 +72,45 @@ def measure_cost(config: Path,
         config: Config of a detector or segmenter.
         size: Height and width of the image. Defaults to 800 x 1280 for detectors, 512 x 512 for
             segmenters.
+        device: ``'cpu'``, ``'cuda:0'``, …
+        amp: Type to compute in, see :func:`get_half_type`.
         rounds: Timed runs, after one that warms up and whose memory is measured.
         threads: Number of CPU threads. Defaults to torch's choice.
     """
     if rounds < 1:
         raise UserError(f'rounds must be at least 1, got {rounds}')
     size = size or get_default_size(read_config(config))
-    return run_in_new_process(_measure_cost, config, size, rounds, threads)
+    measure = partial(run_in_new_process, _measure_cost) if device == 'cpu' else _measure_cost
+    return measure(config, size, device, amp, rounds, threads)
 
 
-def _measure_cost(config: Path, size: tuple[int, int], rounds: int, threads: int) -> Cost:
+def _measure_cost(config: Path, size: tuple[int, int], device: str, amp: Amp, rounds: int,
+                  threads: int) -> Cost:
     if threads:
         torch.set_num_threads(threads)
-    model = build_random(config)
-    image = torch.randn(1, 3, *size)
+    model = build_random(config).to(device)
+    if dtype := get_half_type(amp, torch.device(device).type):
+        compute_in(model, dtype)
+    image = torch.randn(1, 3, *size, device=device)
     seconds: list[float] = []
 
     def predict() -> None:
-        started = time.perf_counter()
+        started = read_clock(device)
         with torch.no_grad():
             model(image, [build_blank_sample(*size)], mode='predict')
-        seconds.append(time.perf_counter() - started)
+        seconds.append(read_clock(device) - started)
 
-    memory = measure_peak(predict)
+    memory = measure_peak(predict, device)
     for _ in range(rounds):
         predict()
     return Cost(*compute_median_and_spread(seconds[1:]), memory / MIB)
+
+
+def read_clock(device: str) -> float:
+    """Return the time in seconds at which the device has finished its work."""
+    if device.startswith('cuda'):
+        torch.cuda.synchronize()
+    return time.perf_counter()
 
 
 def build_random(config: Path) -> nn.Module:
@@ -176,7 +192,12 @@ def count_part_operations(config: Path, model: nn.Module, image: torch.Tensor) -
     return operations
 
 
-def format_parts(config: Path, size: tuple[int, int] | None, *, rounds: int = 5) -> Iterator[str]:
+def format_parts(config: Path,
+                 size: tuple[int, int] | None,
+                 *,
+                 device: str = 'cpu',
+                 amp: Amp = False,
+                 rounds: int = 5) -> Iterator[str]:
     """Yield a table of the time of each part, built and fused, and its share of the matmul speed.
 
     Weights are random, and RoI heads find the maximum number of objects. A model that cannot be
@@ -186,22 +207,28 @@ def format_parts(config: Path, size: tuple[int, int] | None, *, rounds: int = 5)
     model, image = build_random(config), torch.randn(1, 3, *size or get_default_size(cfg))
     raise_class_logits(model)
     operations = count_part_operations(config, model, image)
+    dtype = get_half_type(amp, torch.device(device).type)
+    model, image = model.to(device), image.to(device)
     models = {'as built': model}
     fused = copy.deepcopy(model)
-    if maybe_fuse(fused, None):
+    if maybe_fuse(fused, dtype):
         models['fused'] = fused
         if cfg.default_scope == 'mmseg':
             from colonnade.models.fusion.label_maps import fuse_label_maps  # needs mmseg
             fuse_label_maps(fused)
+    if dtype:
+        for module in models.values():
+            compute_in(module, dtype)
     sample = build_blank_sample(*image.shape[-2:])
     runs: dict[str, list[dict[str, float]]] = {name: [] for name in models}
-    watches = {name: Stopwatch(module, time.perf_counter) for name, module in models.items()}
+    read = partial(read_clock, device)
+    watches = {name: Stopwatch(module, read) for name, module in models.items()}
     with torch.no_grad():
         for _ in range(rounds + 1):
             for name, module in models.items():
                 run = partial(module, image, [sample], mode='predict')
                 runs[name].append(watches[name].measure(run))
-    limit = measure_matmul_speed('cpu', torch.float32, torch.get_num_threads())
+    limit = measure_matmul_speed(device, dtype or torch.float32, torch.get_num_threads())
 
     def format_row(name: str, operations: float, seconds: list[list[float]]) -> str:
         text = f'{name:20} {operations / 1e9:8.1f}'
