@@ -1,6 +1,6 @@
 """Measure the cost of each backbone under each head, for docs/guides/choose_model.md.
 
-    python docs/measure_models.py rows.json                        # takes an hour on two cores
+    python docs/measure_models.py rows.json                        # takes hours on two cores
     python docs/measure_models.py rows.json --heads dino linear    # under some heads
 
 Parameters and multiply-adds are those of tools/complexity.py, time and memory those of its --time:
