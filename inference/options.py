@@ -64,7 +64,7 @@ class ServeOptions(InferenceOptions):
         'maximum size of an uploaded file in MB (default: %(default)g)', 20., metavar='N')
     max_pixels: int | None = option(
         'maximum pixels per image (default: 20 million for detectors; up to 25 million for '
-        'segmenters, less with many classes or queries)',
+        'segmenters, fewer with many classes or --no-fuse)',
         metavar='N')
     timeout: float = option(
         'time limit for a request (default: %(default)g)', 120., metavar='SECONDS')

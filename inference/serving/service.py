@@ -257,12 +257,14 @@ def compute_max_pixels(model: Model) -> int:
 
     A segmenter resizes the logits of all classes to the image size, in 32 bits. A fused one resizes
     them only along rows, from at most a quarter of the image height, and its labels have 64 bits.
-    Instance masks take one byte per pixel. Panoptic models resize the masks of all queries, in 32
-    bits.
+    Instance masks take one byte per pixel. Models with query masks that are not fused resize the
+    masks of all queries, in 32 bits, and copy half of them.
     """
-    head = dict(model.module.named_children()).get('panoptic_head')
-    if model.kind == 'panoptic' and head is not None:
-        return RESULT_BYTES // (4 * head.num_queries)
+    parts = dict(model.module.named_children())
+    if 'panoptic_head' in parts:
+        from colonnade.models.fusion.query_masks import ChunkedFusionHead  # imports mmdet
+        if not isinstance(parts['panoptic_fusion_head'], ChunkedFusionHead):
+            return RESULT_BYTES // (10 * parts['panoptic_head'].num_queries)
     if model.kind == 'labels':
         from colonnade.models.fusion.label_maps import can_skip_full_resolution  # imports mmseg
         classes = max(1, len(model.classes))

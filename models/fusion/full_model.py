@@ -72,9 +72,12 @@ def fuse(model: nn.Module, dtype: torch.dtype | None = None) -> list[str]:
         if isinstance(part, ColumnarBackbone):
             part.fuse(dtype)
             lines.append(f'{type(part).__name__}: norms and scales folded')
-    if on_cpu and 'mmdet' in sys.modules:  # every detector has imported it
-        from .region_heads import fuse_regions
-        lines += fuse_regions(model)
+    if 'mmdet' in sys.modules:  # every detector has imported it
+        from .query_masks import resize_masks_in_chunks
+        lines += resize_masks_in_chunks(model)
+        if on_cpu:
+            from .region_heads import fuse_regions
+            lines += fuse_regions(model)
     lines += [*_fold_batch_norms(model), *_fuse_pyramids(model)]
     if on_cpu and 'mmseg' in sys.modules:
         from .bottlenecks import merge_bottlenecks
