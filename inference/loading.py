@@ -97,17 +97,28 @@ def load(config: str | Path | Config,
             merge_options(cfg, cfg_options)
         with DefaultScope.overwrite_default_scope(cfg.default_scope):
             with package_errors(str(config)) if is_package else nullcontext():
-                model = build_model(cfg, weights, torch_device, trust=trust or not has_own_config)
+                model = build_model(
+                    cfg,
+                    weights,
+                    torch_device,
+                    trust=trust,
+                    trust_config=trust or not has_own_config)
             optimize_model(model, fuse, dtype)
             return model
 
 
-def build_model(cfg: Config, weights: str | Path, device: torch.device, *, trust: bool) -> Model:
-    """Build the model of a config, which is modified in place, and load its weights."""
+def build_model(cfg: Config, weights: str | Path, device: torch.device, *, trust: bool,
+                trust_config: bool) -> Model:
+    """Build the model of a config, which is modified in place, and load its weights.
+
+    Args:
+        trust: Whether to unpickle the weights.
+        trust_config: Whether the config may name files and be larger than the weights.
+    """
     settings = replace_sync_norms(cfg.model)
     fill_backbone_settings(settings)
     checkpoint = None
-    if not trust:
+    if not trust_config:
         # All weights are loaded from the file, so initializers would only read other files.
         settings = ConfigDict(remove_key(settings, 'init_cfg'))
         if Path(weights).suffix == '.safetensors':
