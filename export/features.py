@@ -43,8 +43,8 @@ def build_plan(model: Model, cfg: Config, options: ExportOptions) -> ExportPlan:
     if isinstance(backbone, PlainViT) and backbone.return_prefix_tokens:
         raise ExportError('return_prefix_tokens must be False: prefix tokens cannot be exported')
     if backbone.num_query_blocks:
-        raise ExportError('num_query_blocks must be 0: a head runs the last blocks of this '
-                          'backbone, so it has no feature maps')
+        raise ExportError('num_query_blocks must be 0: the last blocks of this backbone run '
+                          'in the head, so the backbone outputs no feature maps')
     features = Features(model.module).eval()
     graph = Graph('features', features, make_images, (limits.get_dims(), ), ('image', ),
                   list_map_names(features), limits.list_sizes())  # yapf: disable

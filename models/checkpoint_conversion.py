@@ -48,7 +48,8 @@ def add_base(checkpoint: dict[str, Any], source: str, base: str, trust: bool) ->
     state = get_state_dict(checkpoint, source)
     known = detect_format(state)
     if known is None or known.add_base is None:
-        raise UserError(f'--base has no effect: {source} has no differences to other weights')
+        raise UserError(f'--base has no effect: {source} does not store its weights as '
+                            'differences from a base model')
     try:
         total = known.add_base(get_state_dict(fetch(base, trust=trust), base), state)
     except WeightsError as error:

@@ -45,7 +45,9 @@ def find_class_rows(cfg: Config, num_classes: int) -> dict[str, Rows]:
     """
     grown = copy.deepcopy(cfg.model)
     for _, head in iter_class_heads(grown):
-        head.update(merged(head, build_class_changes(head, get_num_classes(head) + 1)))
+        num_things = head['num_things_classes'] if 'num_stuff_classes' in head else None
+        changes = build_class_changes(head, get_num_classes(head) + 1, num_things)  # one more stuff
+        head.update(merged(head, changes))
         if head.get('out_channels') == 1:  # two classes that share a row
             del head['out_channels']
     with report_third_party_errors('cannot find the layers that depend on the classes'):

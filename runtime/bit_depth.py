@@ -36,7 +36,7 @@ def suggest_8_bits(highest: int) -> str:
     """Return code that saves images with values up to ``highest`` as 8 bits."""
     top = (1 << highest.bit_length()) - 1
     return ("cv2.imwrite('new.png', cv2.convertScaleAbs(cv2.imread('old.png', -1), "
-            f'alpha=255/{top})), with the same range for all images')
+            f'alpha=255/{top})), using the same intensity range for all images')
 
 
 def find_depth_problem(image: Image.Image) -> str | None:

@@ -21,7 +21,8 @@ def iter_class_heads(value: Any, name: str = 'model') -> Iterator[tuple[str, dic
         for index, item in enumerate(value):
             yield from iter_class_heads(item, f'{name}[{index}]')
     elif isinstance(value, dict):
-        if name.rpartition('.')[2].partition('[')[0] in CLASS_HEADS and get_class_count_key(value):
+        is_head = name.rpartition('.')[2].partition('[')[0] in CLASS_HEADS
+        if (is_head and get_class_count_key(value)) or 'num_stuff_classes' in value:
             yield name, value
         for key, item in value.items():
             yield from iter_class_heads(item, f'{name}.{key}')

@@ -147,7 +147,6 @@ def check_name(path: Path, cfg: Config) -> None:
     counts = {get_num_classes(part) for _, part in iter_class_heads(model)}
     if head == 'panoptic_fpn':  # boxes are things
         counts.remove(model.panoptic_fusion_head.num_things_classes)
-        counts.add(get_num_classes(model.semantic_head))
     assert counts == {classes}
     if name['schedule'] == 'slim':  # width and depth of XCiT-N12
         settings = CLASSES[backbone].variants.resolve(model.backbone.arch)

@@ -188,7 +188,7 @@ def test_schedule_of_one_epoch() -> None:
     (['{seg}', '--masks', '.', '--classes', 'a', 'a'], '--classes must be distinct names'),
     (['{seg}', '--masks', '.', '--gpus', '0'], '--gpus must be at least 1'),
     (['{uper}', '--masks', '.', '.', '--images', '.', '.', '--batch-size', '1'
-      ], 'UPerHead normalizes one value per image'),
+      ], 'UPerHead would normalize over a single value'),
 ])
 def test_wrong_arguments_are_named(arguments: list[str], message: str, run_tool: Callable,
                                    capsys: pytest.CaptureFixture[str]) -> None:

@@ -148,7 +148,7 @@ def test_split_folder(real: Parts, tmp_path: Path) -> None:
     record = json.loads((tmp_path / 'own_data/conversion.json').read_text())['split']
     assert (record['fraction'], record['seed'], set(record['val'])) == (0.4, 0, names[1])
     for other in (dict(val_fraction=0.4, split_seed=1), dict(val_fraction=0.2)):
-        with pytest.raises(UserError, match='with a different split: remove it, or choose'):
+        with pytest.raises(UserError, match='with a different split: remove the folder, or choose'):
             read(options(one, out=tmp_path / 'own.py', **other))
     with pytest.raises(ValueError, match='does not match 5 image names'):
         read(options(one, out=tmp_path / 'own.py', val_fraction=0.4, group_regex='^(a)'))
@@ -185,7 +185,7 @@ def test_conversion_is_reused(drawn: Parts, tmp_path: Path) -> None:
     assert_messages(report.warnings, 'own_data: reused')
     assert (tmp_path / 'own_data/train.json').stat() == before
     write_lines(tmp_path / 'set/labels/train/1.txt', BOX)
-    with pytest.raises(UserError, match='own_data is a conversion of different data: remove it'):
+    with pytest.raises(UserError, match='own_data is a conversion of different data: remove the folder'):
         read(options(tmp_path / 'set', out=out))
     (tmp_path / 'other').mkdir()
     with pytest.raises(UserError, match='other already exists and is not a converted'):

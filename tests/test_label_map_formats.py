@@ -372,7 +372,7 @@ def test_conversion_is_reused(tmp_path: Path) -> None:
     assert_messages(report.warnings, 'out: reused label maps and image lists')
     save(tmp_path / 'data/train_labels/c3_L.png', paint(SPLITS['train']['c4'][1]))
     os.utime(tmp_path / 'data/train_labels/c3_L.png', (1, 1))
-    with pytest.raises(UserError, match='of different data: remove it'):
+    with pytest.raises(UserError, match='of different data: remove the folder'):
         find_data(tmp_path / 'out', tmp_path / 'data')
 
 

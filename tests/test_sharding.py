@@ -115,7 +115,7 @@ def test_fsdp_equals_replicas(head: str, options: list[str], train: Callable) ->
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('checkpoints', ['whole', 'sharded'])
+@pytest.mark.parametrize('checkpoints', ['full', 'sharded'])
 def test_resume_with_any_number_of_processes(checkpoints: str, train: Callable, tmp_path: Path,
                                              shapes: Path) -> None:
     """The state of two processes is resumed as with replicas."""
@@ -153,7 +153,7 @@ def test_fsdp_starts_from_any_weights(train: Callable, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('checkpoints', ['whole', 'sharded'])
+@pytest.mark.parametrize('checkpoints', ['full', 'sharded'])
 def test_scalar_parameters_are_sharded(checkpoints: str, train: Callable, tmp_path: Path) -> None:
     """FCOS multiplies predictions of each level by a scalar."""
     replicas = train(2, 'fcos', 'replicas')

@@ -131,8 +131,9 @@ class Fusible(nn.Module):
         if self.training:
             raise FusedError('fuse() is for evaluation: call eval() first')
         if layers := list(self._find_modified_layers()):
-            raise FusedError(f'{type(self).__name__} cannot be fused, because some layers are '
-                             f'replaced, hooked or have other tensors: {", ".join(layers)}')
+            raise FusedError(f'{type(self).__name__} cannot be fused, because some layers have '
+                             'been replaced, have hooks, or contain unexpected tensors: '
+                             f'{", ".join(layers)}')
 
     def reject_weights(self) -> None:
         """Raise a FusedError if the backbone is fused, so that its parameters are not a file's."""

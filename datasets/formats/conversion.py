@@ -74,7 +74,7 @@ def convert_once(
 
 
 def _check_identity(folder: Path, record: Mapping[str, Any]) -> None:
-    advice = 'remove it, or choose another --converted-dir'
+    advice = 'remove the folder, or choose another --converted-dir'
     try:
         existing = json.loads((folder / RECORD).read_bytes())
     except (OSError, ValueError, RecursionError):

@@ -59,7 +59,7 @@ def _reconvert(folder: Path, datasets: Sequence[ConfigDict], report: Report) -> 
                         f'{CREATE_AGAIN}') from error
     if 'options' not in record:
         raise UserError(f'{folder} was converted by an earlier version, which did not record its '
-                        f'options: remove it, and {CREATE_AGAIN}')
+                        f'options: remove the folder, and {CREATE_AGAIN}')
     options: dict[str, Any] = {}
     for key, name in OPTIONS.items():
         value = record['options'].get(key)
@@ -106,5 +106,5 @@ def _find_misfit(datasets: Sequence[ConfigDict], data: Sequence[DataIndex] | Lab
 def _find_source(recorded: list[str], folder: Path) -> Path:
     path = find_path(recorded, folder)
     if path is None:
-        raise MissingFileError(f'{folder} was converted from {recorded[1]}, which does not exist')
+        raise MissingFileError(f'{folder} was converted from {recorded[1]}, which no longer exists')
     return path

@@ -16,8 +16,9 @@ from colonnade.configs import find_config
 from colonnade.models.feature_maps import build_part
 from colonnade.models.trial_step import find_trial_error
 from colonnade.settings.checks.all_checks import check_config
-from colonnade.settings.config_values import remove_key
+from colonnade.settings.config_values import map_dicts, remove_key
 from colonnade.settings.config_writer import format_base_path, format_comments, format_config
+from colonnade.settings.pipeline_steps import get_type_name
 from colonnade.settings.reading import read_config
 
 from .backbone_names import Backbone, find_backbone
@@ -94,10 +95,26 @@ def _adapt_config(old: dict[str, Any], backbone: Backbone, notes: Notes) -> dict
     model = replace_backbone(old['model'], backbone, notes)
     names = [name for name, _ in build_part(model).named_parameters()]
     new = dict(custom_imports=imports, model=model, **adapt_training(old, names, notes))
+    for key in old:
+        value = map_dicts(old[key], _replace_panoptic_type)
+        if key not in new and value != old[key]:
+            new[key] = value
+            notes.reasons[key].append('LoadPanopticAnnotations and CocoPanopticMetric need '
+                                      'panopticapi; these have the same results without it.')
     if old.get('load_from'):
         new['load_from'] = None
         notes.reasons['load_from'].append(f'{old["load_from"]} has weights of another backbone.')
     return new
+
+
+def _replace_panoptic_type(part: dict[str, Any]) -> dict[str, Any]:
+    kind = get_type_name(part.get('type'))
+    if kind == 'LoadPanopticAnnotations':
+        part['type'] = 'LoadPanopticSegments'
+    elif kind == 'CocoPanopticMetric' and not part.get('format_only'):
+        part['type'] = 'PanopticQuality'
+        part = {key: part[key] for key in part if key not in ('backend_args', 'outfile_prefix')}
+    return part
 
 
 def _format_source(base: str, backbone: Backbone, changes: dict[str, Any], notes: Notes) -> str:

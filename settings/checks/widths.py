@@ -146,7 +146,7 @@ def has_one_width(neck: dict[str, Any]) -> bool:
 
 
 def find_batch_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[Finding]:
-    """Yield batches of one image if a head of mmseg normalizes one value per image."""
+    """Yield batches of one image if a head of mmseg normalizes over a single value per channel."""
     if 'train_dataloader' not in dataloaders or cfg.get('train_dataloader') is None:
         return
     is_distributed = cfg.get('launcher', 'none') != 'none'
@@ -161,6 +161,6 @@ def find_batch_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[F
                 yield Finding(
                     'batch-size',
                     f'train_dataloader.batch_size is 1, but {get_type_name(head["type"])} '
-                    f'(model.{name}) normalizes one value per image and channel',
+                    f'(model.{name}) would normalize over a single value per channel',
                     ('train_dataloader.batch_size', f'model.{name}'),
                     'set train_dataloader.batch_size to 2 or more')

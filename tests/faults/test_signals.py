@@ -380,6 +380,6 @@ def test_ctrl_c_ends_tools(tool: str, runs: Runs, trained: Path) -> None:
         os.killpg(program.pid, signal.SIGINT)
     printed = program.communicate(timeout=300)[0]
     assert program.returncode == 130 and 'Traceback' not in printed, printed[-3000:]
-    assert f'\n{tool}: stopped' in printed
+    assert f'\n{tool.replace("_", "-")}: stopped' in printed
     assert not {'metrics.json', 'shapes'} & {path.name for path in folder.iterdir()}
     assert not list(folder.glob('.shapes-*'))

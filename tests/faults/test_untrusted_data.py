@@ -132,7 +132,7 @@ def test_external_files_in_image_lists(tmp_path: Path, run_tool: Callable) -> No
         source = next((tmp_path / 'data' / folder / 'train').glob(f'*{suffix}'))
         (tmp_path / f'secret{suffix}').write_bytes(source.read_bytes())
     (tmp_path / 'list.txt').write_text('../../../secret\n')
-    with pytest.raises(SystemExit, match='list.txt refers to 1 file outside of .*secret.jpg'):
+    with pytest.raises(SystemExit, match='list.txt refers to 2 files outside of .*secret.jpg'):
         run_tool('train', tmp_path / 'own.py', '--work-dir', tmp_path / 'run', *ONE_STEP,
                  f'train_dataloader.dataset.ann_file={tmp_path}/list.txt')
 

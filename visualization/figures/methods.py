@@ -133,8 +133,8 @@ def visualize_batch(model: Model, images: Sequence[Source], method: str,
 def check_size(size: tuple[int, int] | None) -> None:
     """Check that images can be resized to a height and width."""
     if size and (min(size) < 1 or size[0] * size[1] > MAX_PIXELS):
-        raise UserError(f'size must be a height and a width of at most {MAX_PIXELS:,} pixels in '
-                        f'total, got {size[0]} x {size[1]}')
+        raise UserError(f'size must be (height, width), with at most {MAX_PIXELS:,} pixels in all '
+                        f'(height x width), got {size[0]} x {size[1]}')
 
 
 def check_methods(model: Model, names: Sequence[str], options: VisualizationOptions) -> None:
