@@ -275,9 +275,9 @@ def test_blocks_and_levels_compile_once(cls: type, arch: dict, training: bool) -
 
 
 @pytest.mark.slow
-def test_inductor_freezing_compiles_full_backbone(monkeypatch: pytest.MonkeyPatch) -> None:
+@torch._inductor.config.patch(freezing=True)
+def test_inductor_freezing_compiles_full_backbone() -> None:
     torch._dynamo.reset()
-    monkeypatch.setattr(torch._inductor.config, 'freezing', True)
     backbone = XCiT(
         dict(embed_dim=32, depth=2, num_heads=4, patch_size=16), out_indices=(1, )).eval()
     backbone.init_weights()

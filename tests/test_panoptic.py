@@ -32,6 +32,7 @@ from colonnade.inference.model import get_model_kind
 from colonnade.inference.resume_log import ResumeLog
 from colonnade.inference.serving.json_api import build_api
 from colonnade.inference.serving.service import Service, compute_max_pixels
+from colonnade.models.fusion.full_model import fuse
 from colonnade.models.trial_step import find_trial_error
 from colonnade.settings.config_values import has_masks, loads_segments
 from colonnade.settings.dataset_paths import redirect_data_root
@@ -361,7 +362,9 @@ def test_serving(weights: Path, shapes: Path) -> None:
         assert answer['segments'] == model.predict(content).to_json(masks=True)['segments'] != []
         assert client.post('/api/predict?format=png', content=content).content[1:4] == b'PNG'
         assert client.post('/api/predict?threshold=0.5', content=content).status_code == 422
-    assert compute_max_pixels(model) == 2 * 10**9 // (4 * model.module.panoptic_head.num_queries)
+    assert compute_max_pixels(model) == 2 * 10**9 // (10 * model.module.panoptic_head.num_queries)
+    fuse(model.module)
+    assert compute_max_pixels(model) == 2 * 10**7
 
 
 def test_panoptic_fpn() -> None:

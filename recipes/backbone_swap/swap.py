@@ -28,6 +28,8 @@ from .training_settings import adapt_training
 
 #: start of configs in packages that mmengine can read as a base
 PACKAGE_CONFIG = r'\w+::\w+/'
+PANOPTIC_IMPORTS = ['colonnade.datasets.panoptic_annotations',
+                    'colonnade.evaluation.panoptic_quality']  # yapf: disable
 IMPORTS = ['colonnade.backbones', 'colonnade.necks', 'colonnade.engine.components']
 
 
@@ -87,20 +89,20 @@ def swap_backbone(name: str, backbone_name: str, out: Path) -> Notes:
 
 def _adapt_config(old: dict[str, Any], backbone: Backbone, notes: Notes) -> dict[str, Any]:
     """Return the top-level settings that change."""
+    replaced = {key: map_dicts(value, _replace_panoptic_type) for key, value in old.items()}
+    panoptic = {key: value for key, value in replaced.items() if value != old[key]}
+    for key in panoptic:
+        notes.reasons[key].append('LoadPanopticAnnotations and CocoPanopticMetric need '
+                                  'panopticapi; these have the same results without it.')
     imports = deepcopy(old.get('custom_imports') or {})
     modules = imports.get('imports', [])
     modules = [modules] if isinstance(modules, str) else list(modules)
-    imports['imports'] = [*modules, *(each for each in IMPORTS if each not in modules)]
+    needed = IMPORTS + (PANOPTIC_IMPORTS if panoptic else [])
+    imports['imports'] = [*modules, *(each for each in needed if each not in modules)]
     imports.setdefault('allow_failed_imports', False)
     model = replace_backbone(old['model'], backbone, notes)
     names = [name for name, _ in build_part(model).named_parameters()]
-    new = dict(custom_imports=imports, model=model, **adapt_training(old, names, notes))
-    for key in old:
-        value = map_dicts(old[key], _replace_panoptic_type)
-        if key not in new and value != old[key]:
-            new[key] = value
-            notes.reasons[key].append('LoadPanopticAnnotations and CocoPanopticMetric need '
-                                      'panopticapi; these have the same results without it.')
+    new = dict(custom_imports=imports, model=model, **adapt_training(old, names, notes)) | panoptic
     if old.get('load_from'):
         new['load_from'] = None
         notes.reasons['load_from'].append(f'{old["load_from"]} has weights of another backbone.')
