@@ -49,7 +49,7 @@ def add_base(checkpoint: dict[str, Any], source: str, base: str, trust: bool) ->
     known = detect_format(state)
     if known is None or known.add_base is None:
         raise UserError(f'--base has no effect: {source} does not store its weights as '
-                            'differences from a base model')
+                        'differences from a base model')
     try:
         total = known.add_base(get_state_dict(fetch(base, trust=trust), base), state)
     except WeightsError as error:

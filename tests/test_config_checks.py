@@ -67,7 +67,7 @@ def test_shipped_configs_have_no_findings(path: Path) -> None:
     ('mask_rcnn', 'model.roi_head.bbox_roi_extractor.featmap_strides', [8, 16, 32, 64],
      r'bbox_roi_extractor.featmap_strides=\[4, 8, 16, 32\]'),
     ('mask_rcnn', 'model.roi_head.mask_roi_extractor.out_channels', 256, 'out_channels=64'),
-    ('upernet', 'train_dataloader.batch_size', 1, 'UPerHead .* would normalize over a single value'),
+    ('upernet', 'train_dataloader.batch_size', 1, 'UPerHead .* normalize over a single value'),
     ('plain_vit', 'model.backbone.return_prefix_tokens', True,
      'prefix_tokens is True, but ColumnarPyramid accepts only feature maps'),
     ('vitdet', 'model.neck.in_channels', 64,

@@ -185,7 +185,7 @@ def test_conversion_is_reused(drawn: Parts, tmp_path: Path) -> None:
     assert_messages(report.warnings, 'own_data: reused')
     assert (tmp_path / 'own_data/train.json').stat() == before
     write_lines(tmp_path / 'set/labels/train/1.txt', BOX)
-    with pytest.raises(UserError, match='own_data is a conversion of different data: remove the folder'):
+    with pytest.raises(UserError, match='own_data is a conversion of different data: remove the'):
         read(options(tmp_path / 'set', out=out))
     (tmp_path / 'other').mkdir()
     with pytest.raises(UserError, match='other already exists and is not a converted'):

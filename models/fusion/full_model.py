@@ -72,7 +72,7 @@ def fuse(model: nn.Module, dtype: torch.dtype | None = None) -> list[str]:
         if isinstance(part, ColumnarBackbone):
             part.fuse(dtype)
             lines.append(f'{type(part).__name__}: norms and scales folded')
-    if 'mmdet.models' in sys.modules:  # every detector has imported it
+    if 'mmdet' in sys.modules:  # every detector has imported it
         from .query_masks import resize_masks_in_chunks
         lines += resize_masks_in_chunks(model)
         if on_cpu:

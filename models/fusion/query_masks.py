@@ -8,10 +8,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from mmdet.evaluation.functional import INSTANCE_OFFSET
 from mmdet.models.detectors import Mask2Former
 from mmdet.models.seg_heads import MaskFormerFusionHead
-from mmdet.structures import SampleList
+from mmdet.structures import INSTANCE_OFFSET, SampleList
 from mmdet.structures.mask import mask2bbox
 from mmengine.structures import InstanceData, PixelData
 from torch import Tensor, nn

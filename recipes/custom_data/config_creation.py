@@ -67,8 +67,8 @@ def read_recipe(args: NewConfigOptions) -> Config:
     head = cfg.model.get('decode_head')
     pools_to_one = isinstance(head, dict) and 1 in head.get('pool_scales', ())
     if pools_to_one and args.batch_size == args.gpus == 1:
-        raise UserError(f'--batch-size 1 is too small: {head.type} would normalize over a single value '
-                        'per channel')
+        raise UserError(f'--batch-size 1 is too small: {head.type} would normalize over a single '
+                        'value per channel')
     return cfg
 
 
