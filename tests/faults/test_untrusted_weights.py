@@ -69,8 +69,7 @@ def refused(run_tool: Callable, tool: str, *arguments: Any,
 
 @pytest.mark.parametrize('tool', [
     pytest.param(
-        tool,
-        marks=[] if tool in ('convert_checkpoint', 'predict', 'test') else pytest.mark.slow)
+        tool, marks=[] if tool in ('convert_checkpoint', 'predict', 'test') else pytest.mark.slow)
     for tool in TOOLS
 ])
 def test_tools_reject_pickled_code(tool: str, evil: Path, shapes: Path, run_tool: Callable,
