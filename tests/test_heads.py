@@ -161,8 +161,11 @@ def test_training_resumes_and_evaluates(head: str, make: partial[Config], real_d
     assert all(value.isfinite().all() for value in last.values())
     assert states[1]['meta'][limit.removeprefix('max_').removesuffix('s')] == 3
     trained = [  # the averages, if any, have hardly moved yet
-        {key.removeprefix('module.'): value for key, value in
-         state.get('ema_state_dict', state['state_dict']).items()} for state in states]
+        {
+            key.removeprefix('module.'): value
+            for key, value in state.get('ema_state_dict', state['state_dict']).items()
+        } for state in states
+    ]
     moved = {key for key in first if not trained[0][key].equal(trained[1][key])}
     fixed = {key for key in first if key.startswith('backbone.')} if head in FROZEN else set()
     assert not moved & fixed
