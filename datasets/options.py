@@ -35,8 +35,8 @@ class DataOptions:
         exclusive='data',
         metavar='DIR')
     stuff: list[Path] = option(
-        'label maps of stuff, from which instances become panoptic segments: one folder for all '
-        'images, or one each for training and validation', (),
+        'label maps of stuff, to merge with the instances into panoptic segments: one folder for '
+        'all images, or one each for training and validation', (),
         metavar='DIR')
     stuff_classes: list[str] | None = option(
         'names of all labels of --stuff in order, or a file with one name per line', metavar='NAME')
@@ -45,7 +45,7 @@ class DataOptions:
         metavar='DIR')
     classes: list[str] | None = option(
         'names of all labels in order, or a file with one name per line; for instances, the '
-        'classes to train (default: all)',
+        'classes to train on (default: all)',
         metavar='NAME')
     label_zero: Literal['ignore', 'class'] | None = option(
         'meaning of label 0 in label maps: unlabeled pixels, or a class (default: inferred)')
@@ -69,8 +69,8 @@ class DataOptions:
         metavar='FRACTION')
     split_seed: int = option('seed of the random split (default: %(default)s)', 0, metavar='N')
     group_regex: str | None = option(
-        'keep images together in a split if the first group of this pattern matches the same text '
-        "in their names, e.g. the patient in '^(\\d+)_'",
+        'keep images in the same split if the first group of this pattern matches the same text '
+        "in their names, e.g. a patient ID: '^(\\d+)_'",
         metavar='REGEX')
     converted_dir: Path | None = option(
         'folder for converted, repaired or split annotations (default: OUT_data)', metavar='DIR')

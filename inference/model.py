@@ -292,7 +292,7 @@ class Model:
                 ahead=2 * size + 2)
             return map(keep_image, self._predict_batches(prepared, size))
         if self.kind == 'panoptic':
-            raise UserError('panoptic models cannot merge tiles: predict without tile')
+            raise UserError('tiles of panoptic models cannot be merged: omit tile')
         overlap = TILE_OVERLAP if overlap is None else overlap
         compute_tiles((1, 1), tile, overlap)  # raises if tile or overlap is out of range
         decode = partial(decode_image, channels=channels, max_pixels=MAX_TILED_PIXELS)

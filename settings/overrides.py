@@ -103,8 +103,8 @@ def _check_variable(cfg: dict[str, Any], key: str, name: str) -> None:
     if name not in cfg:
         raise UserError(f'unknown setting {name}{_suggest_keys(cfg, key)}')
     if copies := [path for path, value in _iter_settings(cfg) if value == cfg[name]]:
-        raise UserError(f'{name} is a variable of the config file, and was copied when the file '
-                        f'was read: set {", ".join(copies[:6])} instead')
+        raise UserError(f'{name} is a variable of the config file, and its value was copied when '
+                        f'the file was read: set {", ".join(copies[:6])} instead')
     _warn(key, f'{name} is a variable of the config file that may have no effect')
 
 

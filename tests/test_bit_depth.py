@@ -165,7 +165,7 @@ def test_12_bits_in_16_bit_files(highest: int, suffix: str, channels: tuple[int,
         error
     with pytest.raises(ImageError, match='the image would be black'):
         read_image(old)
-    code = error[error.index('cv2.imwrite'):].partition('), with')[0] + ')'
+    code = error[error.index('cv2.imwrite'):].partition('), using')[0] + ')'
     code = code.replace('old.png', str(old)).replace('new.png', str(new))
     exec(code, dict(cv2=cv2))
     assert read_image(new).max() == 255

@@ -72,7 +72,7 @@ def check_annotation(annotation: dict[str, Any], folder: Path, evaluated: bool =
     ('annotations', dict(segmentation=dict(size=[40, 48], counts='é')),
      'is not a valid character in compressed counts'),
     ('annotations', dict(segmentation=dict(size=[40, 48], counts='zz')), 'RLE cannot be decoded'),
-    ('annotations', dict(segmentation=dict(size=[40, 48], counts='P')), 'ends within a number'),
+    ('annotations', dict(segmentation=dict(size=[40, 48], counts='P')), 'ends in the middle of a'),
 ])
 def test_errors(kind: str, values: dict, says: str, instances: list, run_tool: Callable) -> None:
     change(instances[1], kind, 0, **values)
@@ -204,7 +204,7 @@ def test_file_of_other_images_is_rejected(instances: list, run_tool: Callable) -
         annotation['image_id'] += 1000
     instances[1].write_text(json.dumps(content))
     said = run_and_get_errors(run_tool, leaf('mask_rcnn'), *instances)
-    assert_messages(said, 'the images of 3 of 4 annotations are not in the file')
+    assert_messages(said, '3 of 4 annotations refer to images that are not in the file')
 
 
 @pytest.mark.parametrize('names', [['square', 'disc'], ['square'], ['disc', 'square', 'ring']])

@@ -39,8 +39,8 @@ def test_interpret_labels(values: set[int], names: list[str] | None, label_zero:
                  ], "warning: label 0 is assumed to be 'road', label 1 'sky' and so on. If label 0 "
      'stands for unlabeled pixels, pass --label-zero ignore, and at least 2 names'),
     ((0, 1, 2), ['--classes', 'road', 'sky', 'tree', '--label-zero', 'class'], ''),
-    ((0, 1, 3), ['--label-zero', 'ignore'], 'warning: 3 classes inferred from the '
-     'highest label, 3, without names: pass the names of all classes with --classes'),
+    ((0, 1, 3), ['--label-zero', 'ignore'], 'warning: no class names: 3 classes inferred '
+     'from the highest label, 3; pass the names of all classes with --classes'),
     ((0, 1, 3), ['--label-zero', 'ignore'], '3 classes: label 1, label 2, label 3'),
     ((0, 1, 255), ['--classes', 'a', 'b', 'c', '--ignore-255'],
      'warning: training: no pixels of c'),

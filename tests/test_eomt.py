@@ -234,7 +234,7 @@ def test_differences_to_dinov3_need_both_files() -> None:
         plan_loading(model, case.delta(), 'eomt.bin')
     other = case.state('base_keys') | {'norm.weight': torch.ones(3)}
     with pytest.raises(
-            WeightsError, match='belong to: 1 of their tensors differ, such as backbone.norm.w'):
+            WeightsError, match='apply to: 1 tensors do not match, such as backbone.norm.w'):
         add_delta(other, case.delta())
 
 

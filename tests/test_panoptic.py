@@ -337,7 +337,7 @@ def test_tools(weights: Path, shapes: Path, tmp_path: Path, run_tool: Callable) 
     model = load(tmp_path / 'package', device='cpu')
     assert (model.kind, model.num_things) == ('panoptic', 3)
     assert model.cfg.test_dataloader.dataset.metainfo.thing_classes == META['thing_classes']
-    with pytest.raises(ValueError, match='panoptic models cannot merge tiles'):
+    with pytest.raises(ValueError, match='tiles of panoptic models cannot be merged'):
         model.predict(image, tile=32)
     with pytest.raises(SystemExit, match='is a package: pass .*model.safetensors'):
         run_tool('test', tmp_path / 'package')

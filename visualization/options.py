@@ -33,8 +33,7 @@ class VisualizationOptions:
         'block indices, where -1 is the last (default: -1)', metavar='N')
     heads: Sequence[int] | None = option('indices of attention heads (default: all)', metavar='N')
     point: tuple[float, float] | None = option(
-        'pixel of the image whose token attends (default: the class token, or the center of the '
-        'image)',
+        'pixel that selects the query token (default: the class token, or the center of the image)',
         metavar=('X', 'Y'))
     classifier: str | Path | None = option(
         'file, URL or timm://NAME of classifier weights, for class-attention', metavar='FILE')

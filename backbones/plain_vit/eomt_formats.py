@@ -133,8 +133,8 @@ def add_delta(base: State, delta: State) -> State:
     found = {key: value.shape for key, value in named.items()}
     if expected != found:
         keys = [key for key in {**expected, **found} if expected.get(key) != found.get(key)]
-        raise WeightsError('these are not the DINOv3 weights that the differences belong to: '
-                           f'{len(keys)} of their tensors differ, such as {keys[0]}')
+        raise WeightsError('these are not the DINOv3 weights that the differences apply to: '
+                           f'{len(keys)} tensors do not match, such as {keys[0]}')
     return own | {key: named[key] + own[key] for key in expected}
 
 

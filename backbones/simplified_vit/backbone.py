@@ -63,7 +63,7 @@ def check_block(settings: Settings) -> None:
 class SimplifiedViT(LearnedPositions):
     """Vision transformer without class token, of simplified blocks or, to compare, plain ones.
 
-    Simplified blocks have no values, no output layer and no residual around attention. See
+    Simplified blocks have no value or output projections and no residual connection around attention. See
     :class:`.LearnedPositions` for padding and positions, and :class:`ColumnarBackbone` for further
     arguments.
 

@@ -108,9 +108,9 @@ def _explain_labels(values: set[int], names: Sequence[str] | None, classes: Sequ
     highest = max(values)
     if names is None:
         report.add_warning(
-            f'{format_count(len(classes), "class")} inferred from the highest label, {highest}, '
-            'without names: pass the names of all classes with --classes, including those that do '
-            'not occur')
+            f'no class names: {format_count(len(classes), "class")} inferred from the highest label, '
+            f'{highest}; pass the names of all classes with --classes, including those that do not '
+            'occur')
     elif is_reduced and 0 in values:
         report.add_error(
             f'there are {len(names)} names, but labels from 0 to {highest}: if label 0 stands for '

@@ -179,8 +179,8 @@ class CocoRepairer:
         ]
         if 2 * len(orphans) > len(annotations):
             self.context.add_error(
-                self.file, f'the images of {len(orphans)} of {len(annotations)} annotations are '
-                'not in the file: use the file that lists these images, or fix image_id')
+                self.file, f'{len(orphans)} of {len(annotations)} annotations refer to images that '
+                'are not in the file: use the file that lists these images, or fix image_id')
         else:
             for entry in orphans:
                 self._count('annotations of images that are not in the file: removed',

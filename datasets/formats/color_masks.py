@@ -217,7 +217,7 @@ def choose_color_table(args: DataOptions, roots: Iterable[Path], sources: Sequen
     report.add_warning(f'{path}: colors of {len(table.classes)} classes')
     if table.unlabeled:
         report.add_warning(f'{path}: pixels of {", ".join(map(str, table.unlabeled))} are ignored; '
-                           'to train one of these colors as a class, rename its row')
+                           'to use one of these colors as a class, rename its row')
     return table
 
 

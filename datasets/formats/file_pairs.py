@@ -211,9 +211,8 @@ def _find_scheme(listings: Sequence[Listing], report: Report) -> NamingScheme | 
                               for scheme in by_suffixes)  # yapf: disable
         report.add_error(f'images have several label maps each: pass {options}; {names}')
     elif schemes:
-        report.add_error(f'label map names start with {schemes[0].mask_start!r} where image names '
-                         f'start with {schemes[0].image_start!r}, and several share the rest of '
-                         f'an image name: {names}')
+        report.add_error(f'label map names start with {schemes[0].mask_start!r} instead of '
+                         f'{schemes[0].image_start!r}, and several match the same image: {names}')
     else:
         report.add_error(f'{num_equal or "none"} of {len(images)} images in {first.images} and '
                          f'{listings[-1].images} have a label map with the same name: {names}. '

@@ -109,4 +109,4 @@ def decode_counts(counts: str) -> Iterator[int]:
         yield runs[-1]
         value = shift = 0
     if shift:
-        raise UserError('the string ends within a number')
+        raise UserError('the string ends in the middle of a number')

@@ -55,9 +55,9 @@ def check_same_start(runner: Runner) -> None:
                 f'{first_start or "no checkpoint"}: --work-dir {runner.work_dir} must be a folder '
                 'that all hosts share')
         if different := format_differences(versions, first_versions, missing=False):
-            raise UserError(f'{this} has different versions from {first}: {different}')
+            raise UserError(f'{this} has different package versions than {first}: {different}')
         if different := format_differences(settings, first_settings):
-            raise UserError(f'{this} has a different config from {first}: {different}')
+            raise UserError(f'{this} has a different config than {first}: {different}')
 
 
 def get_relevant_settings(cfg: Config) -> dict[str, str]:

@@ -79,7 +79,7 @@ class RunCheckpoints(BestCheckpoint):
         except FileError as error:
             if self.saved_at == meta['iter']:
                 runner.logger.warning(f'{error}. {self.last_ckpt} remains, but a resumed run will '
-                                      'not know the new best checkpoint')
+                                      'not know about the new best checkpoint')
                 return
             self.is_missing = True
             runner.logger.error(

@@ -133,10 +133,10 @@ def read_metrics(path: Path, checkpoint: str) -> dict[str, float | None]:
     if expected is not None and Path(checkpoint).is_file():
         if compute_sha256(Path(checkpoint)) != expected:
             raise PackageError(f'{path} has the metrics of {tested}, whose SHA-256 differs from '
-                               f'that of {checkpoint}: run colonnade test on it')
+                               f'that of {checkpoint}: run colonnade test on the latter')
     elif Path(tested).resolve() != Path(checkpoint).resolve():
         raise PackageError(f'{path} has the metrics of {tested}, not of {checkpoint}: run '
-                           'colonnade test on it')
+                           'colonnade test on the latter')
     # COCO reports -1 if there is nothing to measure, such as no large object.
     return {
         key: None if value is not None and value < 0 else value

@@ -57,7 +57,7 @@ def complete_data_options(args: DataOptions) -> None:
         raise UserError(
             '--coco takes two files, training and validation, or one with --val-fraction 0.2')
     if bool(args.stuff) != bool(args.stuff_classes):
-        raise UserError('--stuff and --stuff-classes require each other')
+        raise UserError('--stuff and --stuff-classes must be used together')
     if args.stuff and (args.masks or args.boxes_only or len(args.stuff) > 2):
         raise UserError('--stuff takes one or two folders, with --data or --coco and with masks')
     if args.coco and not args.stuff and (args.label_zero or args.suffixes or args.ignore_255

@@ -264,7 +264,7 @@ def test_process_consistency(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize('option, expected', [
     ('train_dataloader.batch_size=4',
-     'process 1 .* different config from process 0 .*: train_dataloader.batch_size is 4 there'),
+     'process 1 .* different config than process 0 .*: train_dataloader.batch_size is 4 there'),
     ('data',
      'process 1 .* different data from process 0 .*: 11 images in train_dataloader, not 12'),
     ('label map',
