@@ -108,8 +108,8 @@ def _explain_labels(values: set[int], names: Sequence[str] | None, classes: Sequ
     highest = max(values)
     if names is None:
         report.add_warning(
-            f'no class names: {format_count(len(classes), "class")} inferred from the highest label, '
-            f'{highest}; pass the names of all classes with --classes, including those that do not '
+            f'no class names: {format_count(len(classes), "class")} inferred from the highest '
+            f'label, {highest}; pass the names of all classes with --classes, including those that do not '
             'occur')
     elif is_reduced and 0 in values:
         report.add_error(

@@ -135,8 +135,8 @@ def _check_written(path: Path, expected: dict[str, Any], before: Config, notes: 
     content = cfg.to_dict()
     for key, value in expected.items():
         if remove_key(content.get(key), '_scope_') != remove_key(value, '_scope_'):
-            raise UserError(f'{key} has the wrong value in the written config: a text config cannot '
-                            'override it')
+            raise UserError(f'{key} has the wrong value in the written config: a text config '
+                            'cannot override it')
     check_config(cfg, ('train_dataloader', 'val_dataloader'))
     if (error := find_trial_error(cfg)) is None:
         return
