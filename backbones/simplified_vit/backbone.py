@@ -63,9 +63,9 @@ def check_block(settings: Settings) -> None:
 class SimplifiedViT(LearnedPositions):
     """Vision transformer without class token, of simplified blocks or, to compare, plain ones.
 
-    Simplified blocks have no value or output projections and no residual connection around attention. See
-    :class:`.LearnedPositions` for padding and positions, and :class:`ColumnarBackbone` for further
-    arguments.
+    Simplified blocks have no value or output projections and no residual connection around
+    attention. See :class:`.LearnedPositions` for padding and positions, and
+    :class:`ColumnarBackbone` for further arguments.
 
     Args:
         arch: ``nano``, ``tiny`` or ``small``, followed by ``_12`` or ``_24`` (not ``nano``) and

@@ -109,8 +109,8 @@ def _explain_labels(values: set[int], names: Sequence[str] | None, classes: Sequ
     if names is None:
         report.add_warning(
             f'no class names: {format_count(len(classes), "class")} inferred from the highest '
-            f'label, {highest}; pass the names of all classes with --classes, including those that do not '
-            'occur')
+            f'label, {highest}; pass the names of all classes with --classes, including those '
+            'that do not occur')
     elif is_reduced and 0 in values:
         report.add_error(
             f'there are {len(names)} names, but labels from 0 to {highest}: if label 0 stands for '
