@@ -24,7 +24,7 @@ from .statistics import Statistics, compute_statistics
 
 @dataclass
 class BrowsedData:
-    """Data of a config."""
+    """The annotations and model inputs that a page shows."""
     options: BrowseOptions  # options of the page
     sets: list[ImageSet]  # splits to compare
     data: ImageSet  # the split whose images are shown

@@ -92,9 +92,8 @@ def browse_dataset(config: str | Path, **options: Any) -> BrowseResult:
     cfg = load_config(launch)
     check_dataset(cfg, tuple(f'{name}_dataloader' for name in settings.splits))
     browsed = BrowsedData.read(cfg, settings)
-    about = ', '.join(f'{len(data):,} images of {data.name}' for data in browsed.sets)
-    write_page(page, 'Data of a config', f'{settings.config}: {about}',
-               build_sections(SECTIONS, browsed))
+    about = ', '.join(f'{data.name}: {len(data):,} images' for data in browsed.sets)
+    write_page(page, 'Dataset', f'{settings.config} ({about})', build_sections(SECTIONS, browsed))
     return BrowseResult(page, browsed.statistics, browsed.issues)
 
 
