@@ -136,6 +136,7 @@ class Model:
 
     Attributes:
         module: Model of mmdet or mmseg, in evaluation mode.
+        name: Class name of the decode head or panoptic head, or else of the detector.
         cfg: Config of the model.
         classes: Class names.
         palette: Color of each class, ``(red, green, blue)``.
@@ -154,15 +155,15 @@ class Model:
                  source: str,
                  progress: dict[str, int] | None = None) -> None:
         self.module, self.cfg, self.source = module, cfg, source
+        parts = dict(module.named_children())
+        self.name = type(parts.get('decode_head', parts.get('panoptic_head', module))).__name__
         self.classes, self.palette = classes, palette
         self.kind, self.num_parameters = get_model_kind(module), count_parameters(module)
         self.pipeline = build_array_pipeline(cfg)
         self.progress = progress or {}
 
     def __repr__(self) -> str:
-        parts = dict(self.module.named_children())
-        model = parts.get('decode_head', parts.get('panoptic_head', self.module))
-        return (f'{type(model).__name__} on {self.backbone_name}, {len(self.classes)} classes, '
+        return (f'{self.name} on {self.backbone_name}, {len(self.classes)} classes, '
                 f'predicts {OUTPUTS[self.kind]}, weights from {self.source}, on {self.device}')
 
     @property

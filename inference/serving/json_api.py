@@ -202,7 +202,7 @@ def describe_model(model: Model) -> dict[str, Any]:
     """Describe a model without exposing paths of this host."""
     backbone: Mapping[str, Any] = model.cfg.model.get('backbone') or {}
     return dict(
-        model=type(model.module).__name__,
+        model=model.name,
         backbone=model.backbone_name,
         arch=backbone.get('arch'),
         kind=model.kind,
