@@ -29,7 +29,7 @@ class ThingsFirst(COCOPanoptic):
         if missing := [each for each in cat_names if each not in names]:
             raise UserError(
                 f'the panoptic annotations of ADE20K lack categories ({format_names(missing)}): '
-                'create the annotations with datasets/prepare_ade20k_pan_seg.py of Mask2Former')
+                'create the annotations with datasets/prepare_ade20k_pan_seg.py from Mask2Former')
         return sorted(ids, key=lambda each: not self.cats[each]['isthing'])
 
 

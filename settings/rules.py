@@ -202,7 +202,7 @@ BROWSER_RULES = {
     'huge-image': Rule('note', 'images of more than 40 million pixels',
         meaning='Decoding is slow, and resizing loses small objects: split them into tiles.'),
     'image-without-annotations': Rule('note', 'images without annotations',
-        meaning='They may be intended as negative examples, or annotation is unfinished.'),
+        meaning='They may be intended as negative examples, or annotation may be unfinished.'),
     'islands': Rule('note', 'label maps with 20 or more tiny components',
         meaning='A tiny component is a connected region of a class with fewer than 10 pixels. '
         'Maps that were resized or saved with lossy compression have many.'),
@@ -225,7 +225,8 @@ BROWSER_RULES = {
     'tiny-box': Rule('note', 'boxes at most one pixel wide or high',
         meaning='mmdet ignores boxes with a side of less than one pixel.'),
     'unlabelled-map': Rule('note', 'label maps with more than 90% unlabeled pixels',
-        meaning='Label 0 may be a class that is treated as unlabeled, or the work is unfinished.'),
+        meaning='Label 0 may be a class that is treated as unlabeled, or annotation may be '
+        'unfinished.'),
     'whole-image-box': Rule('note', 'boxes that cover the whole image',
         meaning="Both sides are at least 99% of the image. It may be an image-level label."),
 }  # yapf: disable

@@ -221,7 +221,7 @@ def test_edited_labels_make_conversion_stale(form: str, drawn: Parts, tmp_path: 
     assert_messages(
         find_preflight_messages(out), f'{file} (edited). Convert again with: '
         f'colonnade check-dataset {out} --reconvert')
-    with pytest.raises(SystemExit, match='1 finding would stop'):
+    with pytest.raises(SystemExit, match='1 finding would make'):
         run_tool('check_dataset', out)
     assert 'outdated conversions (1)' in capsys.readouterr().out
 

@@ -27,8 +27,8 @@ def main(options: CheckDataOptions, dataset_report: ModuleType, reconversion: Mo
         print('\n'.join(dataset_report.format_report(source)))
     if count := dataset_report.count_stopping_findings(sources):
         subject = '1 finding' if count == 1 else f'{count} findings'
-        sys.exit(f'check-dataset: {subject} would stop training or evaluation')
-    print('check-dataset: no finding would stop training or evaluation')
+        sys.exit(f'check-dataset: {subject} would make training or evaluation fail')
+    print('check-dataset: no finding would make training or evaluation fail')
 
 
 if __name__ == '__main__':

@@ -138,7 +138,7 @@ def test_check_dataset_lists_damaged_images(check: Callable, data: Path) -> None
     for path, (damage, _, _) in zip(paths, DAMAGES, strict=False):
         damage(path)
     found = check('mask_rcnn')
-    assert found['message'] == 'check-dataset: 7 findings would stop training or evaluation'
+    assert found['message'] == 'check-dataset: 7 findings would make training or evaluation fail'
     assert len(found['findings']) == len(DAMAGES)
     for path, (_, kind, text), each in zip(paths, DAMAGES, found['findings'], strict=False):
         assert each['kind'] == kind and text in each['fault'] and str(path) in each['fault']
@@ -207,7 +207,7 @@ def test_check_dataset_lists_damaged_label_maps(check: Callable, data: Path) -> 
     for path, (damage, *_) in zip(maps, damages, strict=False):
         damage(path)
     found = check('sem_fpn')
-    assert found['message'] == 'check-dataset: 6 findings would stop training or evaluation'
+    assert found['message'] == 'check-dataset: 6 findings would make training or evaluation fail'
     assert [each['kind'] for each in found['findings']] == [kind for _, kind, _ in damages]
     for each, (*_, text) in zip(found['findings'], damages, strict=True):
         assert text in each['fault']

@@ -88,11 +88,11 @@ def test_training_rejects_external_files(file_name: str, tmp_path: Path,
 def test_check_dataset_reports_external_files(tmp_path: Path, run_tool: Callable,
                                               capsys: pytest.CaptureFixture[str]) -> None:
     own, *_ = prepare_training(tmp_path, run_tool, '../../secret.jpg')
-    with pytest.raises(SystemExit, match='1 finding would stop'):
+    with pytest.raises(SystemExit, match='1 finding would make'):
         run_tool('check_dataset', own, '--split', 'train')
     assert 'files outside the folders of their dataset (1)' in capsys.readouterr().out
     run_tool('check_dataset', own, '--split', 'train', '--allow-external-files')
-    assert 'no finding would stop training' in capsys.readouterr().out
+    assert 'no finding would make training' in capsys.readouterr().out
 
 
 @pytest.mark.parametrize('file_name', ['../../secret.jpg', '{}/secret.jpg'])
