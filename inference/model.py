@@ -136,7 +136,7 @@ class Model:
 
     Attributes:
         module: Model of mmdet or mmseg, in evaluation mode.
-        name: Class name of the decode head or panoptic head, or else of the detector.
+        name: Class name of the (last) decode head, of the panoptic head, or of the detector.
         cfg: Config of the model.
         classes: Class names.
         palette: Color of each class, ``(red, green, blue)``.
@@ -156,7 +156,8 @@ class Model:
                  progress: dict[str, int] | None = None) -> None:
         self.module, self.cfg, self.source = module, cfg, source
         parts = dict(module.named_children())
-        self.name = type(parts.get('decode_head', parts.get('panoptic_head', module))).__name__
+        head = parts.get('decode_head', parts.get('panoptic_head', module))
+        self.name = type(head[-1] if isinstance(head, nn.ModuleList) else head).__name__
         self.classes, self.palette = classes, palette
         self.kind, self.num_parameters = get_model_kind(module), count_parameters(module)
         self.pipeline = build_array_pipeline(cfg)
