@@ -298,6 +298,32 @@ def test_every_head(leaf: str, tmp_path: Path) -> None:
         assert result.size == image.shape[:2] and result.draw(image).width >= result.size[1]
 
 
+@pytest.mark.parametrize('leaf, name', [
+    (LEAVES['masks'], 'MaskRCNN'),
+    ('upernet/xcit_nano_12_p16_slim_shapes', 'UPerHead'),
+    ('pmt/xcit_nano_12_p16_slim_shapes_panoptic', 'PMTHead'),
+])
+def test_name_is_that_of_the_unfused_head(leaf: str, name: str, tmp_path: Path) -> None:
+    model = colonnade.load(leaf, random_checkpoint(leaf, tmp_path / 'a.pth'), device='cpu')
+    assert model.name == name and repr(model).startswith(f'{name} on XCiT, ')
+
+
+def test_name_of_a_cascade_of_heads(tmp_path: Path) -> None:
+    cfg = read_config(find_config(LEAVES['labels']))
+    common = dict(
+        in_channels=cfg.model.decode_head.in_channels[0], in_index=0, channels=16, num_classes=4)
+    cfg.model.update(
+        type='CascadeEncoderDecoder',
+        num_stages=2,
+        decode_head=[
+            dict(type='FCNHead', num_convs=1, **common),
+            dict(type='OCRHead', ocr_channels=16, **common)
+        ])
+    cfg.dump(tmp_path / 'ocr.py')
+    path = random_checkpoint(str(tmp_path / 'ocr.py'), tmp_path / 'a.pth')
+    assert colonnade.load(str(tmp_path / 'ocr.py'), path, device='cpu').name == 'OCRHead'
+
+
 @pytest.mark.parametrize('change, message', [
     (dict(config='mask_rcnn/xcit_nano'), 'no such config file: mask_rcnn/xcit_nano'),
     (dict(weights=None), 'no weights after'),
