@@ -90,7 +90,7 @@ def testing_settings(options: TestOptions) -> Settings:
         options.config, checkpoint = Run(options.config).find_model(options.checkpoint)
         options.checkpoint = str(checkpoint)
     if options.checkpoint is None:
-        raise UserError(f'no checkpoint after {options.config}: pass that of a trained model')
+        raise UserError(f'no checkpoint given for {options.config}: pass one after it')
     if '://' not in options.checkpoint and not is_checkpoint(options.checkpoint):
         raise MissingFileError(f'no such weights file: {options.checkpoint}')
 

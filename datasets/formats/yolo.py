@@ -88,7 +88,7 @@ def read_yolo(path: Path, context: ReadContext) -> dict[str, DataIndex]:
     if lines.are_poses:
         (columns, count), = lines.widths.items()
         context.add_error(
-            path, f'all {count} label lines have {columns} columns, like a class, a box and '
+            path, f'all {count} label lines have {columns} columns, as for a class, a box and '
             f'{(columns - 5) // 3} keypoints: Colonnade does not support keypoints')
         return {}
     for file, text, number in lines.errors:
