@@ -24,6 +24,7 @@ from colonnade.weights.state_dicts import (WeightsError, find_mismatches, format
 from .cait.talking_heads import BoundedTalkingHeadAttn
 from .columnar import ColumnarBackbone
 from .plain_vit.blocks import SelfAttention
+from .plain_vit.window_attention import Heads, pad_to_windows
 from .resmlp.backbone import ResMLP
 from .resmlp.token_mixing import get_mixing_matrix
 from .simplified_vit.blocks import PlainAttention, ShapedAttention, split_heads
@@ -253,11 +254,22 @@ def _attend_self(layer: SelfAttention,
                  grid: Grid,
                  rope: Tensor | None = None) -> Tensor:
     """Compute weights ``(B, heads, P + N)`` of timm's attention, 0 outside of a window."""
-    heads = layer.heads(x, grid, rope)
-    prefix = x.shape[1] - grid[0] * grid[1]
+    if layer.pads_windows:
+        height, width = grid
+        x, grid = pad_to_windows(x, grid, layer.window_size)
+        weights = _attend_in_window(layer, layer.heads(x, grid, rope),
+                                    token + token // width * (grid[1] - width), grid)
+        return weights.unflatten(-1, grid)[..., :height, :width].flatten(-2)
+    return _attend_in_window(layer, layer.heads(x, grid, rope), token, grid)
+
+
+def _attend_in_window(layer: SelfAttention, heads: Heads, token: int, grid: Grid) -> Tensor:
+    """Compute weights ``(B, heads, P + N)`` of heads, 0 outside of the token's window."""
+    prefix = heads.key.shape[2] - grid[0] * grid[1]
     if layer.window_size is None or token < prefix:
         return _softmax(heads.query, heads.key, token)
-    rows, columns = (torch.arange(side, device=x.device) // layer.window_size for side in grid)
+    rows, columns = (
+        torch.arange(side, device=heads.key.device) // layer.window_size for side in grid)
     window = rows[:, None] * (max(grid) + 1) + columns  # index of the window
     visible = window.flatten() == window.flatten()[token - prefix]
     visible = torch.cat((visible.new_ones(prefix), visible))

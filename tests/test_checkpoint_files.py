@@ -92,7 +92,7 @@ def test_unreadable_arrays_are_not_damage(tmp_path: Path) -> None:
     (b'version https://git-lfs.github.com/spec/v1\noid sha256:1', 'Git LFS pointer'),
     (b'some text', 'is damaged or not a weights file'),
     ((100).to_bytes(8, 'little') + b'{"a": 3', 'damaged safetensors'),
-    (pickle.dumps([1, 2], protocol=5), r'pickle \(protocol 5'),
+    (pickle.dumps([1, 2], protocol=5), 'contains a list'),
 ])
 def test_identifies_other_files(content: bytes, message: str, tmp_path: Path) -> None:
     (tmp_path / 'a.pth').write_bytes(content)

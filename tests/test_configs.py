@@ -49,7 +49,7 @@ RECIPES_OF_SUBSET = {
 PANOPTIC_OF_SUBSET = {'mask2former': '50ep_coco_panoptic', 'panoptic_fpn': '3x_coco_panoptic'}
 HEAD_TYPES = {  # type of the detector, or of the head of the segmenter
     'mask_rcnn': 'MaskRCNN', 'faster_rcnn': 'FasterRCNN', 'cascade_mask_rcnn': 'CascadeRCNN',
-    'vitdet': 'MaskRCNN', 'mask2former': 'Mask2Former', 'dino': 'DINO', 'rtmdet_ins': 'RTMDet',
+    'vitdet': 'MaskRCNN', 'cascade_vitdet': 'CascadeRCNN', 'mask2former': 'Mask2Former', 'dino': 'DINO', 'rtmdet_ins': 'RTMDet',
     'sem_fpn': 'FPNHead', 'upernet': 'UPerHead', 'segformer': 'SegformerHead',
     'segmenter': 'SegmenterMaskTransformerHead', 'linear': 'LinearHead',
     'mask2former_semantic': 'Mask2FormerHead', 'pmt': 'Mask2Former',
@@ -57,14 +57,15 @@ HEAD_TYPES = {  # type of the detector, or of the head of the segmenter
     'eomt_semantic': 'SemanticEoMTHead', 'panoptic_fpn': 'PanopticFPN',
 }  # yapf: disable
 SCHEDULES = {  # name -> epochs, iterations
-    '3x': (36, None), '12ep': (12, None), '24ep': (24, None), '100ep': (100, None),
+    '3x': (36, None), '12ep': (12, None), '24ep': (24, None), '75ep': (75, None), '100ep': (100, None),
     '300ep': (300, None), '50ep': (None, 368750), '40k': (None, 40000), '80k': (None, 80000),
     '160k': (None, 160000), '31ep': (None, 39122), '16ep': (None, 20192),
 }  # yapf: disable
 SUBSET = ('xcit_small_12_p16', 'cait_s24', 'resmlp_s24', 'vit_small_patch16_dinov3',
           'vit_base_patch16_dinov3', 'vit_small_patch14_dinov2', 'vit_base_patch14_dinov2',
           'deit3_small_patch16_224', 'deit3_base_patch16_224')
-VITDET = ('vit_base_patch16_224_mae', 'vit_small_patch16_dinov3', 'vit_base_patch16_dinov3')
+VITDET = ('vit_small_patch16_dinov3', 'vit_base_patch16_dinov3')
+MAE = (('base_patch16', 100), ('large_patch16', 100), ('huge_patch14', 75))
 SLIDING = ('segmenter', 'linear', 'pmt_semantic', 'eomt_semantic')  # heads with sliding windows
 FROZEN = ('linear', 'pmt', 'pmt_semantic')  # heads on a frozen backbone
 EOMT = ('eomt', 'eomt_semantic')  # heads without stochastic depth
@@ -118,6 +119,8 @@ def test_configs_of_each_head_exist() -> None:
             ('pmt', 'vit_large_patch16_dinov3_40k_ade20k_panoptic')} <= names
     assert {('vitdet', f'{path}_100ep_coco_lsj') for path in VITDET} <= names
     assert ('vitdet', 'xcit_nano_12_p16_slim_shapes') in names
+    for head in ('vitdet', 'cascade_vitdet'):
+        assert {(head, f'vit_{arch}_224_mae_{epochs}ep_coco_lsj') for arch, epochs in MAE} <= names
     for path in PMT:
         assert {('pmt', f'{path}_24ep_coco'), ('pmt', f'{path}_24ep_coco_panoptic'),
                 ('pmt_semantic', f'{path}_40k_ade20k')} <= names  # yapf: disable
@@ -153,7 +156,9 @@ def check_name(path: Path, cfg: Config) -> None:
         assert (settings['embed_dim'], settings['depth']) == (128, 12)
         assert name['arch'].startswith('nano_12')
         return
-    assert model.backbone.arch.replace('.', '_') == name['arch']
+    arch = model.backbone.arch
+    arch = arch if isinstance(arch, str) else arch.model
+    assert arch.replace('.', '_') == name['arch']
     length = cfg.train_cfg.get('max_epochs'), cfg.train_cfg.get('max_iters')
     assert length == SCHEDULES[name['schedule']]
     rate = ARCHS.get(backbone, {}).get(name['arch'], model.backbone.drop_path_rate)
@@ -165,7 +170,7 @@ def check_name(path: Path, cfg: Config) -> None:
 def check_variant(path: Path, cfg: Config) -> None:
     head, variant = path.parent.name, NAME.fullmatch(path.stem)['variant']
     paramwise_cfg = cfg.optim_wrapper.get('paramwise_cfg') or {}
-    is_vitdet = head in ('vitdet', *EOMT) or '_100ep_' in path.stem
+    is_vitdet = head in ('vitdet', 'cascade_vitdet', *EOMT) or '_100ep_' in path.stem
     assert ('layer_decay_rate' in paramwise_cfg) == (variant == '_lld' or is_vitdet)
     has_ema = any(hook.type == 'EMAHook' for hook in cfg.get('custom_hooks', []))
     assert has_ema == (variant == '_ema' or head == 'rtmdet_ins')

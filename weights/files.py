@@ -21,13 +21,13 @@ from safetensors import SafetensorError
 
 from colonnade.common.errors import MissingFileError, convert_errors, file_errors
 
+from .array_pickles import ForbiddenTypeError, is_array_pickle, read_array_pickle
 from .checkpoint_files import ZIP_ERRORS, verify_checksum
 from .state_dicts import DamagedError, WeightsError
 
 #: key of safetensors metadata with classes and palette in JSON, as in mmengine
 DATASET_META = 'dataset_meta'
 ARCHIVE = b'PK\3\4'  # first bytes of files that torch writes
-FRAMED = rb'\x80[\4\5]\x95'  # pickle protocols that torch reads only with trust
 _TRUST = ContextVar('trust', default=False)
 
 
@@ -98,11 +98,8 @@ def read_checkpoint(path: str | Path, *, trust: bool = False) -> dict[str, Any]:
     trust = trust or _TRUST.get()
     if is_archive and not trust:
         check_unpacked_size(path)
-    if re.match(FRAMED, head) and not trust:
-        raise WeightsError(
-            f'{path} is a pickle (protocol {head[1]}), could run arbitrary code, and is not '
-            'loaded: ask its author for a torch.save or safetensors file. If torch.save wrote '
-            'it and you trust the author, pass --trust, or trust=True')
+    if is_array_pickle(head) and not trust:
+        return _read_arrays(path)
     with torch.serialization.safe_globals(HARMLESS):
         try:
             # Given a path, torch would trust the suffix. It raises all errors for damaged files.
@@ -121,6 +118,22 @@ def read_checkpoint(path: str | Path, *, trust: bool = False) -> dict[str, Any]:
         raise WeightsError(
             f'{path} contains a {type(content).__name__}, expected a dict of weights')
     return dict(content)
+
+
+def _read_arrays(path: Path) -> dict[str, Any]:
+    """Read a pickle of numpy arrays, or raise a WeightsError if it has more than these."""
+    try:
+        with convert_errors(
+                lambda error: DamagedError(f'{path} is damaged or not a weights file: '
+                                           f'{str(error) or type(error).__name__}'),
+                ForbiddenTypeError, WeightsError):
+            return read_array_pickle(path)
+    except ForbiddenTypeError as error:
+        raise WeightsError(
+            f'{path} is a pickle that contains more than numpy arrays ({error}), could run '
+            'arbitrary code, and is not loaded: ask its author for a torch.save or safetensors '
+            'file. If torch.save wrote it and you trust the author, pass --trust, or trust=True'
+        ) from error
 
 
 def check_unpacked_size(path: Path) -> None:

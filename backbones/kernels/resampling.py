@@ -1,4 +1,4 @@
-"""Bicubic, antialiased resampling of grids of tokens, as two matmuls.
+"""Resampling of grids of tokens, as two matmuls.
 
 Shapes: ``B`` images, ``h, w`` a grid of tokens, ``N = h w``, ``C`` width.
 """
@@ -13,6 +13,9 @@ from torch.nn import functional as F
 
 Grid = tuple[int, int]
 FLOAT64_DEVICES = ('cpu', 'cuda', 'meta')
+#: how learned positions are resized: bicubic and antialiased as in timm; or without antialiasing,
+#: where DINOv2's code resizes to a tenth of a token more than the grid has
+RESIZE_MODES = ('timm', 'bicubic', 'bilinear', 'dinov2')
 
 
 @dataclass(frozen=True, eq=False)  # tensors have no truth value
@@ -24,9 +27,11 @@ class Resampling:
     columns: Tensor  # (new w, old w)
 
     @classmethod
-    def between(cls, old: Grid, new: Grid, like: Tensor) -> Resampling:
+    def between(cls, old: Grid, new: Grid, like: Tensor, mode: str = 'timm') -> Resampling:
         """Build the map between two grids, for the device and type of ``like``."""
-        matrices = (build_resampling_matrix(*sides, like) for sides in zip(old, new, strict=True))
+        matrices = (
+            build_resampling_matrix(*sides, like) if mode == 'timm' else build_tap_matrix(
+                *sides, like, mode) for sides in zip(old, new, strict=True))
         return cls(old, new, *matrices)
 
     def __call__(self, tokens: Tensor) -> Tensor:
@@ -73,14 +78,39 @@ def build_matrix_from_sizes(old: int, new: int, like: Tensor) -> Tensor:
     return weights / weights.sum(dim=1, keepdim=True)
 
 
+def build_tap_matrix(old: int, new: int, like: Tensor, mode: str) -> Tensor:
+    """Build the matrix ``(new, old)`` of a resampling without antialiasing, see RESIZE_MODES.
+
+    Each row has the weights of two pixels, or of four of Keys' cubic kernel with a = -3/4; pixels
+    beyond the border equal those at it, as in :func:`torch.nn.functional.interpolate`.
+    """
+    dtype = torch.promote_types(like.dtype, torch.float32)
+    olds, news = (torch.arange(size, device=like.device) for size in (old, new))
+    centers = (news.to(dtype) + 0.5) * (old / (new + (0.1 if mode == 'dinov2' else 0))) - 0.5
+    first = centers.floor()
+    matrix = torch.zeros(new, old, dtype=dtype, device=like.device)
+    for tap in (0, 1) if mode == 'bilinear' else (-1, 0, 1, 2):
+        distance = (centers - (first + tap)).abs()
+        if mode == 'bilinear':
+            weight = 1 - distance
+        elif tap in (0, 1):
+            weight = (1.25 * distance - 2.25) * distance * distance + 1
+        else:
+            weight = ((3.75 - 0.75 * distance) * distance - 6) * distance + 3
+        place = (first + tap).clamp(0, old - 1)
+        matrix = matrix + weight[:, None] * (place[:, None] == olds)
+    return matrix
+
+
 def resample_positions(positions: Tensor,
                        old_grid: Grid,
                        new_grid: Grid,
-                       num_prefix_tokens: int = 0) -> Tensor:
+                       num_prefix_tokens: int = 0,
+                       mode: str = 'timm') -> Tensor:
     """Resample learned positions ``(1, P + h w, C)``; those of ``P`` prefix tokens stay."""
-    if not torch.compiler.is_exporting():
+    if mode == 'timm' and not torch.compiler.is_exporting():
         return resample_abs_pos_embed(
             positions, list(new_grid), list(old_grid), num_prefix_tokens=num_prefix_tokens)
     prefix, grid = positions[:, :num_prefix_tokens], positions[:, num_prefix_tokens:]
-    resampled = Resampling.between(old_grid, new_grid, positions)(grid)
+    resampled = Resampling.between(old_grid, new_grid, positions, mode)(grid)
     return torch.cat((prefix, resampled), dim=1) if num_prefix_tokens else resampled

@@ -17,20 +17,23 @@ from colonnade.weights.state_dicts import Shapes, State, WeightsError
 
 from ..columnar import ColumnarBackbone
 from ..kernels.memory_format import as_map
-from ..kernels.resampling import resample_positions
+from ..kernels.resampling import RESIZE_MODES, resample_positions
 from ..registry import register_backbone
 from ..variants import count_blocks, resolve_out_indices
 from .architectures import ShownModels, TimmModels, are_normalized
 from .blocks import PlainBlock, SelfAttention, adapt_block, embed_grid
-from .checkpoint_formats import (EVA_BIASES, FORMATS, cut_frequencies, find_model, find_zero_biases,
-                                 get_part, rename_layer_scale, resize_patches, resize_positions)
+from .checkpoint_formats import (EVA_BIASES, FORMATS, cut_frequencies, drop_class_token, find_model,
+                                 find_zero_biases, get_part, rename_layer_scale, resize_patches,
+                                 resize_positions)
 from .eomt_formats import EOMT_FORMATS
 from .query_tokens import QueryTokens, check_query_blocks
+from .relative_positions import resize_table
+from .vitdet_formats import VITDET_FORMATS, infer_relative_positions
 
 PREFIX_TOKENS = ('cls_token', 'dist_token', 'reg_token')  # in their order
 
 
-@register_backbone(*FORMATS, *EOMT_FORMATS)
+@register_backbone(*FORMATS, *EOMT_FORMATS, *VITDET_FORMATS)
 class PlainViT(ColumnarBackbone):
     """timm's ``VisionTransformer`` and ``Eva``: DeiT, MAE, CLIP, DINO, DINOv2, DINOv3 and others.
 
@@ -58,6 +61,16 @@ class PlainViT(ColumnarBackbone):
             the last. Defaults to the last of each quarter, as in ViTDet.
         num_query_blocks: Number of last blocks that a head runs with its queries (EoMT, arXiv
             2503.19108). The output is then one :class:`.QueryTokens`, and no feature maps.
+        pos_embed_resize: How learned positions are resized to the grid of an image. Defaults to
+            ``'timm'``; the authors of other published models resize without antialiasing:
+            ``'bicubic'`` (ViTDet, mmseg), ``'bilinear'`` (Segmenter) or ``'dinov2'`` (bicubic, to a
+            tenth of a token more).
+        norm_eps: Epsilon of all layer norms. Defaults to the model's.
+        rel_pos_size: Side in tokens of the grid for which global blocks have decomposed relative
+            positions, as ViTDet's, resized linearly to others; windows have their own. Requires
+            ``class_token=False`` in ``arch``. Defaults to none.
+        pad_windows: Pad incomplete windows with zeros and attend to these, as ViTDet's authors do,
+            instead of using smaller windows.
         tap_norm: Former name of ``norm_features``, which dumped configs may contain.
 
     Raises:
@@ -83,6 +96,10 @@ class PlainViT(ColumnarBackbone):
                  window_size: int | None = None,
                  global_blocks: Sequence[int] | None = None,
                  num_query_blocks: int = 0,
+                 pos_embed_resize: str = 'timm',
+                 norm_eps: float | None = None,
+                 rel_pos_size: int | None = None,
+                 pad_windows: bool = False,
                  tap_norm: bool | None = None,
                  init_cfg: dict | list[dict] | None = None,
                  **kwargs: Any) -> None:
@@ -103,6 +120,7 @@ class PlainViT(ColumnarBackbone):
         if self.rope is not None and not self._blocks_are_plain:
             raise UserError(f'rotary embeddings are not supported for the blocks of {settings}')
         self._set_windows(window_size, global_blocks)
+        self._set_published_details(pos_embed_resize, norm_eps, rel_pos_size, pad_windows)
         self.num_query_blocks = num_query_blocks
         check_query_blocks(self, num_query_blocks, self._blocks_are_plain)
         self.register_load_state_dict_pre_hook(_require_norm)
@@ -132,8 +150,40 @@ class PlainViT(ColumnarBackbone):
                     f'window_size is not supported for the blocks of {self.settings["model"]}')
             block.attn.window_size = window_size
 
+    def _set_published_details(self, pos_embed_resize: str, norm_eps: float | None,
+                               rel_pos_size: int | None, pad_windows: bool) -> None:
+        if pos_embed_resize not in RESIZE_MODES:
+            raise UserError(f'pos_embed_resize must be one of {", ".join(RESIZE_MODES)}, got '
+                            f'{pos_embed_resize!r}')
+        self.pos_embed_resize = pos_embed_resize
+        if norm_eps is not None:
+            for module in self.modules():
+                if isinstance(module, nn.LayerNorm):
+                    module.eps = norm_eps
+        layers = [block.attn for block in self.blocks if isinstance(block, PlainBlock)]
+        if pad_windows:
+            windowed = [layer for layer in layers if layer.window_size is not None]
+            if not windowed:
+                raise UserError('pad_windows has no effect without window_size')
+            if self.num_prefix_tokens:
+                raise UserError('pad_windows requires a model without prefix tokens, but '
+                                f'{self.settings["model"]} has {self.num_prefix_tokens}')
+            for layer in windowed:
+                layer.pads_windows = True
+        if rel_pos_size is None:
+            return
+        if type(rel_pos_size) is not int or rel_pos_size < 1:
+            raise UserError(f'rel_pos_size must be a positive integer, got {rel_pos_size!r}')
+        if self.num_prefix_tokens or self.rope is not None or not self._blocks_are_plain:
+            raise UserError('rel_pos_size requires blocks without rotary positions and prefix '
+                            f'tokens, which {self.settings["model"]} has: set class_token=False')
+        for layer in layers:
+            layer.add_relative_positions(layer.window_size or rel_pos_size)
+
     def _create_timm(self, num_classes: int, **changes: Any) -> nn.Module:
         arguments = {key: value for key, value in self.settings.items() if key != 'model'} | changes
+        if arguments.get('class_token') is False:  # no pooling of it, and the norm keeps its name
+            arguments = dict(global_pool='avg', fc_norm=False) | arguments
         try:
             return timm.create_model(
                 self.settings['model'],
@@ -187,10 +237,12 @@ class PlainViT(ColumnarBackbone):
         """Infer the timm model of a state dict, and its other arguments."""
         sizes = cls.infer_arch(state)
         positions = state.get('pos_embed')
+        tables = infer_relative_positions(state, sizes)
         # Prefix tokens are too few to reach the next larger grid.
         side = None if positions is None else math.isqrt(positions.shape[1])
         return dict(
-            arch=find_model(state, sizes),
+            arch=tables.pop('arch', None) or find_model(state, sizes),
+            **tables,
             patch_size=sizes['patch_size'],
             img_size=side and side * sizes['patch_size'],
             norm_features='norm.weight' in state)
@@ -209,7 +261,16 @@ class PlainViT(ColumnarBackbone):
         return dict(norm_features=are_normalized(cls.get_weights_name(arch, init_cfg)))
 
     def rename_state(self, state: State) -> State:
-        """Rename DeiT-III's LayerScale, whose timm name depends on the model."""
+        """Rename DeiT-III's LayerScale, whose timm name depends on the model.
+
+        A model without class token ignores that of the file and its position. Relative positions
+        that the file lacks start at 0, as ViTDet's do.
+        """
+        tables = {name: value for name, value in self.state_dict().items() if '.rel_pos_' in name}
+        if tables and not any('.rel_pos_' in name for name in state):
+            state = state | {name: torch.zeros_like(value) for name, value in tables.items()}
+        if self.settings.get('class_token') is False:
+            state = drop_class_token(state)
         has_scale = any(name.startswith('blocks.0.ls1.') for name, _ in self.named_parameters())
         is_deit3 = FORMATS[-1].matches(state) and has_scale
         return rename_layer_scale(state) if is_deit3 else state
@@ -235,6 +296,10 @@ class PlainViT(ColumnarBackbone):
         resized = resize_patches(state, self.patch_embed.proj.weight, model)
         if self.pos_embed is not None:
             resized |= resize_positions(state, self.pos_embed, self.patch_embed, model)
+        for name, own in self.named_parameters():
+            if name in state and re.search(r'\.rel_pos_[hw]$', name):
+                if state[name].ndim == 2 and state[name].shape != own.shape:
+                    resized[name] = resize_table(state[name], len(own))
         return resized | cut_frequencies(state, len(self.blocks))
 
     @property
@@ -272,7 +337,7 @@ class PlainViT(ColumnarBackbone):
         if positions is not None:
             if torch.compiler.is_exporting() or grid != self.patch_embed.grid_size:
                 positions = resample_positions(positions, self.patch_embed.grid_size, grid,
-                                               self._embedded_prefix)
+                                               self._embedded_prefix, self.pos_embed_resize)
             if not self._embedded_prefix:
                 x, positions = x + positions, None
         x = torch.cat((*prefix, x), dim=1)

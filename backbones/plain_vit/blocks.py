@@ -22,7 +22,8 @@ from ..kernels.fast_path import (LINEAR, MLP, NORM, Parts, add_branch, find_modi
 from ..kernels.folding import fold_norm, fold_scale
 from ..kernels.layers import add, call_linear, feed_forward, linear
 from .query_tokens import attend_to_open_patches
-from .window_attention import Grid, Heads, attend_in_windows
+from .relative_positions import add_relative_positions
+from .window_attention import Grid, Heads, attend_in_windows, pad_to_windows
 
 ATTENTION_TYPES = (Attention, AttentionRope, EvaAttention)
 
@@ -49,6 +50,15 @@ class SelfAttention(nn.Module):
         self.num_key_heads: int = getattr(layer, 'num_kv_heads', layer.num_heads)
         self.rotate_half: bool = getattr(layer, 'rotate_half', False)
         self.window_size: int | None = None  # in tokens; None attends to all
+        self.pads_windows: bool = False  # with zeros, which are attended to
+        self.rel_pos_h: nn.Parameter | None = None
+        self.rel_pos_w: nn.Parameter | None = None
+
+    def add_relative_positions(self, side: int) -> None:
+        """Add tables of relative positions, filled with 0, for a square grid or window."""
+        width = self.proj.in_features // self.num_heads
+        for name in ('rel_pos_h', 'rel_pos_w'):
+            setattr(self, name, nn.Parameter(torch.zeros(2 * side - 1, width)))
 
     def forward(self,
                 x: Tensor,
@@ -64,6 +74,9 @@ class SelfAttention(nn.Module):
             open_patches: Tokens of the grid that the first Q tokens attend to, ``(B, Q, N)``, bool.
                 Defaults to all.
         """
+        own_grid = grid
+        if self.pads_windows:
+            x, grid = pad_to_windows(x, grid, self.window_size)
         heads = self.heads(x, grid, rope)
         dropout = self.attn_drop_rate if self.training else 0.
         if open_patches is not None:
@@ -72,14 +85,21 @@ class SelfAttention(nn.Module):
             out = F.scaled_dot_product_attention(*heads, dropout_p=dropout)
         else:
             out = attend_in_windows(heads, grid, self.window_size, dropout)
+        if self.rel_pos_h is not None:
+            out = out[..., :self.rel_pos_h.shape[1]]
         out = self.norm(out.transpose(1, 2).flatten(2))
         if self.gate is not None:
             out = out * call_linear(self.gate, x).sigmoid()
+        if self.pads_windows:
+            out = out.unflatten(1, grid)[:, :own_grid[0], :own_grid[1]].flatten(1, 2)
         return self.proj_drop(call_linear(self.proj, out))
 
     def heads(self, x: Tensor, grid: Grid, rope: Tensor | None = None) -> Heads:
         """Compute queries, keys and values with positions; arguments as for :meth:`forward`."""
         heads = self._project(x)
+        if self.rel_pos_h is not None:
+            tables = self.rel_pos_h, self.rel_pos_w
+            return add_relative_positions(heads, grid, tables, self.window_size)
         if rope is not None:
             heads = self._rotate(heads, rope, x.shape[1] - grid[0] * grid[1])
         if self.num_key_heads < self.num_heads:  # queries share keys and values
@@ -200,7 +220,8 @@ class PlainBlock(nn.Module):
     def fuse(self, dtype: torch.dtype) -> None:
         """Fold norms and LayerScale into linear layers, see :mod:`..kernels.folding`."""
         self.attn.join_biases()
-        fold_norm(self.norm1, self.attn.qkv)
+        if not self.attn.pads_windows:  # padding has no shift of the norm
+            fold_norm(self.norm1, self.attn.qkv)
         fold_norm(self.norm2, self.mlp.fc1)
         for number, scale, gamma, layer in ((1, self.ls1, self.gamma_1, self.attn.proj),
                                             (2, self.ls2, self.gamma_2, self.mlp.fc2)):

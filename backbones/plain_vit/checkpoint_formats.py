@@ -95,6 +95,17 @@ def drop_pretraining(state: State) -> State:
     return {key: value for key, value in state.items() if not key.startswith(PRETRAINING)}
 
 
+def drop_class_token(state: State) -> State:
+    """Drop the class token and its position, which is the first."""
+    if 'cls_token' not in state:
+        return state
+    state = {key: value for key, value in state.items() if key != 'cls_token'}
+    positions = state.get('pos_embed')
+    if positions is not None and math.isqrt(positions.shape[1] - 1)**2 == positions.shape[1] - 1:
+        state['pos_embed'] = positions[:, 1:]
+    return state
+
+
 def rename_layer_scale(state: State) -> State:
     """Rename DeiT-III's ``gamma_1`` and ``gamma_2`` as in timm's ``VisionTransformer``."""
     return rename_keys(state, ((r'^(blocks\.\d+)\.gamma_([12])$', r'\1.ls\2.gamma'), ))

@@ -97,6 +97,13 @@ def attend_in_padded_windows(heads: Heads, grid: Grid, window_size: int) -> Tens
     return torch.cat((prefix_out, out), dim=2)
 
 
+def pad_to_windows(x: Tensor, grid: Grid, window_size: int) -> tuple[Tensor, Grid]:
+    """Pad tokens ``(B, h w, C)`` with zeros to whole windows; return them and their grid."""
+    rows, columns = ((side + window_size - 1) // window_size * window_size for side in grid)
+    x = F.pad(x.unflatten(1, grid), (0, 0, 0, columns - grid[1], 0, rows - grid[0]))
+    return x.flatten(1, 2), (rows, columns)
+
+
 def split_side(size: int, side: int, *, at_once: bool) -> list[slice]:
     """Return slices of a side of the grid: whole windows, at once or separately, and the rest."""
     whole = size - size % side

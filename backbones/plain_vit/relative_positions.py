@@ -1,0 +1,71 @@
+"""Decomposed relative positions (MViTv2, arXiv 2112.01526, section 4.1), as in ViTDet.
+
+The attention of query ``q`` at ``(i, j)`` to the key ``k`` at ``(m, n)`` is the softmax of
+``q k / sqrt(d) + q H[i - m] + q W[j - n]``, with tables ``H`` and ``W`` of ``(2 side - 1, d)``.
+"""
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from .window_attention import Grid, Heads
+
+ALIGNMENT = 8  # channels of a head that fast kernels of attention need a multiple of
+
+
+def resize_table(table: Tensor, size: int) -> Tensor:
+    """Resize a table ``(2 side - 1, d)`` of another grid linearly to ``(size, d)``."""
+    if not torch.compiler.is_exporting() and len(table) == size:
+        return table
+    return F.interpolate(table.T[None], size=size, mode='linear')[0].T
+
+
+def add_relative_positions(heads: Heads,
+                           grid: Grid,
+                           tables: tuple[Tensor, Tensor],
+                           window_size: int | None = None) -> Heads:
+    """Append channels to queries and keys whose products are the terms of relative positions.
+
+    Attention then needs no mask: keys get indicators of their row and column, and queries the
+    products with the positions of all rows and columns. Queries are scaled, so that attention that
+    divides by the square root of their width gives the right sum. Values are padded with zeros to
+    the same width, which all kernels support.
+
+    Args:
+        heads: Queries, keys and values of the tokens of the grid, ``(B, heads, h w, d)``.
+        grid: Rows and columns.
+        tables: Relative positions of rows and of columns. They are resized, if necessary.
+        window_size: Side of the windows in tokens. Defaults to one window of the whole grid.
+
+    Returns:
+        Heads of the same width; the first ``d`` channels of values are the given ones.
+    """
+    query, width = heads.query.unflatten(2, grid), heads.query.shape[-1]
+    terms, indicators = [], []
+    for axis, (side, table) in enumerate(zip(grid, tables, strict=True)):
+        places = torch.arange(side, device=query.device)
+        count = side if window_size is None else window_size
+        if window_size is not None:
+            places = places % window_size
+        others = torch.arange(count, device=query.device)
+        index = places[:, None] - others + (count - 1)
+        positions = resize_table(table, 2 * count - 1)[index].mT  # (side, d, count)
+        indicator = (places[:, None] == others).to(heads.key.dtype)
+        if axis == 0:
+            terms.append(query @ positions)
+            indicators.append(indicator[:, None].expand(*grid, count))
+        else:
+            terms.append((query.transpose(2, 3) @ positions).transpose(2, 3))
+            indicators.append(indicator.expand(*grid, count))
+    added = sum(term.shape[-1] for term in terms)
+    padding = -(width + added) % ALIGNMENT
+    total = width + added + padding
+    terms = torch.cat(terms, dim=-1).flatten(2, 3)
+    indicators = torch.cat(indicators, dim=-1).flatten(0, 1)
+    indicators = indicators.expand(*heads.key.shape[:2], -1, -1)
+    query = torch.cat((heads.query * (total / width)**0.5, terms * total**0.5), dim=-1)
+    key = torch.cat((heads.key, indicators), dim=-1)
+    return Heads(
+        F.pad(query, (0, padding)), F.pad(key, (0, padding)), F.pad(heads.value,
+                                                                    (0, total - width)))
