@@ -49,6 +49,7 @@ HEADS = {  # by their folders
     'mask_rcnn': Head('3x_coco', DETECTION),
     'cascade_mask_rcnn': Head('3x_coco', DETECTION),
     'vitdet': Head('100ep_coco_lsj', DETECTION),
+    'cascade_vitdet': Head('100ep_coco_lsj', DETECTION),
     'mask2former': Head('50ep_coco_lsj', DETECTION),
     'dino': Head('12ep_coco', DETECTION),
     'rtmdet_ins': Head('300ep_coco', DETECTION),
@@ -64,11 +65,12 @@ HEADS = {  # by their folders
     'pmt_semantic': Head('40k_ade20k', SEGMENTATION),
     'linear': Head('40k_ade20k', SEGMENTATION),
 }
-PUBLISHED = {  # by the papers of the backbones and of EoMT and PMT
+PUBLISHED = {  # by the authors of the backbones, ViTDet, EoMT and PMT
     ('mask_rcnn', 'xcit_small_12_p16'): '45.3 / 40.8',
     ('sem_fpn', 'xcit_small_12_p16'): '43.9',
     ('upernet', 'xcit_small_12_p16'): '45.9',
     ('vitdet', 'vit_base_patch16_224_mae'): '51.6 / 45.9',
+    ('cascade_vitdet', 'vit_base_patch16_224_mae'): '54.0 / 46.7',
     ('eomt', 'vit_small_patch16_dinov3'): 'PQ 47.2',
     ('eomt', 'vit_base_patch16_dinov3'): 'PQ 53.1',
     ('pmt', 'vit_small_patch16_dinov3'): 'PQ 45.3',

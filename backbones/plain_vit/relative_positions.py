@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ..kernels.devices import should_use_cpu_forms
 from .window_attention import Grid, Heads
 
 ALIGNMENT = 8  # channels of a head that fast kernels of attention need a multiple of
@@ -29,8 +30,8 @@ def add_relative_positions(heads: Heads,
 
     Attention then needs no mask: keys get indicators of their row and column, and queries the
     products with the positions of all rows and columns. Queries are scaled, so that attention that
-    divides by the square root of their width gives the right sum. Values are padded with zeros to
-    the same width, which all kernels support.
+    divides by the square root of their width gives the right sum. On a CPU, values are padded with
+    zeros to the same width, without which torch would store all ``(h w)**2`` weights.
 
     Args:
         heads: Queries, keys and values of the tokens of the grid, ``(B, heads, h w, d)``.
@@ -39,7 +40,7 @@ def add_relative_positions(heads: Heads,
         window_size: Side of the windows in tokens. Defaults to one window of the whole grid.
 
     Returns:
-        Heads of the same width; the first ``d`` channels of values are the given ones.
+        Heads of more channels; the first ``d`` of the values are the given ones.
     """
     query, width = heads.query.unflatten(2, grid), heads.query.shape[-1]
     terms, indicators = [], []

@@ -1,0 +1,79 @@
+"""Published weights of Segmenter, and of mmseg's own vision transformer."""
+from __future__ import annotations
+
+from colonnade.weights.formats import CheckpointFormat, Rules, rename_keys
+from colonnade.weights.state_dicts import State, add_prefix, strip_prefix
+
+#: block of mmseg's VisionTransformer, also in the decoder of Segmenter -> block of timm
+MMSEG_BLOCK: Rules = (
+    (r'\.ln1\.', '.norm1.'),
+    (r'\.ln2\.', '.norm2.'),
+    (r'\.attn\.attn\.in_proj_(weight|bias)$', r'.attn.qkv.\1'),
+    (r'\.attn\.attn\.out_proj\.', '.attn.proj.'),
+    (r'\.ffn\.layers\.0\.0\.', '.mlp.fc1.'),
+    (r'\.ffn\.layers\.1\.', '.mlp.fc2.'),
+)
+TIMM_BLOCK: Rules = (
+    (r'\.norm1\.', '.ln1.'),
+    (r'\.norm2\.', '.ln2.'),
+    (r'\.attn\.qkv\.(weight|bias)$', r'.attn.attn.in_proj_\1'),
+    (r'\.attn\.proj\.', '.attn.attn.out_proj.'),
+    (r'\.mlp\.fc1\.', '.ffn.layers.0.0.'),
+    (r'\.mlp\.fc2\.', '.ffn.layers.1.'),
+)
+MMSEG: Rules = (
+    (r'^layers\.', 'blocks.'),
+    (r'^patch_embed\.projection\.', 'patch_embed.proj.'),
+    (r'^ln1\.', 'norm.'),
+    *MMSEG_BLOCK,
+)
+DECODER: Rules = (
+    (r'^decoder\.blocks\.', 'decode_head.layers.'),
+    (r'^decoder\.proj_dec\.', 'decode_head.dec_proj.'),
+    (r'^decoder\.proj_(patch|classes)$', r'decode_head.\1_proj.weight'),
+    (r'^decoder\.', 'decode_head.'),
+    *TIMM_BLOCK,
+)
+TRANSPOSED = ('decoder.proj_patch', 'decoder.proj_classes')  # applied from the right
+
+
+def rename_mmseg(state: State) -> State:
+    """Rename tensors of mmseg's ``VisionTransformer``; in mmseg 1, patches have no bias."""
+    state = rename_keys(state, MMSEG)
+    weight = state.get('patch_embed.proj.weight')
+    if weight is not None:
+        state.setdefault('patch_embed.proj.bias', weight.new_zeros(len(weight)))
+    return state
+
+
+def convert_mmseg(state: State) -> State:
+    """Convert the keys of mmseg's ``VisionTransformer``, alone or in a segmenter."""
+    own = strip_prefix(state, 'backbone.')
+    if not own:
+        return rename_mmseg(state)
+    others = {key: value for key, value in state.items() if not key.startswith('backbone.')}
+    return add_prefix(rename_mmseg(own), 'backbone.') | others
+
+
+def convert_segmenter(state: State) -> State:
+    """Convert the keys of the authors' Segmenter to those of mmseg's head; drop the classifier."""
+    own = strip_prefix(state, 'encoder.')
+    backbone = {key: value for key, value in own.items() if not key.startswith('head')}
+    decoder = {
+        key: value.T if key in TRANSPOSED else value
+        for key, value in state.items() if key.startswith('decoder.')
+    }
+    return add_prefix(backbone, 'backbone.') | rename_keys(decoder, DECODER)
+
+
+SEGMENTER_FORMATS = (
+    CheckpointFormat(
+        'Segmenter, original', ('encoder.blocks.', 'decoder.cls_emb'),
+        convert_segmenter,
+        published_model=True),
+    CheckpointFormat(
+        'segmenter with a ViT, mmseg', ('backbone.layers.0.attn.attn.in_proj_weight', ),
+        convert_mmseg,
+        published_model=True),
+    CheckpointFormat('ViT, mmseg', ('layers.0.attn.attn.in_proj_weight', ), convert_mmseg),
+)
