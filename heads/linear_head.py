@@ -9,13 +9,16 @@ from mmengine.registry import MODELS
 from mmseg.models.decode_heads.decode_head import BaseDecodeHead
 from torch import Tensor
 
+from .head_files import DINOV2_HEAD, DINOV3_HEAD, load_pretrained_head
+
 
 @MODELS.register_module()
 class LinearHead(BaseDecodeHead):
     """Batch norm and a 1 × 1 convolution, as in DINOv2's linear evaluation of segmentation.
 
     See DINOv2 (arXiv 2304.07193), section 7.4. There is no activation and no dropout. Several maps
-    are concatenated with ``input_transform='resize_concat'``.
+    are concatenated with ``input_transform='resize_concat'``. ``init_cfg`` of ``type='Pretrained'``
+    loads the authors' heads of DINOv2 and DINOv3, strictly; the backbone has files of its own.
 
     Args:
         in_channels: Width of the map, or of each map.
@@ -33,6 +36,16 @@ class LinearHead(BaseDecodeHead):
         norm_cfg = norm_cfg or dict(type='BN')
         super().__init__(in_channels, width, norm_cfg=norm_cfg, dropout_ratio=0., **kwargs)
         self.norm = build_norm_layer(norm_cfg, width)[1]
+
+    def init_weights(self) -> None:
+        """Load the published head of ``init_cfg``, or initialize as mmseg does.
+
+        Raises:
+            FileNotFoundError: If the file does not exist.
+            WeightsError: If the file cannot be fetched or read, or does not fit.
+        """
+        if not load_pretrained_head(self, DINOV2_HEAD, DINOV3_HEAD):
+            super().init_weights()
 
     def forward(self, inputs: Sequence[Tensor]) -> Tensor:
         """Map feature maps ``(B, C, h, w)`` of ``in_index`` to logits ``(B, K, h, w)``."""

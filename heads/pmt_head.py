@@ -11,10 +11,10 @@ import torch
 from mmengine.registry import MODELS
 from torch import Tensor
 
+from .head_files import PMT_DECODER, load_pretrained_head
 from .mask_annealing import AnnealedMasks
 from .mask_queries import MaskQueryHead, draw_open_patches
 from .pmt_decoder import Feature, PlainMaskDecoder
-from .pmt_weights import load_pretrained_decoder
 from .semantic_mask_queries import SemanticMaskQueryHead
 
 
@@ -54,7 +54,7 @@ class QueryDecoding(AnnealedMasks, MaskQueryHead):
             FileNotFoundError: If the file does not exist.
             WeightsError: If the file cannot be fetched or read, or does not fit.
         """
-        if not load_pretrained_decoder(self):
+        if not load_pretrained_head(self, PMT_DECODER):
             super().init_weights()
 
     def forward(self,

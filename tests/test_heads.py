@@ -8,17 +8,22 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from conftest import LAYOUTS, ROOT
 from helpers.backbones import ARCHS, OURS
 from mmengine.config import Config
 from mmengine.registry import MODELS
+from test_reference import Case, cases
+from torch.nn import functional as F
 
 from colonnade.backbones.kernels.devices import on_meta_device
 from colonnade.heads import LinearHead
 from colonnade.settings.reading import read_config
 from colonnade.weights.files import read_checkpoint
+from colonnade.weights.loading import load_weights
+from colonnade.weights.state_dicts import WeightsError
 
 
 def published_leaf(folder: Path) -> Path:
@@ -190,6 +195,54 @@ def test_linear_head_is_norm_and_matrix() -> None:
     weight, bias = head.conv_seg.weight[:, :, 0, 0], head.conv_seg.bias
     expected = torch.einsum('kc,bchw->bkhw', weight, (x - mean) / (variance + 1e-5).sqrt())
     torch.testing.assert_close(head(maps), expected + bias[:, None, None])
+
+
+@cases('dinov2_*_head_*')
+@torch.no_grad()
+def test_published_linear_heads(name: str, tmp_path: Path) -> None:
+    case = Case(name)
+    trunk, made = (case.json['constructor'][key] for key in ('trunk', 'decode_head'))
+    state = case.fill.state_dict_from(case.json['base_keys'])
+    torch.save({
+        key: torch.from_numpy(np.array(value))
+        for key, value in state.items()
+    }, tmp_path / 'backbone.pth')
+    several = len(made['in_index']) > 1
+    model = MODELS.build(
+        dict(
+            type='mmseg.EncoderDecoder',
+            backbone=dict(
+                type='PlainViT',
+                arch=dict(
+                    model='vit_small_patch14_dinov2',
+                    embed_dim=trunk['embed_dim'],
+                    depth=trunk['depth'],
+                    num_heads=trunk['num_heads']),
+                img_size=trunk['img_size'],
+                out_indices=case.json['constructor']['out_indices'],
+                center_padding=True,
+                pos_embed_resize='dinov2',
+                init_cfg=dict(type='Pretrained', checkpoint=str(tmp_path / 'backbone.pth'))),
+            decode_head=dict(
+                type='LinearHead',
+                in_channels=made['in_channels'] if several else made['in_channels'][0],
+                in_index=made['in_index'] if several else made['in_index'][0],
+                input_transform='resize_concat' if several else None,
+                num_classes=made['num_classes'],
+                init_cfg=dict(type='Pretrained', checkpoint=str(case.checkpoint(tmp_path))))))
+    model.init_weights()
+    for dtype in (torch.float32, torch.float64):
+        model.to(dtype).eval()
+        image = case.image().to(dtype)
+        maps = model.backbone(image)
+        for index, output in enumerate(maps):
+            case.compare(f'tap_{index}', output, 1e-5)
+        logits = model.decode_head(maps)
+        case.compare('head_logits', logits, 3e-5)
+        resized = F.interpolate(logits, image.shape[2:], mode='bilinear')
+        case.compare('logits', resized, 3e-5)
+    with pytest.raises(WeightsError, match='head but no backbone'):
+        load_weights(model, case.checkpoint(tmp_path))
 
 
 @pytest.mark.parametrize('arch', ['xcit_small_12_p16', 'cait_s24', 'resmlp_s24',

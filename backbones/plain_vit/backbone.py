@@ -11,6 +11,7 @@ import torch
 from timm.layers import RotaryEmbeddingMixed
 from timm.models.eva import EvaAttention
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from colonnade.common.errors import UserError
 from colonnade.weights.state_dicts import Shapes, State, WeightsError
@@ -72,6 +73,7 @@ class PlainViT(ColumnarBackbone):
             ``class_token=False`` in ``arch``. Defaults to none.
         pad_windows: Pad incomplete windows with zeros and attend to these, as ViTDet's authors do,
             instead of using smaller windows.
+        center_padding: Pad images on all sides to whole patches, as DINOv2's linear heads expect.
         tap_norm: Former name of ``norm_features``, which dumped configs may contain.
 
     Raises:
@@ -101,6 +103,7 @@ class PlainViT(ColumnarBackbone):
                  norm_eps: float | None = None,
                  rel_pos_size: int | None = None,
                  pad_windows: bool = False,
+                 center_padding: bool = False,
                  tap_norm: bool | None = None,
                  init_cfg: dict | list[dict] | None = None,
                  **kwargs: Any) -> None:
@@ -122,6 +125,7 @@ class PlainViT(ColumnarBackbone):
             raise UserError(f'rotary embeddings are not supported for the blocks of {settings}')
         self._set_windows(window_size, global_blocks)
         self._set_published_details(pos_embed_resize, norm_eps, rel_pos_size, pad_windows)
+        self.center_padding = center_padding
         self.num_query_blocks = num_query_blocks
         check_query_blocks(self, num_query_blocks, self._blocks_are_plain)
         self.register_load_state_dict_pre_hook(_require_norm)
@@ -330,6 +334,11 @@ class PlainViT(ColumnarBackbone):
                             self.norm), )
 
     def _embed(self, img: Tensor) -> tuple[Tensor, tuple]:
+        if self.center_padding:
+            height, width = (side * self.patch_size - own
+                             for side, own in zip(self._get_grid(img), img.shape[2:], strict=True))
+            top, left = height // 2, width // 2
+            img = F.pad(img, (left, width - left, top, height - top))
         x = self.patch_embed(img)  # (B, h, w, C)
         grid = tuple(x.shape[1:3])
         x = x.flatten(1, 2)

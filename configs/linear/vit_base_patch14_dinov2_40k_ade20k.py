@@ -1,5 +1,3 @@
-_base_ = '../_base_/linear_40k_ade20k.py'
+_base_ = './vit_small_patch14_dinov2_40k_ade20k.py'
 
-model = dict(
-    backbone=dict(type='PlainViT', arch='vit_base_patch14_dinov2'),
-    decode_head=dict(in_channels=768))
+model = dict(backbone=dict(arch='vit_base_patch14_dinov2'), decode_head=dict(in_channels=768))

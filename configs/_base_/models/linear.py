@@ -1,6 +1,6 @@
 # DINOv2's linear evaluation (arXiv 2304.07193, section 7.4): the backbone is frozen, a linear layer
-# classifies the tokens of its last block. Set frozen_stages to the number of blocks. Differences:
-# images are padded at the bottom and right to whole patches, there on all sides.
+# classifies the tokens of its last block. Set frozen_stages to the number of blocks. The authors'
+# heads load as init_cfg of decode_head.
 _base_ = ['./segmentor.py', '../runtime.py']
 
 custom_imports = dict(imports=_base_.custom_imports.imports + ['colonnade.heads'])
