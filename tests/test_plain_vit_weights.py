@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from helpers.layouts_by_hand import TINY, TINY_CAIT, State, cait_state, timm_state
-from helpers.plain_vit_files import DEPTH, FILES, SIDE, WIDTH, File
+from helpers.plain_vit_files import DEPTH, FILES, SIDE, WIDTH, File, transformers
 from torch import nn
 
 from colonnade.backbones import CaiT, PlainViT, XCiT
@@ -49,6 +49,26 @@ def test_loads_files_like_timm(file: File) -> None:
     assert plan.resized == ()
     assert equal(plan.state, file.by_timm() if file.timm_reads else state)
     assert state.keys() == file.state().keys() and equal(state, file.state())
+
+
+@pytest.mark.parametrize('name, prefix', [
+    ('DINOv2', ''), ('DINOv2 with registers', 'dinov2_with_registers.'), ('DINOv2 giant', ''),
+    ('DeiT', 'vit.'), ('DeiT distilled', 'deit.')])  # yapf: disable
+def test_loads_files_of_transformers(name: str, prefix: str) -> None:
+    file = FILES[name]
+    backbone, state = file.one_backbone, transformers(file.state(), prefix)
+    plan = plan_loading(backbone, state, 'test')
+    assert plan.layout == 'PlainViT, transformers'
+    assert plan.state.keys() == backbone.state_dict().keys()
+    assert equal(plan.state, file.by_timm())
+    key = next(key for key in state if key.endswith('layer.1.attention.attention.key.weight'))
+    with pytest.raises(WeightsError, match='keys or values of backbone.blocks.1 are missing'):
+        plan_loading(backbone, without(state, key), 'test')
+    key = next(
+        key for key in state
+        if key.endswith('layer.1.norm2.bias') or key.endswith('layer.1.layernorm_after.bias'))
+    with pytest.raises(WeightsError, match=r'missing: blocks\.1\.norm2\.bias'):
+        plan_loading(backbone, without(state, key), 'test')
 
 
 def without(state: State, *keys: str) -> State:

@@ -30,12 +30,14 @@ from .eomt_formats import EOMT_FORMATS
 from .query_tokens import QueryTokens, check_query_blocks
 from .relative_positions import resize_table
 from .segmenter_formats import SEGMENTER_FORMATS
+from .transformers_formats import TRANSFORMERS_FORMATS
 from .vitdet_formats import VITDET_FORMATS, infer_relative_positions
 
 PREFIX_TOKENS = ('cls_token', 'dist_token', 'reg_token')  # in their order
 
 
-@register_backbone(*FORMATS, *EOMT_FORMATS, *VITDET_FORMATS, *SEGMENTER_FORMATS)
+@register_backbone(*FORMATS, *EOMT_FORMATS, *VITDET_FORMATS, *SEGMENTER_FORMATS,
+                   *TRANSFORMERS_FORMATS)
 class PlainViT(ColumnarBackbone):
     """timm's ``VisionTransformer`` and ``Eva``: DeiT, MAE, CLIP, DINO, DINOv2, DINOv3 and others.
 

@@ -247,6 +247,35 @@ def sapiens2(state: State) -> State:
     return file | {'mask_token': torch.rand(1, 1, WIDTH)}
 
 
+def transformers(state: State, prefix: str = '') -> State:
+    """Convert names, and add the mask token and the pooling layer."""
+    file = {}
+    for key, value in state.items():
+        if '.attn.qkv.' in key:
+            for name, part in zip(('query', 'key', 'value'), value.chunk(3), strict=True):
+                file[key.replace('attn.qkv', f'attention.attention.{name}')] = part
+        else:
+            file[key] = value
+    scaled = 'blocks.0.ls1.gamma' in state
+    file = renamed(
+        file, ('^(cls_token|mask_token|register_tokens)$', r'embeddings.\1'),
+        ('^dist_token$', 'embeddings.distillation_token'),
+        ('^pos_embed$', 'embeddings.position_embeddings'),
+        (r'^patch_embed\.proj', 'embeddings.patch_embeddings.projection'),
+        (r'^norm\.', 'layernorm.'), (r'\.attn\.proj', '.attention.output.dense'),
+        (r'ls(\d)\.gamma', r'layer_scale\1.lambda1'), (r'mlp\.w12', 'mlp.weights_in'),
+        (r'mlp\.w3', 'mlp.weights_out'),
+        *(() if scaled else (('norm1', 'layernorm_before'), ('norm2', 'layernorm_after'),
+                             (r'mlp\.fc1', 'intermediate.dense'), (r'mlp\.fc2', 'output.dense'))),
+        (r'^blocks\.', 'encoder.layer.'))  # yapf: disable
+    head = {key: file.pop(key) for key in list(file) if key.startswith('head')}
+    names = ('^head_dist', 'distillation_classifier'), ('^head', 'classifier')
+    if 'head_dist.weight' in head:
+        names = (names[0], ('^head', 'cls_classifier'))
+    file['pooler.dense.weight'] = torch.rand(WIDTH, WIDTH)
+    return add_prefix(file, prefix) | renamed(head, *names)
+
+
 SIGLIP, OWN = 'vit_base_patch16_siglip_512', 'timm or Colonnade'
 FILES = {
     'DINOv2': File('vit_small_patch14_dinov2', 'DINOv2', dinov2),
