@@ -24,7 +24,7 @@ from colonnade.weights.state_dicts import (WeightsError, find_mismatches, format
 from .cait.talking_heads import BoundedTalkingHeadAttn
 from .columnar import ColumnarBackbone
 from .plain_vit.blocks import SelfAttention
-from .plain_vit.window_attention import Heads, pad_to_windows
+from .plain_vit.window_attention import Heads, pad_grid
 from .resmlp.backbone import ResMLP
 from .resmlp.token_mixing import get_mixing_matrix
 from .simplified_vit.blocks import PlainAttention, ShapedAttention, split_heads
@@ -254,9 +254,9 @@ def _attend_self(layer: SelfAttention,
                  grid: Grid,
                  rope: Tensor | None = None) -> Tensor:
     """Compute weights ``(B, heads, P + N)`` of timm's attention, 0 outside of a window."""
-    if layer.pads_windows:
+    if layer.pad_multiple is not None:
         height, width = grid
-        x, grid = pad_to_windows(x, grid, layer.window_size)
+        x, grid = pad_grid(x, grid, layer.pad_multiple)
         weights = _attend_in_window(layer, layer.heads(x, grid, rope),
                                     token + token // width * (grid[1] - width), grid)
         return weights.unflatten(-1, grid)[..., :height, :width].flatten(-2)

@@ -151,6 +151,14 @@ def list_backbones() -> str:
     return table(('class', 'arch', *columns), rows)
 
 
+def list_checkpoint_formats() -> str:
+    """Return the table of the formats of weights, and of what is dropped from their files."""
+    import colonnade.backbones
+    import colonnade.heads  # noqa: F401  these register them
+    from colonnade.weights.formats import list_formats
+    return table(('format', 'not loaded'), list_formats().items())
+
+
 def list_fault_tests() -> str:
     """Return a table for each file of ``tests/faults``: its tests and what they check."""
     sections = []
@@ -172,6 +180,7 @@ GENERATED: dict[str, Callable[..., str]] = {
     'options': tabulate_options,
     'commands': list_commands,
     'configs': list_configs_by_head,
+    'formats': list_checkpoint_formats,
     'backbones': list_backbones,
     'faults': list_fault_tests,
 }

@@ -9,15 +9,24 @@ import safetensors.torch
 import torch
 from safetensors import SafetensorError
 
+import colonnade.heads  # noqa: F401  registers the formats of its files
 from colonnade.backbones import ColumnarBackbone
 from colonnade.backbones.kernels.devices import on_meta_device
 from colonnade.backbones.registry import infer_backbone
 from colonnade.common.atomic_files import atomic_write, check_writable
 from colonnade.common.errors import FileError, UserError
 from colonnade.weights.downloads import fetch
-from colonnade.weights.formats import convert_keys, detect_format
+from colonnade.weights.formats import convert_keys, detect_format, list_formats
 from colonnade.weights.loading import Plan, plan_loading
 from colonnade.weights.state_dicts import State, WeightsError, get_state_dict, strip_prefix
+
+
+def print_formats() -> None:
+    """Print the known formats, and what is dropped from files of each."""
+    formats = list_formats()
+    width = max(map(len, formats))
+    for name, dropped in formats.items():
+        print(f'{name:{width}}  {dropped and f"without {dropped}"}'.rstrip())
 
 
 def build_backbone(state: State, source: str) -> ColumnarBackbone:

@@ -49,7 +49,8 @@ RECIPES_OF_SUBSET = {
 PANOPTIC_OF_SUBSET = {'mask2former': '50ep_coco_panoptic', 'panoptic_fpn': '3x_coco_panoptic'}
 HEAD_TYPES = {  # type of the detector, or of the head of the segmenter
     'mask_rcnn': 'MaskRCNN', 'faster_rcnn': 'FasterRCNN', 'cascade_mask_rcnn': 'CascadeRCNN',
-    'vitdet': 'MaskRCNN', 'cascade_vitdet': 'CascadeRCNN', 'mask2former': 'Mask2Former', 'dino': 'DINO', 'rtmdet_ins': 'RTMDet',
+    'vitdet': 'MaskRCNN', 'cascade_vitdet': 'CascadeRCNN', 'mask2former': 'Mask2Former',
+    'dino': 'DINO', 'rtmdet_ins': 'RTMDet',
     'sem_fpn': 'FPNHead', 'upernet': 'UPerHead', 'segformer': 'SegformerHead',
     'segmenter': 'SegmenterMaskTransformerHead', 'linear': 'LinearHead',
     'mask2former_semantic': 'Mask2FormerHead', 'pmt': 'Mask2Former',
@@ -57,7 +58,8 @@ HEAD_TYPES = {  # type of the detector, or of the head of the segmenter
     'eomt_semantic': 'SemanticEoMTHead', 'panoptic_fpn': 'PanopticFPN',
 }  # yapf: disable
 SCHEDULES = {  # name -> epochs, iterations
-    '3x': (36, None), '12ep': (12, None), '24ep': (24, None), '75ep': (75, None), '100ep': (100, None),
+    '3x': (36, None), '12ep': (12, None), '24ep': (24, None), '75ep': (75, None),
+    '100ep': (100, None),
     '300ep': (300, None), '50ep': (None, 368750), '40k': (None, 40000), '80k': (None, 80000),
     '160k': (None, 160000), '31ep': (None, 39122), '16ep': (None, 20192),
 }  # yapf: disable

@@ -26,7 +26,8 @@ from colonnade.settings.overrides import merge_options
 from colonnade.settings.reading import read_config
 
 README, QUICKSTART = ROOT / 'README.md', ROOT / 'docs/quickstart.md'
-GENERATED = {'{options}', '{commands}', '{configs}', '{backbones}', '{faults}'}  # of docs/conf.py
+#: tables that docs/conf.py makes
+GENERATED = {'{options}', '{commands}', '{configs}', '{formats}', '{backbones}', '{faults}'}
 LANGUAGES = {'sh', 'python', 'text', 'yaml', '{toctree}', '{eval-rst}', '{include}', '{csv-table}'
              } | GENERATED
 SHORT = [

@@ -127,9 +127,9 @@ def test_resizing_equals_torch(mode: str, grid: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize('suffix, arguments', [
-    ('.pt2', dict(out_indices=[1])), *(pytest.param(suffix, arguments, marks=pytest.mark.slow)
-                                       for suffix in ('.pt2', '.onnx')
-                                       for arguments in ({}, dict(pad_windows=False), WINDOWS_ALONE))
+    ('.pt2', dict(out_indices=[1])),
+    *(pytest.param(suffix, arguments, marks=pytest.mark.slow) for suffix in ('.pt2', '.onnx')
+      for arguments in ({}, dict(pad_windows=False), WINDOWS_ALONE))
 ])  # yapf: disable
 def test_export_of_any_size(suffix: str, arguments: dict[str, Any], tmp_path: Path) -> None:
     graph, path = build_graph(tiny(**arguments).eval(), None), tmp_path / f'features{suffix}'

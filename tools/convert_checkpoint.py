@@ -9,29 +9,39 @@ from pathlib import Path
 from types import ModuleType
 
 from colonnade.common.errors import file_errors
-from colonnade.common.options import TRUST, argument, option
+from colonnade.common.options import TRUST, UsageError, argument, option
 from colonnade.tools.command_line import command
 
 
 @dataclass
 class ConvertOptions:
     """Options of ``colonnade convert-checkpoint``."""
-    source: str = argument('file or URL of weights, or timm://NAME', metavar='IN')
-    out: Path = argument('.pth or .safetensors file to write', metavar='OUT')
+    source: str | None = argument(
+        'file or URL of weights, or timm://NAME; omit with --list', None, metavar='IN')
+    out: Path | None = argument(
+        '.pth or .safetensors file to write; omit with --list', None, metavar='OUT')
     base: str | None = option(
         'weights from which IN stores differences, such as those of DINOv3 for EoMT: file, URL or '
         'timm://NAME',
         metavar='FILE')
+    list: bool = option('list the known formats and what is dropped from their files', False)
     report: bool = option('print a line per tensor', False)
     dry_run: bool = option('report, but write nothing', False)
     force: bool = option('overwrite OUT', False)
     trust: bool = option(TRUST, False)
 
+    def __post_init__(self) -> None:
+        if self.list == (self.source is not None) or self.list == (self.out is not None):
+            raise UsageError('pass IN and OUT, or only --list')
+
 
 @command(ConvertOptions, 'colonnade.models.checkpoint_conversion')
 @file_errors()
 def main(options: ConvertOptions, checkpoint_conversion: ModuleType) -> None:
-    """Convert and write the weights."""
+    """Convert and write the weights, or list the formats."""
+    if options.list:
+        checkpoint_conversion.print_formats()
+        return
     checkpoint_conversion.convert(
         options.source,
         options.out,

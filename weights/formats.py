@@ -38,6 +38,7 @@ class CheckpointFormat:
         published_model: True for full detectors or segmenters.
         add_base: For files of differences: function that adds them, the second argument, to other
             weights in any format, and returns the sums under Colonnade's names.
+        dropped: Description of tensors of such files that are not loaded.
     """
     name: str
     prefixes: tuple[str | tuple[str, ...], ...]
@@ -45,6 +46,7 @@ class CheckpointFormat:
     without: tuple[str, ...] = ()
     published_model: bool = False
     add_base: Callable[[State, State], State] | None = None
+    dropped: str = ''
 
     def matches(self, state: State) -> bool:
         """Return True if a state dict has this format."""
@@ -60,6 +62,11 @@ FULL_MODEL = CheckpointFormat('full model, Colonnade', ('backbone.', ))
 def register_formats(*formats: CheckpointFormat) -> None:
     """Register the formats of a backbone's files; those of two must not match one file."""
     FORMATS.extend(formats)
+
+
+def list_formats() -> dict[str, str]:
+    """Return what is dropped from files of each format, by its name."""
+    return {known.name: known.dropped for known in (*FORMATS, FULL_MODEL)}
 
 
 def detect_format(state: State) -> CheckpointFormat | None:

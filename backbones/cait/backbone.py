@@ -55,7 +55,9 @@ TABLE_3 = {
 }  # yapf: disable
 
 FORMATS = (
-    CheckpointFormat('CaiT, original or timm', ('blocks.0.attn.proj_l.', 'blocks_token_only.')),
+    CheckpointFormat(
+        'CaiT, original or timm', ('blocks.0.attn.proj_l.', 'blocks_token_only.'),
+        dropped='classifier'),
     CheckpointFormat('CaiT, Colonnade', ('blocks.0.attn.proj_l.', )),
 )
 

@@ -125,19 +125,33 @@ class PlainViT(ColumnarBackbone):
         self._blocks_are_plain = all(isinstance(block, PlainBlock) for block in self.blocks)
         if self.rope is not None and not self._blocks_are_plain:
             raise UserError(f'rotary embeddings are not supported for the blocks of {settings}')
-        self._set_windows(window_size, global_blocks)
-        self._set_published_details(pos_embed_resize, norm_eps, rel_pos_size, pad_windows)
+        self._set_windows(window_size, global_blocks, pad_windows)
+        if rel_pos_size is not None:
+            self._add_relative_positions(rel_pos_size)
+        if pos_embed_resize not in RESIZE_MODES:
+            raise UserError(f'pos_embed_resize must be one of {", ".join(RESIZE_MODES)}, got '
+                            f'{pos_embed_resize!r}')
+        self.pos_embed_resize = pos_embed_resize
         self.center_padding = center_padding
+        if norm_eps is not None:
+            for module in self.modules():
+                if isinstance(module, nn.LayerNorm):
+                    module.eps = norm_eps
         self.num_query_blocks = num_query_blocks
         check_query_blocks(self, num_query_blocks, self._blocks_are_plain)
         self.register_load_state_dict_pre_hook(_require_norm)
         self.register_load_state_dict_post_hook(_fill_buffers)
 
-    def _set_windows(self, window_size: int | None, global_blocks: Sequence[int] | None) -> None:
+    def _set_windows(self, window_size: int | None, global_blocks: Sequence[int] | None,
+                     pad_windows: bool) -> None:
         if window_size is None:
-            if global_blocks is not None:
-                raise UserError('global_blocks has no effect without window_size')
+            for name, value in dict(global_blocks=global_blocks, pad_windows=pad_windows).items():
+                if value not in (None, False):
+                    raise UserError(f'{name} has no effect without window_size')
             return
+        if pad_windows and self.num_prefix_tokens:
+            raise UserError('pad_windows requires a model without prefix tokens, but '
+                            f'{self.settings["model"]} has {self.num_prefix_tokens}')
         if type(window_size) is not int or window_size < 1:
             raise UserError(f'window_size must be a positive integer, got {window_size!r}')
         if global_blocks is None:
@@ -156,36 +170,16 @@ class PlainViT(ColumnarBackbone):
                 raise UserError(
                     f'window_size is not supported for the blocks of {self.settings["model"]}')
             block.attn.window_size = window_size
+            block.attn.pad_multiple = window_size if pad_windows else None
 
-    def _set_published_details(self, pos_embed_resize: str, norm_eps: float | None,
-                               rel_pos_size: int | None, pad_windows: bool) -> None:
-        if pos_embed_resize not in RESIZE_MODES:
-            raise UserError(f'pos_embed_resize must be one of {", ".join(RESIZE_MODES)}, got '
-                            f'{pos_embed_resize!r}')
-        self.pos_embed_resize = pos_embed_resize
-        if norm_eps is not None:
-            for module in self.modules():
-                if isinstance(module, nn.LayerNorm):
-                    module.eps = norm_eps
-        layers = [block.attn for block in self.blocks if isinstance(block, PlainBlock)]
-        if pad_windows:
-            windowed = [layer for layer in layers if layer.window_size is not None]
-            if not windowed:
-                raise UserError('pad_windows has no effect without window_size')
-            if self.num_prefix_tokens:
-                raise UserError('pad_windows requires a model without prefix tokens, but '
-                                f'{self.settings["model"]} has {self.num_prefix_tokens}')
-            for layer in windowed:
-                layer.pads_windows = True
-        if rel_pos_size is None:
-            return
-        if type(rel_pos_size) is not int or rel_pos_size < 1:
-            raise UserError(f'rel_pos_size must be a positive integer, got {rel_pos_size!r}')
+    def _add_relative_positions(self, size: int) -> None:
+        if type(size) is not int or size < 1:
+            raise UserError(f'rel_pos_size must be a positive integer, got {size!r}')
         if self.num_prefix_tokens or self.rope is not None or not self._blocks_are_plain:
             raise UserError('rel_pos_size requires blocks without rotary positions and prefix '
                             f'tokens, which {self.settings["model"]} has: set class_token=False')
-        for layer in layers:
-            layer.add_relative_positions(layer.window_size or rel_pos_size)
+        for block in self.blocks:
+            block.attn.add_relative_positions(block.attn.window_size or size)
 
     def _create_timm(self, num_classes: int, **changes: Any) -> nn.Module:
         arguments = {key: value for key, value in self.settings.items() if key != 'model'} | changes

@@ -23,7 +23,7 @@ from ..kernels.folding import fold_norm, fold_scale
 from ..kernels.layers import add, call_linear, feed_forward, linear
 from .query_tokens import attend_to_open_patches
 from .relative_positions import add_relative_positions
-from .window_attention import Grid, Heads, attend_in_windows, pad_to_windows
+from .window_attention import Grid, Heads, attend_in_windows, pad_grid
 
 ATTENTION_TYPES = (Attention, AttentionRope, EvaAttention)
 
@@ -50,7 +50,7 @@ class SelfAttention(nn.Module):
         self.num_key_heads: int = getattr(layer, 'num_kv_heads', layer.num_heads)
         self.rotate_half: bool = getattr(layer, 'rotate_half', False)
         self.window_size: int | None = None  # in tokens; None attends to all
-        self.pads_windows: bool = False  # with zeros, which are attended to
+        self.pad_multiple: int | None = None  # sides are padded with zeros, which are attended to
         self.rel_pos_h: nn.Parameter | None = None
         self.rel_pos_w: nn.Parameter | None = None
 
@@ -75,8 +75,8 @@ class SelfAttention(nn.Module):
                 Defaults to all.
         """
         own_grid = grid
-        if self.pads_windows:
-            x, grid = pad_to_windows(x, grid, self.window_size)
+        if self.pad_multiple is not None:
+            x, grid = pad_grid(x, grid, self.pad_multiple)
         heads = self.heads(x, grid, rope)
         dropout = self.attn_drop_rate if self.training else 0.
         if open_patches is not None:
@@ -90,7 +90,7 @@ class SelfAttention(nn.Module):
         out = self.norm(out.transpose(1, 2).flatten(2))
         if self.gate is not None:
             out = out * call_linear(self.gate, x).sigmoid()
-        if self.pads_windows:
+        if self.pad_multiple is not None:
             out = out.unflatten(1, grid)[:, :own_grid[0], :own_grid[1]].flatten(1, 2)
         return self.proj_drop(call_linear(self.proj, out))
 
@@ -220,7 +220,7 @@ class PlainBlock(nn.Module):
     def fuse(self, dtype: torch.dtype) -> None:
         """Fold norms and LayerScale into linear layers, see :mod:`..kernels.folding`."""
         self.attn.join_biases()
-        if not self.attn.pads_windows:  # padding has no shift of the norm
+        if self.attn.pad_multiple is None:  # padding has no shift of the norm
             fold_norm(self.norm1, self.attn.qkv)
         fold_norm(self.norm2, self.mlp.fc1)
         for number, scale, gamma, layer in ((1, self.ls1, self.gamma_1, self.attn.proj),

@@ -116,8 +116,25 @@ def convert_openclip(state: State) -> State:
     return strip_prefix(state, 'visual.trunk.')
 
 
+DROPPED = {  # name of a format -> tensors that are not loaded
+    'DINOv3': 'mask token, bias masks, all-zero biases, local_cls_norm',
+    'Sapiens2': 'mask token',
+    'MAE with its decoder': 'mask token, decoder',
+    'DINOv2': 'mask token',
+    'TIPSv2': 'mask token, text tower',
+    'CLIP': 'text tower, pooling, projection',
+    'Perception Encoder': 'text tower, pooling, projection',
+    'OpenCLIP': 'text tower',
+    'EVA-CLIP': 'text tower, rotary tables',
+    'EVA': 'mask token, rotary tables',
+    'BEiT-3': 'mask token, text tower',
+    'RADIO': 'adaptors',
+    'timm or Colonnade': 'classifier',
+}
 FORMATS = tuple(
-    CheckpointFormat(f'PlainViT, {name}', *fields) for name, *fields in (  # type: ignore[arg-type]
+    CheckpointFormat(f'PlainViT, {name}', prefixes, convert, without=without[0] if without else (),
+                     dropped=DROPPED.get(name, ''))
+    for name, prefixes, convert, *without in (
         ('DINOv3', ('storage_tokens', 'blocks.0.attn.qkv.'), convert_dinov3),
         ('Sapiens2', ('storage_tokens', 'blocks.0.attn.wq.'), convert_eva),
         ('MAE with its decoder', ('patch_embed.proj.weight', 'decoder_embed.'), drop_pretraining),

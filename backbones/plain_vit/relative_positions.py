@@ -67,6 +67,7 @@ def add_relative_positions(heads: Heads,
     indicators = indicators.expand(*heads.key.shape[:2], -1, -1)
     query = torch.cat((heads.query * (total / width)**0.5, terms * total**0.5), dim=-1)
     key = torch.cat((heads.key, indicators), dim=-1)
-    return Heads(
-        F.pad(query, (0, padding)), F.pad(key, (0, padding)), F.pad(heads.value,
-                                                                    (0, total - width)))
+    value = heads.value
+    if should_use_cpu_forms(value) and not torch.compiler.is_exporting():
+        value = F.pad(value, (0, total - width))
+    return Heads(F.pad(query, (0, padding)), F.pad(key, (0, padding)), value)

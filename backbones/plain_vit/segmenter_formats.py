@@ -70,10 +70,11 @@ SEGMENTER_FORMATS = (
     CheckpointFormat(
         'Segmenter, original', ('encoder.blocks.', 'decoder.cls_emb'),
         convert_segmenter,
-        published_model=True),
+        published_model=True,
+        dropped='classifier'),
     CheckpointFormat(
-        'segmenter with a ViT, mmseg', ('backbone.layers.0.attn.attn.in_proj_weight', ),
+        'PlainViT in a segmenter, mmseg', ('backbone.layers.0.attn.attn.in_proj_weight', ),
         convert_mmseg,
         published_model=True),
-    CheckpointFormat('ViT, mmseg', ('layers.0.attn.attn.in_proj_weight', ), convert_mmseg),
+    CheckpointFormat('PlainViT, mmseg', ('layers.0.attn.attn.in_proj_weight', ), convert_mmseg),
 )

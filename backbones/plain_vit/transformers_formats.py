@@ -45,4 +45,6 @@ TRANSFORMERS_FORMATS = (CheckpointFormat(
     tuple(
         tuple(f'{prefix}{name}' for prefix in PREFIXES)
         for name in ('embeddings.patch_embeddings.projection.',
-                     'encoder.layer.0.attention.attention.query.')), convert_transformers), )
+                     'encoder.layer.0.attention.attention.query.')),
+    convert_transformers,
+    dropped='mask token, classifier, pooling'), )

@@ -61,7 +61,7 @@ def convert_vitdet(state: State) -> State:
     named = own | name_convolutions(rename_keys(others, HEADS))
     if not any(key.startswith('roi_head.bbox_head.0.') for key in named):
         return named
-    cascade = {}
+    cascade: State = {}
     for key, value in named.items():
         if key.startswith('roi_head.mask_head.'):
             name = key.removeprefix('roi_head.mask_head.')
@@ -105,4 +105,5 @@ VITDET_FORMATS = (CheckpointFormat(
     'ViTDet, detectron2', ('backbone.net.blocks.', 'backbone.simfp_2.'),
     convert_vitdet,
     without=('backbone.net.cls_token', 'backbone.net.rope'),
-    published_model=True), )
+    published_model=True,
+    dropped='position of the class token'), )

@@ -84,7 +84,7 @@ def attend_in_padded_windows(heads: Heads, grid: Grid, window_size: int) -> Tens
     if prefix:
         key, value = (part[:, :, :prefix] for part in heads[1:])
         windows = add_prefix_tokens(windows, key, value, counts[0] * counts[1])
-    batch, num_heads, _, width = heads.query.shape
+    batch, num_heads, _, width = heads.value.shape
     out = F.scaled_dot_product_attention(
         *windows, attn_mask=mask.expand(batch, -1, -1, -1, -1).flatten(0, 1))
     out = out.reshape(batch, *counts, num_heads, window_size, window_size, width)
@@ -97,9 +97,9 @@ def attend_in_padded_windows(heads: Heads, grid: Grid, window_size: int) -> Tens
     return torch.cat((prefix_out, out), dim=2)
 
 
-def pad_to_windows(x: Tensor, grid: Grid, window_size: int) -> tuple[Tensor, Grid]:
-    """Pad tokens ``(B, h w, C)`` with zeros to whole windows; return them and their grid."""
-    rows, columns = ((side + window_size - 1) // window_size * window_size for side in grid)
+def pad_grid(x: Tensor, grid: Grid, multiple: int) -> tuple[Tensor, Grid]:
+    """Pad tokens ``(B, h w, C)`` with zeros to sides of a multiple; return them and their grid."""
+    rows, columns = ((side + multiple - 1) // multiple * multiple for side in grid)
     x = F.pad(x.unflatten(1, grid), (0, 0, 0, columns - grid[1], 0, rows - grid[0]))
     return x.flatten(1, 2), (rows, columns)
 

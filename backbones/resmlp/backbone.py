@@ -51,7 +51,8 @@ def convert_resmlp_original(state: State) -> State:
 FORMATS = (
     CheckpointFormat('ResMLP, original', ('patch_embed.', 'blocks.0.norm1.alpha'),
                      convert_resmlp_original),
-    CheckpointFormat('ResMLP, timm', ('stem.', 'blocks.0.linear_tokens.', 'norm.')),
+    CheckpointFormat(
+        'ResMLP, timm', ('stem.', 'blocks.0.linear_tokens.', 'norm.'), dropped='classifier'),
     CheckpointFormat('ResMLP, Colonnade', ('stem.', 'blocks.0.linear_tokens.')),
 )
 

@@ -95,10 +95,16 @@ FORMATS = (
         'XCiT detector or segmenter, original', ('backbone.pos_embeder.', ),
         convert_xcit_dense,
         published_model=True),
-    CheckpointFormat('XCiT, original', ('pos_embeder.', 'blocks.'), convert_xcit_original),
-    CheckpointFormat('XCiT, mmpretrain', ('backbone.xca_layers.', ), convert_xcit_mmpretrain),
+    CheckpointFormat(
+        'XCiT, original', ('pos_embeder.', 'blocks.'), convert_xcit_original, dropped='classifier'),
+    CheckpointFormat(
+        'XCiT, mmpretrain', ('backbone.xca_layers.', ),
+        convert_xcit_mmpretrain,
+        dropped='classifier'),
     CheckpointFormat('XCiT, mmpretrain', ('xca_layers.', ), convert_xcit_mmpretrain),
-    CheckpointFormat('XCiT, timm', ('pos_embed.token_projection.', 'blocks.', 'cls_attn_blocks.')),
+    CheckpointFormat(
+        'XCiT, timm', ('pos_embed.token_projection.', 'blocks.', 'cls_attn_blocks.'),
+        dropped='classifier'),
     CheckpointFormat('XCiT, Colonnade', ('pos_embed.token_projection.', 'blocks.')),
 )
 

@@ -1,7 +1,8 @@
 # ViTDet-B (arXiv 2203.16527, appendix A.2): Mask R-CNN on a plain ViT whose blocks attend within
 # windows, but for four. All levels come from the last map, and heads have layer norms. As in the
-# authors' code, a box that overlaps its object by less than half is background. Differences: there
-# are no relative positions, and all blocks have the rate of stochastic depth that the last one has.
+# authors' code, a box that overlaps its object by less than half is background. Differences:
+# all blocks have the rate of stochastic depth that the last one has, and only vitdet_mae.py has
+# relative positions.
 _base_ = './mask_rcnn.py'
 
 model = dict(

@@ -1,5 +1,5 @@
-# ViTDet on MAE's weights, with relative positions, windows padded with zeros, and no class token, as
-# the authors' code has it. Their files load strictly.
+# ViTDet on MAE's weights, with relative positions, windows padded with zeros, and no class token,
+# as in the authors' code. Their files load strictly.
 _base_ = './vitdet.py'
 
 model = dict(
