@@ -60,7 +60,7 @@ HEAD_TYPES = {  # type of the detector, or of the head of the segmenter
 SCHEDULES = {  # name -> epochs, iterations
     '3x': (36, None), '12ep': (12, None), '24ep': (24, None), '75ep': (75, None),
     '100ep': (100, None),
-    '300ep': (300, None), '50ep': (None, 368750), '40k': (None, 40000), '80k': (None, 80000),
+    '300ep': (300, None), '60k': (None, 60000), '50ep': (None, 368750), '40k': (None, 40000), '80k': (None, 80000),
     '160k': (None, 160000), '31ep': (None, 39122), '16ep': (None, 20192),
 }  # yapf: disable
 SUBSET = ('xcit_small_12_p16', 'cait_s24', 'resmlp_s24', 'vit_small_patch16_dinov3',
@@ -123,6 +123,8 @@ def test_configs_of_each_head_exist() -> None:
     assert ('vitdet', 'xcit_nano_12_p16_slim_shapes') in names
     for head in ('vitdet', 'cascade_vitdet'):
         assert {(head, f'vit_{arch}_224_mae_{epochs}ep_coco_lsj') for arch, epochs in MAE} <= names
+    assert {('cascade_vitdet', f'eva02_{arch}_60k_coco_lsj')
+            for arch in ('base_patch14_224_mim_in22k', 'large_patch14_224_mim_m38m')} <= names
     for path in PMT:
         assert {('pmt', f'{path}_24ep_coco'), ('pmt', f'{path}_24ep_coco_panoptic'),
                 ('pmt_semantic', f'{path}_40k_ade20k')} <= names  # yapf: disable

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import LAYOUTS, ROOT
+from conftest import LAYOUTS, NO_WORKERS, ROOT, latest_log
 from helpers.backbones import ARCHS, OURS
 from mmengine.config import Config
 from mmengine.registry import MODELS
@@ -34,6 +34,8 @@ def published_leaf(folder: Path) -> Path:
                 if name in leaf.stem)  # yapf: disable
 
 
+SLIM = sorted(
+    [*ROOT.glob('configs/[!_]*/*_slim_coco.py'), *ROOT.glob('configs/[!_]*/*_slim_ade20k.py')])
 LEAVES = {
     folder.name: published_leaf(folder)
     for folder in sorted({path.parent
@@ -195,6 +197,21 @@ def test_linear_head_is_norm_and_matrix() -> None:
     weight, bias = head.conv_seg.weight[:, :, 0, 0], head.conv_seg.bias
     expected = torch.einsum('kc,bchw->bkhw', weight, (x - mean) / (variance + 1e-5).sqrt())
     torch.testing.assert_close(head(maps), expected + bias[:, None, None])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('leaf', SLIM, ids=lambda leaf: leaf.parent.name)
+def test_slim_configs_train_on_real_data(leaf: Path, real_data: dict[str, Path], tmp_path: Path,
+                                         run_tool: Callable) -> None:
+    """Two iterations and an evaluation, in the shipped form but for the workers."""
+    layout = 'coco' if leaf.stem.endswith('coco') else 'ade'
+    run_tool('train', leaf, '--data-root', real_data[layout], '--work-dir', tmp_path / 'run',
+             '--cfg-options', 'train_cfg.max_iters=2', 'train_cfg.val_interval=2',
+             'default_hooks.checkpoint.interval=2', *NO_WORKERS)
+    lines = latest_log(tmp_path / 'run')
+    assert ('coco/bbox_mAP' if layout == 'coco' else 'mIoU') in lines
+    state = read_checkpoint(tmp_path / 'run/iter_2.pth')['state_dict']
+    assert all(bool(value.isfinite().all()) for value in state.values())
 
 
 @cases('dinov2_*_head_*')

@@ -21,9 +21,9 @@ from ..kernels.memory_format import as_map
 from ..kernels.resampling import RESIZE_MODES, resample_positions
 from ..registry import register_backbone
 from ..variants import count_blocks, resolve_out_indices
-from .architectures import ShownModels, TimmModels, are_normalized
+from .architectures import ShownModels, TimmModels, are_normalized, look_up
 from .blocks import PlainBlock, SelfAttention, adapt_block, embed_grid
-from .checkpoint_formats import (EVA_BIASES, FORMATS, cut_frequencies, drop_class_token, find_model,
+from .checkpoint_formats import (EVA_BIASES, FORMATS, cut_frequencies, drop_class_token, find_arch,
                                  find_zero_biases, get_part, rename_layer_scale, resize_patches,
                                  resize_positions)
 from .eomt_formats import EOMT_FORMATS
@@ -73,8 +73,9 @@ class PlainViT(ColumnarBackbone):
         rel_pos_size: Side in tokens of the grid for which global blocks have decomposed relative
             positions, as ViTDet's, resized linearly to others; windows have their own. Requires
             ``class_token=False`` in ``arch``. Defaults to none.
-        pad_windows: Pad incomplete windows with zeros and attend to these, as ViTDet's authors do,
-            instead of using smaller windows.
+        pad_windows: Pad incomplete windows with zeros and attend to these, as the authors of ViTDet
+            and of EVA-02's detectors do, instead of using smaller windows. Rotary positions then
+            count from the corner of each window.
         center_padding: Pad images on all sides to whole patches, as DINOv2's linear heads expect.
         tap_norm: Former name of ``norm_features``, which dumped configs may contain.
 
@@ -184,7 +185,9 @@ class PlainViT(ColumnarBackbone):
     def _create_timm(self, num_classes: int, **changes: Any) -> nn.Module:
         arguments = {key: value for key, value in self.settings.items() if key != 'model'} | changes
         if arguments.get('class_token') is False:  # no pooling of it, and the norm keeps its name
-            arguments = dict(global_pool='avg', fc_norm=False) | arguments
+            options = dict(global_pool='avg', fc_norm=False)
+            known = look_up(self.settings['model']).arguments
+            arguments = {key: options[key] for key in options if key in known} | arguments
         try:
             return timm.create_model(
                 self.settings['model'],
@@ -242,7 +245,7 @@ class PlainViT(ColumnarBackbone):
         # Prefix tokens are too few to reach the next larger grid.
         side = None if positions is None else math.isqrt(positions.shape[1])
         return dict(
-            arch=tables.pop('arch', None) or find_model(state, sizes),
+            arch=tables.pop('arch', None) or find_arch(state, sizes),
             **tables,
             patch_size=sizes['patch_size'],
             img_size=side and side * sizes['patch_size'],
@@ -352,10 +355,20 @@ class PlainViT(ColumnarBackbone):
         rope = None if self.rope is None else embed_grid(self.rope, grid)
         return self.norm_pre(x), (grid, rope)
 
+    def _embed_windows(self, grid: tuple[int, int], size: int) -> Tensor:
+        """Compute the rotary positions of padded windows, which count from their corners."""
+        positions = embed_grid(self.rope, (size, size)).unflatten(-2, (size, size))
+        rows, columns = (
+            torch.arange((side + size - 1) // size * size, device=positions.device) % size
+            for side in grid)
+        return positions[..., rows, :, :][..., columns, :].flatten(-3, -2)
+
     def _run_block(self, block: nn.Module, x: Tensor, place: tuple) -> Tensor:
         if not self._blocks_are_plain:
             return block(x)
         grid, rope, *masks = place
+        if rope is not None and block.attn.pad_multiple is not None:
+            rope = self._embed_windows(grid, block.attn.pad_multiple)
         if rope is not None and rope.ndim == 4:  # one per block
             rope = rope[block.index]
         return block(x, grid, rope, *masks)

@@ -184,6 +184,20 @@ def find_model(state: State, sizes: Settings) -> str:
         'PlainViT(dict(model=..., embed_dim=..., ...)), and save its state_dict()')
 
 
+def find_arch(state: State, sizes: Settings) -> str | Settings:
+    """Return the name of a model as :func:`find_model` does, or that of one without class token.
+    """
+    try:
+        return find_model(state, sizes)
+    except UserError:
+        positions = state.get('pos_embed')
+        if 'cls_token' in state or positions is None:
+            raise
+        token = positions[:, :1]
+        padded = state | dict(cls_token=token, pos_embed=torch.cat((token, positions), dim=1))
+        return dict(model=find_model(padded, sizes), class_token=False)
+
+
 @cache
 def _build_state(name: str) -> State:
     """Return the state dict of a timm model with one block, on the meta device."""

@@ -5,7 +5,9 @@ import re
 from typing import Any
 
 from colonnade.weights.formats import CheckpointFormat, Rules, rename_keys
-from colonnade.weights.state_dicts import State
+from colonnade.weights.state_dicts import State, add_prefix, strip_prefix
+
+from .checkpoint_formats import convert_eva
 
 #: anchors and the normalization of images, which configs define
 UNUSED = ('proposal_generator.anchor_generator.', 'pixel_mean', 'pixel_std')
@@ -101,9 +103,24 @@ def infer_relative_positions(state: State, sizes: dict[str, int]) -> dict[str, A
     return arguments
 
 
-VITDET_FORMATS = (CheckpointFormat(
-    'ViTDet, detectron2', ('backbone.net.blocks.', 'backbone.simfp_2.'),
-    convert_vitdet,
-    without=('backbone.net.cls_token', 'backbone.net.rope'),
-    published_model=True,
-    dropped='position of the class token'), )
+def convert_eva02(state: State) -> State:
+    """Convert the keys of EVA-02's detectors as :func:`convert_vitdet` does; drop rotary tables."""
+    named = convert_vitdet({key: value for key, value in state.items() if '.rope' not in key})
+    own = convert_eva(strip_prefix(named, 'backbone.'))
+    others = {key: value for key, value in named.items() if not key.startswith('backbone.')}
+    return add_prefix(own, 'backbone.') | others
+
+
+VITDET_FORMATS = (
+    CheckpointFormat(
+        'ViTDet, detectron2', ('backbone.net.blocks.', 'backbone.simfp_2.'),
+        convert_vitdet,
+        without=('backbone.net.cls_token', 'backbone.net.rope'),
+        published_model=True,
+        dropped='position of the class token'),
+    CheckpointFormat(
+        'EVA-02 detector, detectron2', ('backbone.net.rope_win.', 'backbone.net.rope_glb.'),
+        convert_eva02,
+        published_model=True,
+        dropped='position of the class token, rotary tables'),
+)

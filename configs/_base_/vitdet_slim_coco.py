@@ -1,0 +1,7 @@
+# A slim ViTDet on COCO at small size, for machines without a GPU.
+_base_ = [
+    './models/vitdet_slim.py', './datasets/coco_slim.py', './schedules/adamw_slim.py',
+    './runtime.py'
+]
+
+default_hooks = dict(visualization=dict(type='DetVisualizationHook'))

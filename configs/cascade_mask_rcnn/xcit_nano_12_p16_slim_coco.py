@@ -1,0 +1,1 @@
+_base_ = '../_base_/cascade_mask_rcnn_slim_coco.py'

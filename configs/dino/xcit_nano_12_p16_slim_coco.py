@@ -1,0 +1,1 @@
+_base_ = '../_base_/dino_slim_coco.py'

@@ -1,0 +1,1 @@
+_base_ = '../_base_/eomt_slim_coco.py'

@@ -1,0 +1,1 @@
+_base_ = '../_base_/faster_rcnn_slim_coco.py'

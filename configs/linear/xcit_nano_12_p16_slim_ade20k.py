@@ -1,0 +1,1 @@
+_base_ = '../_base_/linear_slim_ade20k.py'

@@ -1,0 +1,1 @@
+_base_ = '../_base_/mask2former_slim_coco.py'

@@ -1,0 +1,1 @@
+_base_ = '../_base_/rtmdet_ins_slim_coco.py'

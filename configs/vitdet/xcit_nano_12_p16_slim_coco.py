@@ -1,0 +1,1 @@
+_base_ = '../_base_/vitdet_slim_coco.py'
