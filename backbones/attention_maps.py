@@ -24,7 +24,7 @@ from colonnade.weights.state_dicts import (WeightsError, find_mismatches, format
 from .cait.talking_heads import BoundedTalkingHeadAttn
 from .columnar import ColumnarBackbone
 from .plain_vit.blocks import SelfAttention
-from .plain_vit.window_attention import Heads, pad_grid
+from .plain_vit.window_attention import Heads
 from .resmlp.backbone import ResMLP
 from .resmlp.token_mixing import get_mixing_matrix
 from .simplified_vit.blocks import PlainAttention, ShapedAttention, split_heads
@@ -254,13 +254,12 @@ def _attend_self(layer: SelfAttention,
                  grid: Grid,
                  rope: Tensor | None = None) -> Tensor:
     """Compute weights ``(B, heads, P + N)`` of timm's attention, 0 outside of a window."""
-    if layer.pad_multiple is not None:
-        height, width = grid
-        x, grid = pad_grid(x, grid, layer.pad_multiple)
-        weights = _attend_in_window(layer, layer.heads(x, grid, rope),
-                                    token + token // width * (grid[1] - width), grid)
-        return weights.unflatten(-1, grid)[..., :height, :width].flatten(-2)
-    return _attend_in_window(layer, layer.heads(x, grid, rope), token, grid)
+    height, width = grid
+    heads, grid = layer.padded_heads(x, grid, rope)
+    if grid == (height, width):
+        return _attend_in_window(layer, heads, token, grid)
+    weights = _attend_in_window(layer, heads, token + token // width * (grid[1] - width), grid)
+    return weights.unflatten(-1, grid)[..., :height, :width].flatten(-2)
 
 
 def _attend_in_window(layer: SelfAttention, heads: Heads, token: int, grid: Grid) -> Tensor:

@@ -19,6 +19,7 @@ from colonnade.common.errors import UserError
 from colonnade.weights.loading import require_complete, resize_tensors
 from colonnade.weights.state_dicts import State
 
+from .deferred_blocks import DeferredBlocks
 from .kernels.folding import FusedError, Fusible
 from .kernels.matmul_backend import check_matmul_backend
 from .kernels.memory_format import as_map
@@ -47,6 +48,8 @@ class ColumnarBackbone(Fusible, LoadableBackbone):
         norm_eval: Keep batch norms in evaluation mode while training.
         with_cp: Recompute blocks in the backward pass instead of storing their activations: True
             for all, an integer n for every n-th.
+        defer_blocks: Run no blocks, and return one :class:`.DeferredBlocks`, whose blocks a neck
+            runs: :class:`.ViTAdapter`.
         norm_cfg: Type and options of the batch norms. Defaults to ``type='BN'``.
         init_cfg: ``dict(type='Pretrained', checkpoint=...)`` loads a file, a URL or
             ``timm://NAME`` by :func:`~colonnade.weights.load_weights`, strictly. For others see
@@ -69,6 +72,8 @@ class ColumnarBackbone(Fusible, LoadableBackbone):
     norm_features: bool = False
     #: number of last blocks that a head runs with its queries; such a backbone has no feature maps
     num_query_blocks: int = 0
+    #: number of tokens before those of the patches
+    num_prefix_tokens: int = 0
     #: child of timm's module with class-attention blocks
     class_attention_name: str | None = None
 
@@ -80,6 +85,7 @@ class ColumnarBackbone(Fusible, LoadableBackbone):
                  frozen_stages: int = -1,
                  norm_eval: bool = False,
                  with_cp: bool | int = False,
+                 defer_blocks: bool = False,
                  norm_cfg: dict | None = None,
                  init_cfg: dict | list[dict] | None = None) -> None:
         check_matmul_backend()
@@ -103,6 +109,10 @@ class ColumnarBackbone(Fusible, LoadableBackbone):
             raise UserError(f'frozen_stages must be between -1 and {num_blocks}, got '
                             f'{frozen_stages}')
         self.frozen_stages = frozen_stages
+        self.defer_blocks = defer_blocks
+        if defer_blocks and num_blocks < self.depth:
+            raise UserError(f'defer_blocks requires all {self.depth} blocks: remove out_indices, '
+                            'or set the last one to -1')
 
         backbone = self._build(num_blocks, drop_path_rate=drop_path_rate, num_classes=None)
         for name in (*self.stem_names, 'blocks', *self.tail_names):
@@ -154,7 +164,7 @@ class ColumnarBackbone(Fusible, LoadableBackbone):
         rows, columns = ((side + (size - side % size) % size) // size for side in (height, width))
         return rows, columns
 
-    def forward(self, img: Tensor) -> tuple[Tensor, ...]:
+    def forward(self, img: Tensor) -> tuple:
         """Return feature maps, as the blocks output them (no final norm).
 
         Args:
@@ -164,6 +174,10 @@ class ColumnarBackbone(Fusible, LoadableBackbone):
             ``len(out_indices)`` maps ``(B, C, ceil(H / p), ceil(W / p))``, shallow to deep.
         """
         x, place = self._start(img)
+        if self.defer_blocks:
+            blocks = DeferredBlocks(img, x, self._get_grid(img), place, self.depth,
+                                    self.num_prefix_tokens, self._step, self._to_map)
+            return (blocks, )
         maps = {}
         for index in range(len(self.blocks)):
             x = self._step(index, x, place)

@@ -60,7 +60,8 @@ HEAD_TYPES = {  # type of the detector, or of the head of the segmenter
 SCHEDULES = {  # name -> epochs, iterations
     '3x': (36, None), '12ep': (12, None), '24ep': (24, None), '75ep': (75, None),
     '100ep': (100, None),
-    '300ep': (300, None), '60k': (None, 60000), '50ep': (None, 368750), '40k': (None, 40000), '80k': (None, 80000),
+    '300ep': (300, None), '50ep': (None, 368750), '40k': (None, 40000), '60k': (None, 60000),
+    '80k': (None, 80000),
     '160k': (None, 160000), '31ep': (None, 39122), '16ep': (None, 20192),
 }  # yapf: disable
 SUBSET = ('xcit_small_12_p16', 'cait_s24', 'resmlp_s24', 'vit_small_patch16_dinov3',

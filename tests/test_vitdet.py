@@ -33,9 +33,9 @@ from colonnade.weights.state_dicts import WeightsError
 State = dict[str, Tensor]
 TINY = dict(embed_dim=16, depth=3, num_heads=2, class_token=False)
 ARGUMENTS: dict[str, Any] = dict(
-    img_size=48, window_size=2, global_blocks=[1], rel_pos_size=4, pad_windows=True,
+    img_size=48, window_size=2, global_blocks=[1], rel_pos_size=4, window_padding='tokens',
     pos_embed_resize='bicubic')  # yapf: disable
-WINDOWS_ALONE = dict(rel_pos_size=None, pad_windows=False, pos_embed_resize='dinov2')
+WINDOWS_ALONE = dict(rel_pos_size=None, window_padding=None, pos_embed_resize='dinov2')
 
 
 def tiny(**changes: Any) -> PlainViT:
@@ -65,7 +65,7 @@ def build_published(case: Case) -> nn.ModuleDict:
         window_size=made['window_size'],
         global_blocks=[i for i in range(depth) if i not in windowed],
         pos_embed_resize='bicubic',
-        pad_windows=True,
+        window_padding='tokens',
         **options)
     neck = SimplePyramid(made['embed_dim'], patch, made['simple_feature_pyramid']['out_channels'])
     return nn.ModuleDict(dict(backbone=backbone, neck=neck)).eval()
@@ -141,7 +141,7 @@ def test_resizing_equals_torch(mode: str, grid: tuple[int, int]) -> None:
 @pytest.mark.parametrize('suffix, arguments', [
     ('.pt2', dict(out_indices=[1])),
     *(pytest.param(suffix, arguments, marks=pytest.mark.slow) for suffix in ('.pt2', '.onnx')
-      for arguments in ({}, dict(pad_windows=False), WINDOWS_ALONE))
+      for arguments in ({}, dict(window_padding=None), WINDOWS_ALONE))
 ])  # yapf: disable
 def test_export_of_any_size(suffix: str, arguments: dict[str, Any], tmp_path: Path) -> None:
     graph, path = build_graph(tiny(**arguments).eval(), None), tmp_path / f'features{suffix}'
@@ -200,9 +200,9 @@ def test_tables_of_another_grid_are_resized(tmp_path: Path) -> None:
 @pytest.mark.parametrize('arguments, message', [
     (dict(pos_embed_resize='nearest'), "one of timm, bicubic, bilinear, dinov2, got 'nearest'"),
     (dict(rel_pos_size=0), 'rel_pos_size must be a positive integer, got 0'),
-    (dict(window_size=None, global_blocks=None), 'pad_windows has no effect without window_size'),
+    (dict(window_size=None, global_blocks=None), 'window_padding has no effect without window_size'),
     (dict(arch=dict(TINY, class_token=True)), 'without prefix tokens'),
-    (dict(arch=dict(TINY, class_token=True), pad_windows=False), 'set class_token=False'),
+    (dict(arch=dict(TINY, class_token=True), window_padding=None), 'set class_token=False'),
 ])  # yapf: disable
 def test_invalid_arguments(arguments: dict[str, Any], message: str) -> None:
     arguments = ARGUMENTS | arguments

@@ -32,6 +32,7 @@ from .relative_positions import resize_table
 from .segmenter_formats import SEGMENTER_FORMATS
 from .transformers_formats import TRANSFORMERS_FORMATS
 from .vitdet_formats import VITDET_FORMATS, infer_relative_positions
+from .window_attention import round_up
 
 PREFIX_TOKENS = ('cls_token', 'dist_token', 'reg_token')  # in their order
 
@@ -73,9 +74,10 @@ class PlainViT(ColumnarBackbone):
         rel_pos_size: Side in tokens of the grid for which global blocks have decomposed relative
             positions, as ViTDet's, resized linearly to others; windows have their own. Requires
             ``class_token=False`` in ``arch``. Defaults to none.
-        pad_windows: Pad incomplete windows with zeros and attend to these, as the authors of ViTDet
-            and of EVA-02's detectors do, instead of using smaller windows. Rotary positions then
-            count from the corner of each window.
+        window_padding: How incomplete windows are padded with zeros, which are attended to:
+            ``'tokens'`` before the projections, as in ViTDet and EVA-02's detectors, or ``'heads'``
+            after them, as in ViT-Adapter. Rotary positions then count from the corner of each
+            window. Defaults to smaller windows instead.
         center_padding: Pad images on all sides to whole patches, as DINOv2's linear heads expect.
         tap_norm: Former name of ``norm_features``, which dumped configs may contain.
 
@@ -105,7 +107,7 @@ class PlainViT(ColumnarBackbone):
                  pos_embed_resize: str = 'timm',
                  norm_eps: float | None = None,
                  rel_pos_size: int | None = None,
-                 pad_windows: bool = False,
+                 window_padding: str | None = None,
                  center_padding: bool = False,
                  tap_norm: bool | None = None,
                  init_cfg: dict | list[dict] | None = None,
@@ -126,7 +128,7 @@ class PlainViT(ColumnarBackbone):
         self._blocks_are_plain = all(isinstance(block, PlainBlock) for block in self.blocks)
         if self.rope is not None and not self._blocks_are_plain:
             raise UserError(f'rotary embeddings are not supported for the blocks of {settings}')
-        self._set_windows(window_size, global_blocks, pad_windows)
+        self._set_windows(window_size, global_blocks, window_padding)
         if rel_pos_size is not None:
             self._add_relative_positions(rel_pos_size)
         if pos_embed_resize not in RESIZE_MODES:
@@ -144,14 +146,16 @@ class PlainViT(ColumnarBackbone):
         self.register_load_state_dict_post_hook(_fill_buffers)
 
     def _set_windows(self, window_size: int | None, global_blocks: Sequence[int] | None,
-                     pad_windows: bool) -> None:
+                     padding: str | None) -> None:
         if window_size is None:
-            for name, value in dict(global_blocks=global_blocks, pad_windows=pad_windows).items():
-                if value not in (None, False):
+            for name, value in dict(global_blocks=global_blocks, window_padding=padding).items():
+                if value is not None:
                     raise UserError(f'{name} has no effect without window_size')
             return
-        if pad_windows and self.num_prefix_tokens:
-            raise UserError('pad_windows requires a model without prefix tokens, but '
+        if padding not in (None, 'tokens', 'heads'):
+            raise UserError(f"window_padding must be None, 'tokens' or 'heads', got {padding!r}")
+        if padding and self.num_prefix_tokens:
+            raise UserError('window_padding requires a model without prefix tokens, but '
                             f'{self.settings["model"]} has {self.num_prefix_tokens}')
         if type(window_size) is not int or window_size < 1:
             raise UserError(f'window_size must be a positive integer, got {window_size!r}')
@@ -171,7 +175,7 @@ class PlainViT(ColumnarBackbone):
                 raise UserError(
                     f'window_size is not supported for the blocks of {self.settings["model"]}')
             block.attn.window_size = window_size
-            block.attn.pad_multiple = window_size if pad_windows else None
+            block.attn.window_padding = padding
 
     def _add_relative_positions(self, size: int) -> None:
         if type(size) is not int or size < 1:
@@ -355,20 +359,21 @@ class PlainViT(ColumnarBackbone):
         rope = None if self.rope is None else embed_grid(self.rope, grid)
         return self.norm_pre(x), (grid, rope)
 
-    def _embed_windows(self, grid: tuple[int, int], size: int) -> Tensor:
+    def _embed_windows(self, grid: tuple[int, int], layer: SelfAttention) -> Tensor:
         """Compute the rotary positions of padded windows, which count from their corners."""
+        size = layer.window_size
         positions = embed_grid(self.rope, (size, size)).unflatten(-2, (size, size))
-        rows, columns = (
-            torch.arange((side + size - 1) // size * size, device=positions.device) % size
-            for side in grid)
+        if layer.window_padding == 'tokens':
+            grid = round_up(grid, size)
+        rows, columns = (torch.arange(side, device=positions.device) % size for side in grid)
         return positions[..., rows, :, :][..., columns, :].flatten(-3, -2)
 
     def _run_block(self, block: nn.Module, x: Tensor, place: tuple) -> Tensor:
         if not self._blocks_are_plain:
             return block(x)
         grid, rope, *masks = place
-        if rope is not None and block.attn.pad_multiple is not None:
-            rope = self._embed_windows(grid, block.attn.pad_multiple)
+        if rope is not None and block.attn.window_padding:
+            rope = self._embed_windows(grid, block.attn)
         if rope is not None and rope.ndim == 4:  # one per block
             rope = rope[block.index]
         return block(x, grid, rope, *masks)

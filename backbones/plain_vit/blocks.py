@@ -50,7 +50,7 @@ class SelfAttention(nn.Module):
         self.num_key_heads: int = getattr(layer, 'num_kv_heads', layer.num_heads)
         self.rotate_half: bool = getattr(layer, 'rotate_half', False)
         self.window_size: int | None = None  # in tokens; None attends to all
-        self.pad_multiple: int | None = None  # sides are padded with zeros, which are attended to
+        self.window_padding: str | None = None  # 'tokens' or 'heads' are padded with zeros
         self.rel_pos_h: nn.Parameter | None = None
         self.rel_pos_w: nn.Parameter | None = None
 
@@ -74,25 +74,33 @@ class SelfAttention(nn.Module):
             open_patches: Tokens of the grid that the first Q tokens attend to, ``(B, Q, N)``, bool.
                 Defaults to all.
         """
-        own_grid = grid
-        if self.pad_multiple is not None:
-            x, grid = pad_grid(x, grid, self.pad_multiple)
-        heads = self.heads(x, grid, rope)
+        heads, padded = self.padded_heads(x, grid, rope)
         dropout = self.attn_drop_rate if self.training else 0.
         if open_patches is not None:
             out = attend_to_open_patches(heads, open_patches, dropout)
         elif self.window_size is None:
             out = F.scaled_dot_product_attention(*heads, dropout_p=dropout)
         else:
-            out = attend_in_windows(heads, grid, self.window_size, dropout)
+            out = attend_in_windows(heads, padded, self.window_size, dropout)
         if self.rel_pos_h is not None:
             out = out[..., :self.rel_pos_h.shape[1]]
-        out = self.norm(out.transpose(1, 2).flatten(2))
+        out = out.transpose(1, 2).flatten(2)
+        if self.window_padding:
+            out = out.unflatten(1, padded)[:, :grid[0], :grid[1]].flatten(1, 2)
+        out = self.norm(out)
         if self.gate is not None:
             out = out * call_linear(self.gate, x).sigmoid()
-        if self.pad_multiple is not None:
-            out = out.unflatten(1, grid)[:, :own_grid[0], :own_grid[1]].flatten(1, 2)
         return self.proj_drop(call_linear(self.proj, out))
+
+    def padded_heads(self, x: Tensor, grid: Grid, rope: Tensor | None = None) -> tuple[Heads, Grid]:
+        """Compute :meth:`heads` of whole windows if these are padded; return their grid, too."""
+        if not self.window_padding or self.window_size is None:
+            return self.heads(x, grid, rope), grid
+        if self.window_padding == 'tokens':
+            x, padded = pad_grid(x, grid, self.window_size)
+            return self.heads(x, padded, rope), padded
+        parts = [pad_grid(part, grid, self.window_size) for part in self.heads(x, grid, rope)]
+        return Heads(*(part for part, _ in parts)), parts[0][1]
 
     def heads(self, x: Tensor, grid: Grid, rope: Tensor | None = None) -> Heads:
         """Compute queries, keys and values with positions; arguments as for :meth:`forward`."""
@@ -220,7 +228,7 @@ class PlainBlock(nn.Module):
     def fuse(self, dtype: torch.dtype) -> None:
         """Fold norms and LayerScale into linear layers, see :mod:`..kernels.folding`."""
         self.attn.join_biases()
-        if self.attn.pad_multiple is None:  # padding has no shift of the norm
+        if self.attn.window_padding != 'tokens':  # padding has no shift of the norm
             fold_norm(self.norm1, self.attn.qkv)
         fold_norm(self.norm2, self.mlp.fc1)
         for number, scale, gamma, layer in ((1, self.ls1, self.gamma_1, self.attn.proj),

@@ -99,7 +99,8 @@ def infer_relative_positions(state: State, sizes: dict[str, int]) -> dict[str, A
     arguments: dict[str, Any] = dict(arch=arch, rel_pos_size=longest, pos_embed_resize='bicubic')
     if windows:
         global_blocks = [index for index, side in sides.items() if side == longest]
-        arguments |= dict(window_size=max(windows), global_blocks=global_blocks, pad_windows=True)
+        arguments |= dict(
+            window_size=max(windows), global_blocks=global_blocks, window_padding='tokens')
     return arguments
 
 

@@ -97,11 +97,17 @@ def attend_in_padded_windows(heads: Heads, grid: Grid, window_size: int) -> Tens
     return torch.cat((prefix_out, out), dim=2)
 
 
-def pad_grid(x: Tensor, grid: Grid, multiple: int) -> tuple[Tensor, Grid]:
-    """Pad tokens ``(B, h w, C)`` with zeros to sides of a multiple; return them and their grid."""
+def round_up(grid: Grid, multiple: int) -> Grid:
+    """Round the sides of a grid up to a multiple."""
     rows, columns = ((side + multiple - 1) // multiple * multiple for side in grid)
-    x = F.pad(x.unflatten(1, grid), (0, 0, 0, columns - grid[1], 0, rows - grid[0]))
-    return x.flatten(1, 2), (rows, columns)
+    return rows, columns
+
+
+def pad_grid(x: Tensor, grid: Grid, multiple: int) -> tuple[Tensor, Grid]:
+    """Pad tokens ``(..., h w, C)`` with zeros to sides of a multiple; return their grid, too."""
+    rows, columns = round_up(grid, multiple)
+    x = F.pad(x.unflatten(-2, grid), (0, 0, 0, columns - grid[1], 0, rows - grid[0]))
+    return x.flatten(-3, -2), (rows, columns)
 
 
 def split_side(size: int, side: int, *, at_once: bool) -> list[slice]:

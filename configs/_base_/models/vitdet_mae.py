@@ -7,4 +7,4 @@ model = dict(
         arch=dict(_delete_=True, model='vit_base_patch16_224.mae', class_token=False),
         pos_embed_resize='bicubic',
         rel_pos_size=64,
-        pad_windows=True))
+        window_padding='tokens'))
