@@ -2,5 +2,6 @@
 from .columnar_pyramid import ColumnarPyramid
 from .pyramid import Pyramid
 from .simple_pyramid import SimplePyramid
+from .vit_adapter import ViTAdapter
 
-__all__ = ['ColumnarPyramid', 'Pyramid', 'SimplePyramid']
+__all__ = ['ColumnarPyramid', 'Pyramid', 'SimplePyramid', 'ViTAdapter']

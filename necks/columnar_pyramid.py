@@ -7,11 +7,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mmengine.registry import MODELS
-from torch import Tensor, nn
+from torch import Tensor
 
 from colonnade.common.errors import UserError
 
-from .pyramid import Pyramid, Stride, build_resampling_layers
+from .pyramid import Pyramid, Stride, build_fpn, build_resampling_layers
 
 
 @MODELS.register_module()
@@ -56,13 +56,7 @@ class ColumnarPyramid(Pyramid):
             self.add_level(
                 out_stride,
                 build_resampling_layers(stride, out_stride, widths, norm_cfg or dict(type='BN')))
-        self.fpn: nn.Module | None = None
-        if fpn is not None:
-            if 'in_channels' in fpn:
-                raise UserError(f'fpn must not set in_channels, got {fpn["in_channels"]}: it is '
-                                'taken from ColumnarPyramid')
-            channels = [in_channels] * len(self.out_strides)
-            self.fpn = MODELS.build({'out_channels': in_channels, **fpn, 'in_channels': channels})
+        self.fpn = build_fpn(fpn, in_channels, len(self.out_strides), type(self).__name__)
 
     def forward(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Resample map i to stride ``out_strides[i]``.

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from mmcv.cnn import build_norm_layer
 from mmengine.model import BaseModule
+from mmengine.registry import MODELS
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.fusion import fuse_conv_bn_eval
@@ -131,6 +132,27 @@ def _check_loadable(pyramid: Pyramid, state_dict: State, prefix: str, *_: Any) -
         raise FusedError(f'a fused {type(pyramid).__name__} cannot load weights: load them first, '
                          'then call fuse()')
     require_complete(pyramid, state_dict, prefix)
+
+
+def build_fpn(fpn: dict | None, in_channels: int, num_levels: int, owner: str) -> nn.Module | None:
+    """Build a neck on top of levels of one width, or return None.
+
+    Args:
+        fpn: Config of the neck; its ``out_channels`` default to ``in_channels``.
+        in_channels: Width of the levels.
+        num_levels: Number of levels.
+        owner: Class name for messages.
+
+    Raises:
+        ValueError: If the config sets ``in_channels``.
+    """
+    if fpn is None:
+        return None
+    if 'in_channels' in fpn:
+        raise UserError(f'fpn must not set in_channels, got {fpn["in_channels"]}: it is taken from '
+                        f'{owner}')
+    widths = [in_channels] * num_levels
+    return MODELS.build({'out_channels': in_channels, **fpn, 'in_channels': widths})
 
 
 class MaxPool(nn.Module):

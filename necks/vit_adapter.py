@@ -19,6 +19,8 @@ from torch.nn import functional as F
 from colonnade.backbones.deferred_blocks import DeferredBlocks
 from colonnade.common.errors import UserError
 
+from .pyramid import build_fpn
+
 Grid = tuple[int, int]
 NORM_EPS = 1e-6
 
@@ -42,9 +44,15 @@ class ViTAdapter(BaseModule):
         ffn_ratio: Width of the extractors' feed-forward layers, relative to ``C``.
         value_ratio: Width of the values of the deformable attention, relative to ``C``.
         drop_path_rate: Stochastic depth of the extractors' feed-forward layers.
+        add_each_map: Add the map after each quarter of the groups to one level, as the authors'
+            segmenters do. By default, the last map is added to all levels, as in their detectors.
+        fpn: Config of a neck on top, see :class:`.ColumnarPyramid`.
         norm_cfg: Batch norms. Defaults to ``type='BN'``.
         init_cfg: See :class:`mmengine.model.BaseModule`.
     """
+
+    #: strides of the levels in pixels
+    out_strides = (4, 8, 16, 32)
 
     def __init__(self,
                  in_channels: int,
@@ -56,6 +64,8 @@ class ViTAdapter(BaseModule):
                  ffn_ratio: float = 0.25,
                  value_ratio: float = 1.,
                  drop_path_rate: float = 0.,
+                 add_each_map: bool = False,
+                 fpn: dict | None = None,
                  norm_cfg: dict | None = None,
                  init_cfg: dict | list[dict] | None = None) -> None:
         super().__init__(init_cfg=init_cfg)
@@ -63,6 +73,7 @@ class ViTAdapter(BaseModule):
             raise UserError(f'in_channels must be a multiple of num_heads, got {in_channels} and '
                             f'{num_heads}')
         self.in_channels = in_channels
+        self.add_each_map = add_each_map
         norm_cfg = norm_cfg or dict(type='BN')
         options = dict(num_heads=num_heads, num_points=num_points, value_ratio=value_ratio)
         feed_forward = dict(ffn_ratio=ffn_ratio, drop_path_rate=drop_path_rate)
@@ -74,6 +85,7 @@ class ViTAdapter(BaseModule):
         self.up = nn.ConvTranspose2d(in_channels, in_channels, 2, 2)
         for index in range(1, 5):
             self.add_module(f'norm{index}', build_norm_layer(norm_cfg, in_channels)[1])
+        self.fpn = build_fpn(fpn, in_channels, len(self.out_strides), type(self).__name__)
 
     def init_weights(self) -> None:
         """Initialize as the authors do: injectors add nothing at first."""
@@ -99,7 +111,8 @@ class ViTAdapter(BaseModule):
             inputs: Output of a backbone with ``defer_blocks=True``.
 
         Returns:
-            Four levels ``(B, C, H / stride, W / stride)`` of strides 4, 8, 16 and 32, rounded up.
+            Four levels ``(B, C, H / stride, W / stride)`` of strides 4, 8, 16 and 32, rounded up;
+            or the output of ``fpn``.
 
         Raises:
             ValueError: If the backbone has run its blocks.
@@ -120,7 +133,8 @@ class ViTAdapter(BaseModule):
         ends = [blocks.num_blocks * group // count for group in range(count + 1)]
         for layer, start, stop in zip(self.interactions, ends, ends[1:], strict=False):
             x, spatial = layer(x, spatial, grids, blocks, start, stop)
-            maps.append(blocks.copy_map(x))
+            if self.add_each_map or stop == blocks.num_blocks:
+                maps.append(blocks.copy_map(x))
         sizes = [rows * columns for rows, columns in grids]
         levels = [
             part.mT.unflatten(2, grid)
@@ -128,12 +142,12 @@ class ViTAdapter(BaseModule):
         ]
         up = self.up(levels[0])[:, :, :finest.shape[2], :finest.shape[3]]
         levels.insert(0, up + finest)
-        maps = [maps[round(level * (count - 1) / 3)] for level in range(4)]
         outs = []
-        for index, (level, map_) in enumerate(zip(levels, maps, strict=True)):
+        for index, level in enumerate(levels):
+            map_ = maps[round(index * (len(maps) - 1) / 3)]
             resized = F.interpolate(map_, size=level.shape[2:], mode='bilinear')
             outs.append(self.get_submodule(f'norm{index + 1}')(level + resized))
-        return tuple(outs)
+        return tuple(outs) if self.fpn is None else tuple(self.fpn(outs))
 
 
 class SpatialPrior(nn.Module):

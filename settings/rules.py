@@ -52,6 +52,7 @@ CONFIG_RULES = {
     'late-evaluation': Rule('warning', 'evaluations that never run, or only at the end'),
     'level-count': Rule('error',
         'heads or necks that expect a different number of levels than they receive'),
+    'deferred-blocks': Rule('error', 'backbones whose blocks are run by no neck, or twice'),
     'loading-masks': Rule('error', 'masks that a head needs but no step loads'),
     'loop-parts': Rule('error', 'incomplete loop settings'),
     'meta-keys': Rule('error', 'missing meta keys that metrics need'),

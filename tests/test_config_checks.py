@@ -79,12 +79,20 @@ def test_shipped_configs_have_no_findings(path: Path) -> None:
     ('vitdet', 'model.neck.num_outs', 4, r'anchor_generator.strides=\[4, 8, 16, 32\]'),
     ('vitdet', 'model.neck.out_strides', [8, 16, 32],
      r'anchor_generator.strides=\[8, 16, 32, 64, 128\]'),
+    ('adapter', 'model.neck.in_channels', 64, 'set model.neck.in_channels=128'),
+    ('adapter', 'model.neck.fpn.out_channels', 32, 'rpn_head.in_channels is 64'),
+    ('adapter', 'model.backbone.defer_blocks', False,
+     'defer_blocks is False, but the neck runs the blocks: set model.backbone.defer_blocks=True'),
+    ('mask_rcnn', 'model.backbone.defer_blocks', True,
+     'defer_blocks is True, but the neck does not run the blocks'),
     ('vitdet', 'model.neck.fpn', dict(type='FPN'), r'model.neck \(SimplePyramid\) has no sett'),
 ])  # yapf: disable
 def test_mismatches_are_reported(head: str, key: str, value: Any, message: str) -> None:
-    path = config('sem_fpn').with_name('plain_vit_nano_12_slim_shapes.py')
+    paths = dict(
+        plain_vit=config('sem_fpn').with_name('plain_vit_nano_12_slim_shapes.py'),
+        adapter=config('mask_rcnn').with_name('xcit_nano_12_p16_slim_shapes_adapter.py'))
     with pytest.raises(ValueError, match=message):
-        check(path if head == 'plain_vit' else config(head), **{key: value})
+        check(paths[head] if head in paths else config(head), **{key: value})
 
 
 def test_advice_on_classes() -> None:

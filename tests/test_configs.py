@@ -19,7 +19,7 @@ from torch import nn
 
 from colonnade.backbones import ColumnarBackbone
 from colonnade.models.building import build_on_meta
-from colonnade.necks.pyramid import Pyramid
+from colonnade.necks import Pyramid, ViTAdapter
 from colonnade.settings.classes import get_num_classes, iter_class_heads
 
 PATHS = sorted((ROOT / 'configs').glob('[!_]*/*.py'))
@@ -77,7 +77,7 @@ PMT = ('xcit_small_12_p16', 'cait_s24', 'vit_small_patch16_dinov3', 'vit_base_pa
 PARTS = (  # of file names; plain ViTs have timm names
     rf'(?:(?P<backbone>{"|".join(CLASSES)})_)?(?P<arch>\w+)',
     f'(?P<schedule>{"|".join(SCHEDULES)}|slim)',
-    '(?P<data>coco|ade20k|shapes)(?P<variant>_lld|_lsj|_ema|_slide|_panoptic)?')
+    '(?P<data>coco|ade20k|shapes)(?P<variant>_lld|_lsj|_ema|_slide|_panoptic|_adapter)?')
 NAME = re.compile('_'.join(PARTS))
 
 
@@ -122,6 +122,9 @@ def test_configs_of_each_head_exist() -> None:
             ('pmt', 'vit_large_patch16_dinov3_40k_ade20k_panoptic')} <= names
     assert {('vitdet', f'{path}_100ep_coco_lsj') for path in VITDET} <= names
     assert ('vitdet', 'xcit_nano_12_p16_slim_shapes') in names
+    assert {('mask_rcnn', 'deit_base_patch16_224_3x_coco_adapter'),
+            ('mask_rcnn', 'xcit_nano_12_p16_slim_shapes_adapter'),
+            ('upernet', 'deit_base_patch16_224_160k_ade20k_adapter')} <= names
     for head in ('vitdet', 'cascade_vitdet'):
         assert {(head, f'vit_{arch}_224_mae_{epochs}ep_coco_lsj') for arch, epochs in MAE} <= names
     assert {('cascade_vitdet', f'eva02_{arch}_60k_coco_lsj')
@@ -180,7 +183,8 @@ def check_variant(path: Path, cfg: Config) -> None:
     has_ema = any(hook.type == 'EMAHook' for hook in cfg.get('custom_hooks', []))
     assert has_ema == (variant == '_ema' or head == 'rtmdet_ins')
     is_sliding = cfg.model.test_cfg.get('mode') == 'slide'
-    assert is_sliding == (variant == '_slide' or head in SLIDING)
+    assert is_sliding == (
+        variant == '_slide' or head in SLIDING or path.stem.endswith('ade20k_adapter'))
     has_lsj = any(
         step.get('scale') == (1024, 1024) for step in cfg.train_dataloader.dataset.pipeline)
     assert has_lsj == (variant == '_lsj' or '_50ep_' in path.stem)
@@ -202,7 +206,7 @@ def check_sizes(path: Path, cfg: Config) -> None:
         assert head_cfg.in_channels == backbone.embed_dim
     else:
         assert neck.in_channels == backbone.embed_dim
-        assert neck.stride == backbone.patch_size
+        assert neck.type == 'ViTAdapter' or neck.stride == backbone.patch_size
     if head == 'sem_fpn' and path in PUBLISHED:  # the FPN is as wide as the backbone
         assert set(cfg.model.decode_head.in_channels) == {backbone.embed_dim}
     known = {'custom_keys', 'layer_decay_rate', 'flat_decay_mult'}
@@ -211,7 +215,7 @@ def check_sizes(path: Path, cfg: Config) -> None:
 
 def check_model(cfg: Config) -> None:
     model = build(cfg)
-    assert cfg.model.neck is None or isinstance(model.neck, Pyramid)
+    assert cfg.model.neck is None or isinstance(model.neck, (Pyramid, ViTAdapter))
     names = [name for name, _ in model.named_parameters()]
     for key in (cfg.optim_wrapper.get('paramwise_cfg') or {}).get('custom_keys', {}):
         assert any(key in name for name in names), key

@@ -112,6 +112,21 @@ def convert_eva02(state: State) -> State:
     return add_prefix(own, 'backbone.') | others
 
 
+def convert_vit_adapter(state: State) -> State:
+    """Convert the keys of the authors' ViT-Adapter; its convolutional branch is in the neck.
+
+    Files of backbones with a class token have it; others have only its position, which is dropped.
+    """
+    state = rename_keys(state, (
+        (r'^neck\.(lateral|fpn)_convs\.', r'neck.fpn.\1_convs.'),
+        (r'^backbone\.(level_embed|spm\.|interactions\.|up\.|norm[1-4]\.)', r'neck.\1'),
+        (r'^(backbone\.blocks\.\d+)\.gamma([12])$', r'\1.ls\2.gamma'),
+    ))  # yapf: disable
+    if 'backbone.cls_token' not in state and 'backbone.pos_embed' in state:
+        state['backbone.pos_embed'] = state['backbone.pos_embed'][:, 1:]
+    return state
+
+
 VITDET_FORMATS = (
     CheckpointFormat(
         'ViTDet, detectron2', ('backbone.net.blocks.', 'backbone.simfp_2.'),
@@ -124,4 +139,9 @@ VITDET_FORMATS = (
         convert_eva02,
         published_model=True,
         dropped='position of the class token, rotary tables'),
+    CheckpointFormat(
+        'ViT-Adapter, original', ('backbone.spm.', 'backbone.interactions.'),
+        convert_vit_adapter,
+        published_model=True,
+        dropped='position of the class token'),
 )

@@ -59,7 +59,7 @@ SingleStageDetector SingleStageInstanceSegmentor SmoothL1Loss SparseRCNN SparseR
 StageCascadeRPNHead StandardRoIHead SwinTransformer Swish SyncBN TBLRBBoxCoder TOOD TOODHead Tanh
 TaskAlignedAssigner TopkHungarianAssigner TransformerEncoderPixelDecoder TransformerLayerSequence
 TridentFasterRCNN TridentResNet TridentRoIHead TverskyLoss TwoStageDetector UNet UPerHead
-UniformAssigner VFNet VFNetHead VarifocalLoss VisionTransformer XCiT YOLACT YOLACTHead
+UniformAssigner VFNet VFNetHead VarifocalLoss ViTAdapter VisionTransformer XCiT YOLACT YOLACTHead
 YOLACTProtonet YOLOAnchorGenerator YOLOBBoxCoder YOLOF YOLOFHead YOLOV3 YOLOV3Head YOLOV3Neck YOLOX
 YOLOXHead YOLOXPAFPN bilinear carafe conv deconv deconv3d dilation nearest nms offset pixel_shuffle
 reflect replicate soft_nms zero

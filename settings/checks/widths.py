@@ -10,7 +10,7 @@ from mmengine.registry import MODELS
 
 from colonnade.backbones import ColumnarBackbone
 from colonnade.common.name_lists import format_count, suggest_names
-from colonnade.necks import ColumnarPyramid, Pyramid, SimplePyramid
+from colonnade.necks import ColumnarPyramid, Pyramid, SimplePyramid, ViTAdapter
 
 from ..backbone_config import get_backbone_class
 from ..findings import Finding
@@ -52,11 +52,19 @@ def find_width_problems(cfg: Config, _: tuple[str, ...]) -> Iterator[Finding]:
     num_maps = NUM_OUTPUTS if indices is None else len(indices)
     yield from _check_block_indices(cls, backbone, variant['depth'])
     pyramid = find_class(neck.get('type'), MODELS) if isinstance(neck, dict) else None
+    runs_blocks = isinstance(pyramid, type) and issubclass(pyramid, ViTAdapter)
+    if bool(backbone.get('defer_blocks')) != runs_blocks:
+        yield Finding(
+            'deferred-blocks', f'model.backbone.defer_blocks is {not runs_blocks}, but the neck '
+            f'{"runs" if runs_blocks else "does not run"} the blocks',
+            ('model.backbone.defer_blocks', 'model.neck'),
+            f'set model.backbone.defer_blocks={runs_blocks}')
+        return
     if neck is None:  # heads read the feature maps directly
         levels = Levels([width] * num_maps, [stride] * num_maps, 'the backbone outputs', ARCH, ARCH,
                         OUT_INDICES)
         yield from find_head_problems(model, levels)
-    elif isinstance(pyramid, type) and issubclass(pyramid, Pyramid):
+    elif isinstance(pyramid, type) and issubclass(pyramid, (Pyramid, ViTAdapter)):
         yield from _check_pyramid(model, pyramid, width, stride)
     elif isinstance(neck, dict) and has_one_width(neck) and isinstance(
             neck.get('in_channels'), (list, tuple)):
@@ -89,12 +97,14 @@ def _check_block_indices(cls: type[ColumnarBackbone], backbone: ConfigDict,
             f'{source}, of which {built} are built', ('model.backbone.frozen_stages', ARCH))
 
 
-def _check_pyramid(model: ConfigDict, pyramid: type[Pyramid], width: int,
+def _check_pyramid(model: ConfigDict, pyramid: type[Pyramid | ViTAdapter], width: int,
                    stride: int) -> Iterator[Finding]:
     """Yield the settings of a pyramid and its heads that do not match the backbone."""
     backbone, neck = model.backbone, model.neck
-    for key, expected, column in (('in_channels', width, 'embed_dim'), ('stride', stride,
-                                                                        'patch_size')):
+    columns = [('in_channels', width, 'embed_dim')]
+    if pyramid is not ViTAdapter:
+        columns.append(('stride', stride, 'patch_size'))
+    for key, expected, column in columns:
         if neck.get(key) != expected:
             yield Finding(
                 'width', f'model.neck.{key} is {neck.get(key, "not set")}, but {column} of '
@@ -102,7 +112,8 @@ def _check_pyramid(model: ConfigDict, pyramid: type[Pyramid], width: int,
                 (f'model.neck.{key}', ARCH), f'set model.neck.{key}={expected}')
     defaults = inspect.signature(pyramid).parameters.values()
     settings = {parameter.name: parameter.default for parameter in defaults} | neck
-    strides = list(settings['out_strides'] or SimplePyramid.get_default_strides(stride))
+    strides = list(ViTAdapter.out_strides if pyramid is ViTAdapter else settings['out_strides']
+                   or SimplePyramid.get_default_strides(stride))
     if backbone.get('return_prefix_tokens'):
         yield Finding(
             'prefix-tokens', 'model.backbone.return_prefix_tokens is True, but '
