@@ -9,7 +9,9 @@ from collections.abc import Sequence
 
 import torch
 from mmcv.cnn import build_norm_layer
-from mmcv.ops import MultiScaleDeformableAttention
+from mmcv.ops.multi_scale_deform_attn import (MultiScaleDeformableAttention,
+                                              MultiScaleDeformableAttnFunction,
+                                              multi_scale_deformable_attn_pytorch)
 from mmengine.model import BaseModule
 from mmengine.registry import MODELS
 from timm.layers import DropPath
@@ -221,7 +223,7 @@ class Interaction(nn.Module):
 
 
 class DeformableAttention(MultiScaleDeformableAttention):
-    """mmcv's attention, given the grids of queries and values instead of points and offsets."""
+    """mmcv's attention, given the grids of queries and values; see arXiv 2010.04159, equation 3."""
 
     def __init__(self, channels: int, num_levels: int, *, num_heads: int, num_points: int,
                  value_ratio: float) -> None:
@@ -229,20 +231,27 @@ class DeformableAttention(MultiScaleDeformableAttention):
             channels, num_heads, num_levels, num_points, dropout=0., batch_first=True,
             value_proj_ratio=value_ratio)  # yapf: disable
 
-    def attend(self, query: Tensor, query_grids: list[Grid], value: Tensor, value_grids: list[Grid],
-               identity: Tensor) -> Tensor:
-        """Add the attention of tokens ``(B, M, C)`` to values ``(B, M', C)`` to ``identity``."""
-        points = torch.cat([compute_centers(grid, query) for grid in query_grids])
-        shapes = torch.tensor(value_grids, device=query.device)
-        sizes = shapes.prod(dim=1)
-        return self(
-            query,
-            value=value,
-            identity=identity,
-            reference_points=points[None, :, None].expand(len(query), -1, len(value_grids),
-                                                          -1).to(query),
-            spatial_shapes=shapes,
-            level_start_index=sizes.cumsum(0) - sizes)
+    def attend(self, query: Tensor, query_grids: list[Grid], value: Tensor,
+               value_grids: list[Grid]) -> Tensor:
+        """Sample values ``(B, M', C)`` around the places of queries ``(B, M, C)``."""
+        batch, count = query.shape[:2]
+        values = self.value_proj(value).unflatten(2, (self.num_heads, -1))
+        shape = self.num_heads, self.num_levels, self.num_points
+        offsets = self.sampling_offsets(query).view(batch, count, *shape, 2)
+        weights = self.attention_weights(query).view(batch, count, self.num_heads, -1)
+        weights = weights.softmax(dim=-1).view(batch, count, *shape)
+        centers = torch.cat([compute_centers(grid, query) for grid in query_grids]).to(query)
+        sizes = query.new_tensor([(columns, rows) for rows, columns in value_grids])
+        places = centers[:, None, None, None] + offsets / sizes[:, None]
+        if query.is_cuda and values.dtype != torch.bfloat16:  # which the kernel does not support
+            shapes = torch.tensor(value_grids, device=query.device)
+            counts = shapes.prod(dim=1)
+            out = MultiScaleDeformableAttnFunction.apply(values, shapes,
+                                                         counts.cumsum(0) - counts, places, weights,
+                                                         self.im2col_step)
+        else:
+            out = multi_scale_deformable_attn_pytorch(values, value_grids, places, weights)
+        return self.output_proj(out)
 
 
 def compute_centers(grid: Grid, like: Tensor) -> Tensor:
@@ -267,8 +276,7 @@ class Injector(nn.Module):
                 grids: list[Grid]) -> Tensor:
         """Return patches ``(B, N, C)`` with what they sample from the maps ``(B, M, C)``."""
         attended = self.attn.attend(
-            self.query_norm(patches), patch_grids, self.feat_norm(spatial), grids,
-            identity=patches.new_zeros(()))  # yapf: disable
+            self.query_norm(patches), patch_grids, self.feat_norm(spatial), grids)
         return patches + self.gamma * attended
 
 
@@ -288,9 +296,8 @@ class Extractor(nn.Module):
     def forward(self, spatial: Tensor, grids: list[Grid], patches: Tensor,
                 patch_grids: list[Grid]) -> Tensor:
         """Return tokens of the maps ``(B, M, C)`` with what they sample from the patches."""
-        spatial = self.attn.attend(
-            self.query_norm(spatial), grids, self.feat_norm(patches), patch_grids,
-            identity=spatial)  # yapf: disable
+        spatial = spatial + self.attn.attend(
+            self.query_norm(spatial), grids, self.feat_norm(patches), patch_grids)
         return spatial + self.drop_path(self.ffn(self.ffn_norm(spatial), grids))
 
 

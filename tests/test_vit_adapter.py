@@ -47,20 +47,19 @@ def test_reference_outputs(name: str, tmp_path: Path) -> None:
     for dtype in (torch.float32, torch.float64):
         model.to(dtype)
         blocks, = backbone(case.image().to(dtype))
-        outputs: dict[str, torch.Tensor] = {}
+        tokens: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         handles = [
-            layer.register_forward_hook(lambda *call, index=index: outputs.update(
-                {
-                    f'tokens_{index}': blocks.copy_map(call[-1][0]),
-                    f'spatial_{index}': call[-1][1]
-                })) for index, layer in enumerate(neck.interactions)
+            layer.register_forward_hook(lambda *call, index=index: tokens.update({index: call[-1]}))
+            for index, layer in enumerate(neck.interactions)
         ]
         levels = neck((blocks, ))
-        outputs |= {f'f{index}': level for index, level in enumerate(levels, 1)}
         for handle in handles:
             handle.remove()
-        for key, output in outputs.items():
-            case.compare(key, output, 1e-5)
+        for index, (patches, spatial) in tokens.items():
+            case.compare(f'tokens_{index}', blocks.copy_map(patches), 1e-5)
+            case.compare(f'spatial_{index}', spatial, 1e-5)
+        for index, level in enumerate(levels, 1):
+            case.compare(f'f{index}', level, 1e-5)
 
 
 @pytest.mark.parametrize('add_each_map', [False, True])
@@ -107,8 +106,11 @@ def test_blocks_equal_those_of_backbone() -> None:
     (dict(), 'set model.backbone.defer_blocks=True'),
 ])  # yapf: disable
 def test_invalid_arguments(arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+    def build_and_run() -> None:
         backbone = XCiT(dict(ARCHS[XCiT], depth=3), **arguments)
         ViTAdapter(backbone.embed_dim, 2, stem_channels=8)(backbone(torch.randn(1, 3, 32, 32)))
+
+    with pytest.raises(ValueError, match=message):
+        build_and_run()
     with pytest.raises(ValueError, match='multiple of num_heads, got 64 and 6'):
         ViTAdapter(64, 6)

@@ -200,7 +200,8 @@ def test_tables_of_another_grid_are_resized(tmp_path: Path) -> None:
 @pytest.mark.parametrize('arguments, message', [
     (dict(pos_embed_resize='nearest'), "one of timm, bicubic, bilinear, dinov2, got 'nearest'"),
     (dict(rel_pos_size=0), 'rel_pos_size must be a positive integer, got 0'),
-    (dict(window_size=None, global_blocks=None), 'window_padding has no effect without window_size'),
+    (dict(window_size=None, global_blocks=None),
+     'window_padding has no effect without window_size'),
     (dict(arch=dict(TINY, class_token=True)), 'without prefix tokens'),
     (dict(arch=dict(TINY, class_token=True), window_padding=None), 'set class_token=False'),
 ])  # yapf: disable

@@ -1,6 +1,6 @@
-# Mask R-CNN with ViT-Adapter (arXiv 2205.08534), 36 epochs of COCO. The authors' files load strictly.
-# Differences: all blocks have the rate of stochastic depth that the last one has, and the authors
-# crop training images to 1024 x 1024.
+# Mask R-CNN with ViT-Adapter (arXiv 2205.08534), 36 epochs of COCO. The authors' files load
+# strictly. Differences: all blocks have the rate of stochastic depth that the last one has, and the
+# authors crop training images to 1024 x 1024.
 _base_ = './mask_rcnn_3x_coco.py'
 
 model = dict(
