@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from functools import partial
 from typing import Any
 
 import pytest
@@ -49,7 +50,7 @@ def test_reference_outputs(name: str, tmp_path: Path) -> None:
         blocks, = backbone(case.image().to(dtype))
         tokens: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         handles = [
-            layer.register_forward_hook(lambda *call, index=index: tokens.update({index: call[-1]}))
+            layer.register_forward_hook(partial(keep_output, tokens, index))
             for index, layer in enumerate(neck.interactions)
         ]
         levels = neck((blocks, ))
@@ -60,6 +61,11 @@ def test_reference_outputs(name: str, tmp_path: Path) -> None:
             case.compare(f'spatial_{index}', spatial, 1e-5)
         for index, level in enumerate(levels, 1):
             case.compare(f'f{index}', level, 1e-5)
+
+
+def keep_output(outputs: dict[int, Any], index: int, module: nn.Module, inputs: tuple,
+                output: Any) -> None:
+    outputs[index] = output
 
 
 @pytest.mark.parametrize('add_each_map', [False, True])
