@@ -228,7 +228,7 @@ def token_attention(backbone: ColumnarBackbone,
 
 def has_token_attention(backbone: nn.Module) -> bool:
     """Return True if all blocks have a known attention between tokens."""
-    return isinstance(backbone, ColumnarBackbone) and not backbone.num_query_blocks and all(
+    return isinstance(backbone, ColumnarBackbone) and backbone.has_feature_maps and all(
         type(dict(block.named_children()).get('attn')) in WEIGHTS for block in backbone.blocks)
 
 

@@ -72,10 +72,18 @@ class ColumnarBackbone(Fusible, LoadableBackbone):
     norm_features: bool = False
     #: number of last blocks that a head runs with its queries; such a backbone has no feature maps
     num_query_blocks: int = 0
-    #: number of tokens before those of the patches
-    num_prefix_tokens: int = 0
     #: child of timm's module with class-attention blocks
     class_attention_name: str | None = None
+
+    @property
+    def num_prefix_tokens(self) -> int:
+        """Number of tokens before those of the patches."""
+        return 0
+
+    @property
+    def has_feature_maps(self) -> bool:
+        """True unless a neck or head runs some of its blocks."""
+        return not (self.defer_blocks or self.num_query_blocks)
 
     def __init__(self,
                  arch: str | Mapping[str, Any],

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from colonnade.backbones import ColumnarBackbone, PlainViT
 from colonnade.inference import Model
 from colonnade.models.fusion.full_model import find_columnar_modules
-from colonnade.necks import Pyramid
+from colonnade.necks import Pyramid, ViTAdapter
 
 from .exporter import ExportOptions, ExportPlan
 from .graphs import EXAMPLE_SIDE, ExportError, Graph, ImageSizeLimits, make_images
@@ -67,7 +67,8 @@ def get_size_limits(module: nn.Module) -> ImageSizeLimits:
     if fused := [type(part).__name__ for part in find_columnar_modules(module) if part.fused]:
         raise ExportError(f'{", ".join(fused)} is fused, and packed weights cannot be exported: '
                           'load the model without fusing it')
-    strides = [part.out_strides for part in module.modules() if isinstance(part, Pyramid)]
+    necks = [part for part in module.modules() if isinstance(part, (Pyramid, ViTAdapter))]
+    strides = [part.out_strides for part in necks]
     coarsest = max((stride for each in strides for stride in each), default=backbone.patch_size)
     coarsest = max(int(coarsest), backbone.patch_size)
     return ImageSizeLimits(multiple=1, minimum=2 * coarsest - backbone.patch_size + 1)

@@ -142,7 +142,9 @@ class ViTAdapter(BaseModule):
             part.mT.unflatten(2, grid)
             for part, grid in zip(spatial.split(sizes, dim=1), grids, strict=True)
         ]
-        up = self.up(levels[0])[:, :, :finest.shape[2], :finest.shape[3]]
+        up = self.up(levels[0])
+        for axis in (2, 3):  # an export of a slice may take it for the whole side
+            up = up.narrow(axis, 0, finest.shape[axis])
         levels.insert(0, up + finest)
         outs = []
         for index, level in enumerate(levels):
@@ -241,8 +243,11 @@ class DeformableAttention(MultiScaleDeformableAttention):
         weights = self.attention_weights(query).view(batch, count, self.num_heads, -1)
         weights = weights.softmax(dim=-1).view(batch, count, *shape)
         centers = torch.cat([compute_centers(grid, query) for grid in query_grids]).to(query)
-        sizes = query.new_tensor([(columns, rows) for rows, columns in value_grids])
-        places = centers[:, None, None, None] + offsets / sizes[:, None]
+        # one division per side: a tensor of them would be a constant of an exported graph
+        sides = zip(offsets.unbind(3), value_grids, strict=True)
+        steps = [torch.stack((xy[..., 0] / columns, xy[..., 1] / rows), dim=-1)
+                 for xy, (rows, columns) in sides]  # yapf: disable
+        places = centers[:, None, None, None] + torch.stack(steps, dim=3)
         if query.is_cuda and values.dtype != torch.bfloat16:  # which the kernel does not support
             shapes = torch.tensor(value_grids, device=query.device)
             counts = shapes.prod(dim=1)

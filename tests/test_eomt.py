@@ -17,12 +17,10 @@ from test_reference import Case as StoredCase
 from torch import Tensor, nn
 
 from colonnade.backbones import PlainViT
-from colonnade.backbones.attention_maps import has_token_attention
 from colonnade.backbones.plain_vit.eomt_formats import add_delta, convert_original
 from colonnade.backbones.plain_vit.query_tokens import attend_to_open_patches
 from colonnade.backbones.plain_vit.window_attention import Heads
 from colonnade.heads.eomt_head import EoMTHead, SemanticEoMTHead
-from colonnade.visualization.figures.methods import METHODS
 from colonnade.weights.files import read_checkpoint
 from colonnade.weights.formats import rename_keys
 from colonnade.weights.loading import plan_loading
@@ -218,13 +216,6 @@ def test_wrong_arguments() -> None:
     backbone, head = build_tiny(num_query_blocks=0)
     with pytest.raises(ValueError, match='set model.backbone.num_query_blocks'):
         head(backbone(torch.randn(1, 3, 64, 64)))
-
-
-@needs_reference
-def test_no_figures_of_feature_maps() -> None:
-    backbone = PlainViT(
-        dict(embed_dim=32, depth=2, num_heads=2), norm_features=True, num_query_blocks=1)
-    assert not has_token_attention(backbone) and not METHODS['grad-cam'].supports(backbone)
 
 
 def test_differences_to_dinov3_need_both_files() -> None:

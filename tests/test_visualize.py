@@ -9,11 +9,15 @@ import numpy as np
 import pytest
 import torch
 from conftest import config
+from helpers.query_models import build_query_model
 from mmengine.registry import MODELS, DefaultScope
 from PIL import Image
 
+from colonnade.configs import find_config
+from colonnade.inference import Model
 from colonnade.settings.reading import read_config
 from colonnade.visualization.figures.methods import METHODS as FIGURE_METHODS
+from colonnade.visualization.figures.methods import available_methods, visualize
 from colonnade.visualization.options import METHODS
 
 SLIM = config('sem_fpn')
@@ -136,3 +140,19 @@ def test_images_with_equal_names(run_tool: Callable, checkpoint: Path, tmp_path:
     found = {path.relative_to(tmp_path / 'out').as_posix() for path in tmp_path.glob('out/*/*')}
     assert found == {f'{name}.query-key.png' for name in ('x/a', 'y/a.png', 'y/a.bmp')}
     assert len(images) == len(found)
+
+
+def test_models_whose_blocks_run_elsewhere() -> None:
+    """A head has no maps to draw; a neck only its own."""
+    model = build_query_model('eomt')
+    assert available_methods(model) == ()
+    image = np.zeros((40, 60, 3), np.uint8)
+    with pytest.raises(ValueError, match='PlainViT supports no method'):
+        visualize(model, image, 'features')
+    cfg = read_config(find_config('mask_rcnn/xcit_nano_12_p16_slim_shapes_adapter'))
+    with DefaultScope.overwrite_default_scope(cfg.default_scope):
+        module = MODELS.build(cfg.model).eval()
+    model = Model(module, cfg, tuple('abc'), ((0, 0, 0), ) * 3, '')
+    assert available_methods(model, classifier='any') == ('features', )
+    titles = [axes.get_title() for axes in visualize(model, image, 'features').axes]
+    assert len(titles) == 6 and not any('block' in title for title in titles)

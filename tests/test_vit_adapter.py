@@ -1,8 +1,8 @@
 """ViT-Adapter: the reference outputs, every backbone, and blocks that a neck runs."""
 from __future__ import annotations
 
-from pathlib import Path
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -112,6 +112,7 @@ def test_blocks_equal_those_of_backbone() -> None:
     (dict(), 'set model.backbone.defer_blocks=True'),
 ])  # yapf: disable
 def test_invalid_arguments(arguments: dict[str, Any], message: str) -> None:
+
     def build_and_run() -> None:
         backbone = XCiT(dict(ARCHS[XCiT], depth=3), **arguments)
         ViTAdapter(backbone.embed_dim, 2, stem_channels=8)(backbone(torch.randn(1, 3, 32, 32)))

@@ -359,11 +359,10 @@ class PlainViT(ColumnarBackbone):
         rope = None if self.rope is None else embed_grid(self.rope, grid)
         return self.norm_pre(x), (grid, rope)
 
-    def _embed_windows(self, grid: tuple[int, int], layer: SelfAttention) -> Tensor:
+    def _embed_windows(self, grid: tuple[int, int], size: int, padding: str) -> Tensor:
         """Compute the rotary positions of padded windows, which count from their corners."""
-        size = layer.window_size
         positions = embed_grid(self.rope, (size, size)).unflatten(-2, (size, size))
-        if layer.window_padding == 'tokens':
+        if padding == 'tokens':
             grid = round_up(grid, size)
         rows, columns = (torch.arange(side, device=positions.device) % size for side in grid)
         return positions[..., rows, :, :][..., columns, :].flatten(-3, -2)
@@ -373,7 +372,7 @@ class PlainViT(ColumnarBackbone):
             return block(x)
         grid, rope, *masks = place
         if rope is not None and block.attn.window_padding:
-            rope = self._embed_windows(grid, block.attn)
+            rope = self._embed_windows(grid, block.attn.window_size, block.attn.window_padding)
         if rope is not None and rope.ndim == 4:  # one per block
             rope = rope[block.index]
         return block(x, grid, rope, *masks)

@@ -94,9 +94,8 @@ def make_feature_drawer(model: Model, options: VisualizationOptions, images: Ima
         for fitted, part in zip(components, parts, strict=True):
             colors = fitted.to_colors(part.crop_padding(image))
             panels.append(Panel(colors, f'{part.name}: {fitted.share:.0%}', part.stride))
-        rows = [('backbone', panels[:num_backbone])]
-        if panels[num_backbone:]:
-            rows.append(('pyramid', panels[num_backbone:]))
+        rows = [('backbone', panels[:num_backbone]), ('pyramid', panels[num_backbone:])]
+        rows = [row for row in rows if row[1]]
         title = 'Features: 3 principal components and their share of variance'
         return Drawing(title, image.pixels, rows, interpolation=options.interpolation)
 

@@ -50,11 +50,6 @@ def is_instance_of(*types: type[nn.Module]) -> Callable[[nn.Module], bool]:
     return lambda backbone: isinstance(backbone, types)
 
 
-def has_feature_maps(backbone: nn.Module) -> bool:
-    """Return True if a backbone outputs feature maps, and no tokens for a head of queries."""
-    return not (isinstance(backbone, ColumnarBackbone) and backbone.num_query_blocks)
-
-
 METHODS = {
     'class-attention': Method(make_class_attention_drawer, is_instance_of(XCiT, CaiT),
                               'classifier blocks heads interpolation'),
@@ -65,7 +60,7 @@ METHODS = {
                                 'blocks heads'),
     'mixing': Method(make_mixing_drawer, is_instance_of(ResMLP), 'blocks point'),
     'features': Method(make_feature_drawer, is_instance_of(nn.Module), 'interpolation'),
-    'grad-cam': Method(make_grad_cam_drawer, has_feature_maps, 'target interpolation'),
+    'grad-cam': Method(make_grad_cam_drawer, is_instance_of(nn.Module), 'target interpolation'),
 }  # yapf: disable
 
 
@@ -82,9 +77,12 @@ def available_methods(model: Model, *, classifier: Any = None) -> tuple[str, ...
 
 def is_supported(model: Model, name: str) -> bool:
     """Return True if a method supports a model; segments have no scores for Grad-CAM."""
+    backbone = model.module.backbone
     if name == 'grad-cam' and model.kind == 'panoptic':
         return False
-    return METHODS[name].supports(model.module.backbone)
+    if isinstance(backbone, ColumnarBackbone) and not backbone.has_feature_maps:
+        return name == 'features' and model.module.with_neck
+    return METHODS[name].supports(backbone)
 
 
 def visualize(model: Model, image: Source, method: str, **options: Any) -> Figure:
@@ -144,8 +142,9 @@ def check_methods(model: Model, names: Sequence[str], options: VisualizationOpti
             known = ', '.join(available_methods(model, classifier=options.classifier or True))
             subject = 'a panoptic model' if name == 'grad-cam' and model.kind == 'panoptic' else \
                 model.backbone_name
-            raise UserError(f'{subject} does not support the method {name!r}: '
-                            f'expected one of {known}')
+            raise UserError(
+                f'{subject} does not support the method {name!r}: '
+                f'expected one of {known}' if known else f'{subject} supports no method')
     used = frozenset().union(*(METHODS[name].options for name in names))
     if unused := sorted(options.list_changed() - used):
         raise UserError(f'{" and ".join(unused)} would have no effect on {", ".join(names)}: '
@@ -170,6 +169,9 @@ def write_figures(args: VisualizeOptions) -> Iterator[Path]:
     model = load(
         args.config, checkpoint, device=args.device, cfg_options=args.cfg_options, trust=args.trust)
     names = args.methods or available_methods(model, classifier=args.classifier)
+    if not names:
+        raise UserError(f'no method supports this model: {model.backbone_name} has no feature '
+                        'maps, since the head runs its last blocks')
     check_methods(model, names, args)
     check_new(args.out, stems, names, args.format)
     figures_by_name = {
