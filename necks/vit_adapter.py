@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from colonnade.backbones.deferred_blocks import DeferredBlocks
+from colonnade.backbones.kernels.devices import has_mmcv_kernels
 from colonnade.common.errors import UserError
 
 from .pyramid import build_fpn
@@ -32,8 +33,8 @@ class ViTAdapter(BaseModule):
     """Convolutional branch beside a backbone, whose blocks it runs, and four levels of both.
 
     A spatial prior (section 3.3) computes maps of strides 4, 8, 16 and 32 by convolutions. Before
-    each group of blocks, an injector adds them to the patches; after it, an extractor adds the
-    patches to the tokens of strides 8, 16 and 32 (section 3.4), both by deformable attention. The
+    each group of blocks, an injector adds them to the patches by deformable attention (section
+    3.4). After it, an extractor adds the patches to the tokens of strides 8, 16 and 32 alike. The
     levels are the sums of both branches, with batch norms. Prefix tokens take part in the blocks
     only.
 
@@ -248,7 +249,7 @@ class DeformableAttention(MultiScaleDeformableAttention):
         steps = [torch.stack((xy[..., 0] / columns, xy[..., 1] / rows), dim=-1)
                  for xy, (rows, columns) in sides]  # yapf: disable
         places = centers[:, None, None, None] + torch.stack(steps, dim=3)
-        if query.is_cuda and values.dtype != torch.bfloat16:  # which the kernel does not support
+        if has_mmcv_kernels(values):
             shapes = torch.tensor(value_grids, device=query.device)
             counts = shapes.prod(dim=1)
             out = MultiScaleDeformableAttnFunction.apply(values, shapes,

@@ -42,7 +42,7 @@ def test_names_of_configs() -> None:
 
 
 def test_config_without_folder(tmp_path: Path) -> None:
-    assert find_config('xcit_nano_12_p16_slim_coco').parent.name == 'mask_rcnn'
+    assert find_config('xcit_nano_12_p16_slim_shapes_adapter').parent.name == 'mask_rcnn'
     with pytest.raises(ValueError, match='15 configs are called .*: pass one of .*dino/xcit_nano'):
         find_config('xcit_nano_12_p16_slim_shapes')
     with pytest.raises(FileNotFoundError, match=f'did you mean {LEAF}?'):

@@ -25,6 +25,11 @@ def should_use_cpu_forms(x: Tensor) -> bool:
     return _cpu_forms_enabled and x.device.type == 'cpu'
 
 
+def has_mmcv_kernels(x: Tensor) -> bool:
+    """Return True if mmcv's CUDA kernels support a tensor; they lack bfloat16."""
+    return x.is_cuda and x.dtype != torch.bfloat16
+
+
 @contextmanager
 def force_accelerator_forms() -> Iterator[None]:
     """Context manager that makes a CPU compute as an accelerator does, in all threads.
