@@ -17,13 +17,14 @@ from torch.utils.checkpoint import checkpoint
 
 from colonnade.common.errors import UserError
 from colonnade.weights.loading import require_complete, resize_tensors
-from colonnade.weights.state_dicts import State
+from colonnade.weights.state_dicts import State, add_prefix, strip_prefix
 
 from .deferred_blocks import DeferredBlocks
 from .kernels.folding import FusedError, Fusible
 from .kernels.matmul_backend import check_matmul_backend
 from .kernels.memory_format import as_map
 from .kernels.norms import RunningStatsKept, is_batch_norm, replace_batch_norms
+from .lora import add_lora, rename_adapted
 from .variants import PublishedSize, Variants, resolve_out_indices
 from .weight_loading import LoadableBackbone
 
@@ -50,6 +51,8 @@ class ColumnarBackbone(Fusible, LoadableBackbone):
             for all, an integer n for every n-th.
         defer_blocks: Run no blocks, and return one :class:`.DeferredBlocks`, whose blocks a neck
             runs: :class:`.ViTAdapter`.
+        lora: Freeze all weights, and train low-rank updates of the blocks' linear layers:
+            ``dict(rank=8, alpha=16, dropout=0.)``, see :func:`.add_lora`.
         norm_cfg: Type and options of the batch norms. Defaults to ``type='BN'``.
         init_cfg: ``dict(type='Pretrained', checkpoint=...)`` loads a file, a URL or
             ``timm://NAME`` by :func:`~colonnade.weights.load_weights`, strictly. For others see
@@ -94,6 +97,7 @@ class ColumnarBackbone(Fusible, LoadableBackbone):
                  norm_eval: bool = False,
                  with_cp: bool | int = False,
                  defer_blocks: bool = False,
+                 lora: dict | None = None,
                  norm_cfg: dict | None = None,
                  init_cfg: dict | list[dict] | None = None) -> None:
         check_matmul_backend()
@@ -136,6 +140,12 @@ class ColumnarBackbone(Fusible, LoadableBackbone):
             replace_batch_norms(self, norm_cfg)
         for part in self._iter_frozen():
             part.requires_grad_(False)
+        self.lora = lora
+        if lora is not None:
+            if frozen_stages >= 0:
+                raise UserError('frozen_stages has no effect with lora, which freezes all weights: '
+                                'remove one of them')
+            add_lora(self, self.embed_dim, **lora)
         self.register_load_state_dict_pre_hook(_prepare_loading)
 
     @abstractmethod
@@ -243,7 +253,7 @@ class ColumnarBackbone(Fusible, LoadableBackbone):
         for part in self._iter_frozen():
             if isinstance(part, nn.Module):
                 part.eval()
-        if self.norm_eval:
+        if self.norm_eval or self.lora is not None:
             for module in self.modules():
                 if is_batch_norm(module):
                     module.eval()
@@ -283,5 +293,11 @@ class ColumnarBackbone(Fusible, LoadableBackbone):
 def _prepare_loading(backbone: ColumnarBackbone, state_dict: State, prefix: str, *_: Any) -> None:
     """Resize tensors of a state dict before loading, and check that it is complete."""
     backbone.reject_weights()
+    own = strip_prefix(state_dict, prefix)
+    adapted = rename_adapted(backbone, own)
+    for key in own:
+        if key not in adapted:
+            del state_dict[prefix + key]
+    state_dict.update(add_prefix(adapted, prefix))
     resize_tensors(backbone, state_dict, prefix)
     require_complete(backbone, state_dict, prefix)

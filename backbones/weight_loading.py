@@ -12,6 +12,7 @@ from colonnade.weights.pretrained import get_pretrained, get_timm_name, load_pre
 from colonnade.weights.state_dicts import Shapes, State, WeightsError
 
 from .kernels.devices import on_meta_device
+from .lora import rename_adapted
 from .registry import infer_backbone
 from .variants import Variants
 
@@ -90,8 +91,9 @@ class LoadableBackbone(BaseModule):
         return list(groups.values())
 
     def rename_state(self, state: State) -> State:
-        """Rename tensors of a file whose names depend on the architecture."""
-        return state
+        """Rename tensors of a file whose names depend on the architecture, or of adapted layers.
+        """
+        return rename_adapted(self, state)
 
     def resize_state(self, state: State) -> State:
         """Return the tensors of a file that have to be resized to fit, after resizing."""

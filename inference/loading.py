@@ -14,6 +14,7 @@ from mmengine.device import get_device
 from mmengine.model import revert_sync_batchnorm
 from mmengine.registry import DATASETS, MODELS, DefaultScope
 
+from colonnade.backbones.lora import merge_lora
 from colonnade.common.errors import UserError
 from colonnade.configs import find_config
 from colonnade.engine.work_dir import Run
@@ -134,6 +135,8 @@ def build_model(cfg: Config, weights: str | Path, device: torch.device, *, trust
     if checkpoint is None:
         checkpoint = fetch(weights, trust=trust)
     module.load_state_dict(plan_loading(module, checkpoint, str(weights)).state)
+    if merge_lora(module):
+        del cfg.model.backbone['lora']
     meta = checkpoint.get('meta') or {}
     classes, palette = find_classes(cfg, meta, str(weights))
     progress = {key: meta[key] for key in ('epoch', 'iter') if type(meta.get(key)) is int}

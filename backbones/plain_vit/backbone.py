@@ -281,7 +281,7 @@ class PlainViT(ColumnarBackbone):
             state = drop_class_token(state)
         has_scale = any(name.startswith('blocks.0.ls1.') for name, _ in self.named_parameters())
         is_deit3 = FORMATS[-1].matches(state) and has_scale
-        return rename_layer_scale(state) if is_deit3 else state
+        return super().rename_state(rename_layer_scale(state) if is_deit3 else state)
 
     def find_unused_shapes(self, state: State) -> list[Shapes]:
         """Return each part of a classifier, also those that timm lacks, and biases that are 0."""
