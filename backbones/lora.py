@@ -13,7 +13,7 @@ UPDATE = '.lora_'
 def add_lora(backbone: nn.Module,
              channels: int,
              rank: int = 8,
-             alpha: float | None = None,
+             alpha: int | None = None,
              dropout: float = 0.) -> None:
     """Freeze a backbone, and add trained low-rank updates to the linear layers of its blocks.
 

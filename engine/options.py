@@ -56,6 +56,10 @@ class TrainOptions(LaunchOptions):
         'start from these backbone weights: name of a timm model with its tag, such as '
         'xcit_small_12_p16_384.fb_dist_in1k, or a file or URL',
         metavar='NAME')
+    tune: str | None = option(
+        'part of the backbone to train: all, last:N (blocks), head (none of it), lora or lora:RANK '
+        '(low-rank updates of all blocks) (default: as in the config)',
+        metavar='PART')
     load_from: str | None = option(
         'start from the weights of this full model: a file, a URL or a published detector or '
         'segmenter; with --resume, only if there is no checkpoint to resume from',

@@ -25,6 +25,7 @@ from colonnade.datasets.training_checks import check_loaded_data, loaded_dataset
 from colonnade.datasets.validation.preflight import run_preflight_checks
 from colonnade.models.class_transfer import ClassTransfer
 from colonnade.models.half_precision import get_half_type
+from colonnade.settings.backbone_config import set_trained_part
 from colonnade.settings.dataset_paths import exists
 from colonnade.settings.pipeline_steps import get_type_name
 from colonnade.settings.reading import report_config_errors
@@ -58,6 +59,8 @@ def load_training_settings(options: TrainOptions) -> Settings:
 
     def change(cfg: Config) -> None:
         check_pickles(cfg, dataloaders, trust=options.trust)
+        if options.tune is not None:
+            set_trained_part(cfg.model, options.tune)
         set_initial_weights(cfg, options.resume, options.load_from, options.new_classes)
 
     settings = Settings.load(options, dataloaders, change=change)

@@ -6,11 +6,17 @@ from typing import Any
 
 import pytest
 import torch
+from conftest import config
 from helpers.backbones import ARCHS, OURS
+from mmengine.config import ConfigDict
+from mmengine.registry import MODELS, DefaultScope
 from torch import nn
 
 from colonnade.backbones import CaiT, ColumnarBackbone, XCiT
 from colonnade.backbones.lora import UPDATE, merge_lora
+from colonnade.inference import load
+from colonnade.settings.backbone_config import set_trained_part
+from colonnade.settings.reading import read_config
 from colonnade.weights import load_weights
 
 pytest.importorskip('peft')
@@ -60,8 +66,10 @@ def test_state_of_a_detector() -> None:
     """Weights without updates load as part of a model, too, and batch norms keep their statistics.
     """
     plain, adapted = build(XCiT), build(XCiT, lora={})
-    nn.ModuleDict(dict(backbone=adapted)).load_state_dict(
-        {f'backbone.{name}': value for name, value in plain.state_dict().items()})
+    nn.ModuleDict(dict(backbone=adapted)).load_state_dict({
+        f'backbone.{name}': value
+        for name, value in plain.state_dict().items()
+    })
     state = {name: value.clone() for name, value in adapted.state_dict().items()}
     adapted.train()(torch.randn(2, 3, 64, 64))
     torch.testing.assert_close(adapted.state_dict(), state, rtol=0, atol=0)
@@ -75,3 +83,60 @@ def test_state_of_a_detector() -> None:
 def test_invalid_values(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         build(CaiT, **arguments)
+
+
+@pytest.mark.parametrize('tune, count', [
+    ('all', None),
+    ('last:2', 2),
+    ('head', 0),
+    ('lora:4', 12),
+    ('lora', 12),
+])
+def test_trained_part(tune: str, count: int | None) -> None:
+    """``--tune`` chooses the blocks with trained parameters."""
+    model = read_config(config('sem_fpn')).model
+    model.backbone.lora = dict(rank=2)  # replaced
+    set_trained_part(model, tune)
+    backbone = MODELS.build(model.backbone)
+    trained = {name for name, each in backbone.named_parameters() if each.requires_grad}
+    if count is None:
+        assert len(trained) == len(dict(backbone.named_parameters()))
+        return
+    assert {name.split('.')[1] for name in trained} == {str(12 - 1 - i) for i in range(count)}
+    ranks = {len(each) for name, each in backbone.named_parameters() if 'lora_A' in name}
+    assert ranks == ({4 if ':' in tune else 8} if 'lora' in tune else set())
+
+
+@pytest.mark.parametrize('tune, message', [
+    ('first:3', "--tune must be all, last:N, head, lora or lora:RANK, got 'first:3'"),
+    ('last:0', "got 'last:0'"),
+    ('last:12', 'the backbone has 12 blocks; to train them all, use --tune all'),
+])
+def test_invalid_part(tune: str, message: str) -> None:
+    model = read_config(config('sem_fpn')).model
+    with pytest.raises(ValueError, match=message):
+        set_trained_part(model, tune)
+
+
+def test_part_of_other_backbone() -> None:
+    with pytest.raises(ValueError, match="--tune needs a Colonnade backbone, got .*'ResNet'"):
+        set_trained_part(ConfigDict(backbone=dict(type='ResNet')), 'head')
+
+
+def test_merged_when_loaded(tmp_path: Path) -> None:
+    """Predictions of a loaded model are those of the trained one, and its config has no LoRA."""
+    cfg = read_config(config('sem_fpn'))
+    set_trained_part(cfg.model, 'lora')
+    with DefaultScope.overwrite_default_scope(cfg.default_scope):
+        trained = MODELS.build(cfg.model).eval()
+    randomize(trained)
+    classes = ('background', 'circle', 'rectangle', 'triangle')
+    torch.save(
+        dict(state_dict=trained.state_dict(), meta=dict(dataset_meta=dict(classes=classes))),
+        tmp_path / 'trained.pth')
+    model = load(cfg.copy(), tmp_path / 'trained.pth', device='cpu', fuse=False)
+    assert 'lora' not in model.cfg.model.backbone and 'lora' in cfg.model.backbone
+    images = torch.randn(1, 3, 64, 64)
+    with torch.no_grad():
+        torch.testing.assert_close(
+            model.module._forward(images), trained._forward(images), rtol=1e-4, atol=1e-5)

@@ -19,6 +19,7 @@ from colonnade.common.distributed import VARIABLES
 from colonnade.common.errors import UserError
 from colonnade.models.building import build_on_meta
 from colonnade.models.half_precision import TYPES, get_half_type
+from colonnade.settings.backbone_config import set_trained_part
 from colonnade.settings.checks.all_checks import check_config
 from colonnade.settings.reading import load_config
 
@@ -260,6 +261,8 @@ def load_estimated_config(train: TrainOptions, options: EstimateOptions) -> Conf
         raise UserError('--estimate runs in one process: remove torchrun and --launcher, and pass '
                         'the number of processes with --num-processes N')
     cfg = load_config(train)
+    if train.tune is not None:
+        set_trained_part(cfg.model, train.tune)
     for key in ('train_cfg', 'train_dataloader', 'optim_wrapper'):
         if not cfg.get(key):
             raise UserError(f'--estimate needs a training config, but {train.config} has no '
