@@ -12,7 +12,7 @@ from mmengine.config import ConfigDict
 from mmengine.registry import MODELS, DefaultScope
 from torch import nn
 
-from colonnade.backbones import CaiT, ColumnarBackbone, XCiT
+from colonnade.backbones import CaiT, ColumnarBackbone, SimplifiedViT, XCiT
 from colonnade.backbones.lora import UPDATE, merge_lora
 from colonnade.inference import load
 from colonnade.settings.backbone_config import set_trained_part
@@ -60,6 +60,9 @@ def test_load_train_and_merge(cls: type[ColumnarBackbone], tmp_path: Path) -> No
     assert merge_lora(adapted) and not merge_lora(adapted)
     assert adapted.state_dict().keys() == plain.state_dict().keys()
     torch.testing.assert_close(adapted(images), outputs, rtol=1e-4, atol=1e-5)
+    if cls is not SimplifiedViT:  # which cannot be fused
+        adapted.fuse()
+        torch.testing.assert_close(adapted(images), outputs, rtol=1e-4, atol=1e-5)
 
 
 def test_state_of_a_detector() -> None:
