@@ -336,6 +336,7 @@ def test_config_is_written_without_timm_and_mmdet(tmp_path: Path) -> None:
     printed = run_python(
         '-c', f"""
 import sys
+sys.modules['transformers'] = None  # else mmengine imports it, and thereby torchvision
 from colonnade.tools import create_config
 sys.argv = {words}
 create_config.main()
