@@ -20,6 +20,7 @@ from colonnade.weights.loading import require_complete, resize_tensors
 from colonnade.weights.state_dicts import State, add_prefix, strip_prefix
 
 from .deferred_blocks import DeferredBlocks
+from .input_channels import check_channels
 from .kernels.folding import FusedError, Fusible
 from .kernels.matmul_backend import check_matmul_backend
 from .kernels.memory_format import as_map
@@ -51,6 +52,10 @@ class ColumnarBackbone(Fusible, LoadableBackbone):
             for all, an integer n for every n-th.
         defer_blocks: Run no blocks, and return one :class:`.DeferredBlocks`, whose blocks a neck
             runs: :class:`.ViTAdapter`.
+        in_channels: Number of channels of images. Pretrained weights of three are repeated and
+            scaled for others, as timm does.
+        rgb_channels: Channels that get the pretrained weights of red, green and blue instead, such
+            as ``(2, 1, 0)``; those of the other channels start at zero.
         lora: Freeze all weights, and train low-rank updates of the blocks' linear layers:
             ``dict(rank=8, alpha=16, dropout=0.)``, see :func:`.add_lora`.
         norm_cfg: Type and options of the batch norms. Defaults to ``type='BN'``.
@@ -97,6 +102,8 @@ class ColumnarBackbone(Fusible, LoadableBackbone):
                  norm_eval: bool = False,
                  with_cp: bool | int = False,
                  defer_blocks: bool = False,
+                 in_channels: int = 3,
+                 rgb_channels: Sequence[int] | None = None,
                  lora: dict | None = None,
                  norm_cfg: dict | None = None,
                  init_cfg: dict | list[dict] | None = None) -> None:
@@ -107,6 +114,8 @@ class ColumnarBackbone(Fusible, LoadableBackbone):
         self.patch_size: int = self.settings['patch_size']
         self.depth: int = self.settings['depth']
         self.out_indices = resolve_out_indices(out_indices, self.depth)
+        check_channels(in_channels, rgb_channels)
+        self.in_channels, self.rgb_channels = in_channels, rgb_channels
         self.norm_eval = norm_eval
         if not isinstance(with_cp, int) or with_cp < 0:
             raise UserError('with_cp must be False, True for all blocks, or n for every n-th, got '
@@ -163,7 +172,7 @@ class ColumnarBackbone(Fusible, LoadableBackbone):
 
     @abstractmethod
     def _embed(self, img: Tensor) -> tuple[Tensor, tuple]:
-        """Embed ``(B, 3, H, W)`` as tokens ``(B, N, C)``, with h, w and what else blocks need."""
+        """Embed ``(B, c, H, W)`` as tokens ``(B, N, C)``, with h, w and what else blocks need."""
 
     @abstractmethod
     def _run_block(self, block: nn.Module, x: Tensor, place: tuple) -> Tensor:
@@ -186,7 +195,7 @@ class ColumnarBackbone(Fusible, LoadableBackbone):
         """Return feature maps, as the blocks output them (no final norm).
 
         Args:
-            img: Normalized images ``(B, 3, H, W)`` of at least one patch.
+            img: Normalized images ``(B, c, H, W)`` of at least one patch, with ``c = in_channels``.
 
         Returns:
             ``len(out_indices)`` maps ``(B, C, ceil(H / p), ceil(W / p))``, shallow to deep.
@@ -205,8 +214,9 @@ class ColumnarBackbone(Fusible, LoadableBackbone):
 
     def _start(self, img: Tensor) -> tuple[Tensor, tuple]:
         """Check images and embed them, see :meth:`_embed`."""
-        if img.ndim != 4:
-            raise UserError(f'images must have shape (B, 3, H, W), got {tuple(img.shape)}')
+        if img.ndim != 4 or img.shape[1] != self.in_channels:
+            raise UserError(f'images must have shape (B, {self.in_channels}, H, W), got '
+                            f'{tuple(img.shape)}')
         height, width = img.shape[-2:]
         if min(height, width) < self.patch_size:
             raise UserError(f'images must be at least {self.patch_size} x {self.patch_size} '

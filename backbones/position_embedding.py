@@ -29,7 +29,7 @@ class LearnedPositions(ColumnarBackbone):
     patch_embed: PatchEmbed
     pos_embed: nn.Parameter  # (1, N, C)
 
-    def resize_state(self, state: State) -> State:
+    def _resize_tensors(self, state: State) -> State:
         """Resize the positions of a file with another square grid, and log a warning."""
         positions = state.get('pos_embed')
         if positions is None or positions.ndim != 3 or positions.shape == self.pos_embed.shape:

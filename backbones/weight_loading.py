@@ -2,15 +2,16 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from mmengine.model import BaseModule
-from torch import nn
+from torch import Tensor, nn
 
 from colonnade.weights.pretrained import get_pretrained, get_timm_name, load_pretrained
 from colonnade.weights.state_dicts import Shapes, State, WeightsError
 
+from .input_channels import adapt_channels, needs_channels
 from .kernels.devices import on_meta_device
 from .lora import rename_adapted
 from .registry import infer_backbone
@@ -24,6 +25,8 @@ class LoadableBackbone(BaseModule):
     settings: dict[str, Any]
     depth: int
     blocks: nn.ModuleList
+    in_channels: int
+    rgb_channels: Sequence[int] | None
     #: children of timm's module that only classification needs
     classifier_names: tuple[str, ...] = ('cls_token', 'cls_attn_blocks', 'norm', 'head')
 
@@ -97,6 +100,19 @@ class LoadableBackbone(BaseModule):
 
     def resize_state(self, state: State) -> State:
         """Return the tensors of a file that have to be resized to fit, after resizing."""
+        name, weight = self.get_input_weight()
+        adapted = {}
+        if name in state and needs_channels(state[name], weight):
+            adapted[name] = adapt_channels(state[name], self.in_channels, self.rgb_channels)
+        return adapted | self._resize_tensors(state | adapted)
+
+    def get_input_weight(self) -> tuple[str, Tensor]:
+        """Return name and weight of the convolution of images."""
+        return next((f'{name}.weight', module.weight) for name, module in self.named_modules()
+                    if isinstance(module, nn.Conv2d))
+
+    def _resize_tensors(self, state: State) -> State:
+        """Return what :meth:`resize_state` does but for input channels."""
         return {}
 
     def describe(self, state: State | None = None) -> str:

@@ -72,6 +72,10 @@ class DataOptions:
         'keep images in the same split if the first group of this pattern matches the same text '
         "in their names, e.g. a patient ID: '^(\\d+)_'",
         metavar='REGEX')
+    in_channels: int | None = option(
+        'load all N bands of the images, of any depth, instead of RGB; their mean and standard '
+        'deviation are measured',
+        metavar='N')
     converted_dir: Path | None = option(
         'folder for converted, repaired or split annotations (default: OUT_data)', metavar='DIR')
     out: Path | None = None
@@ -85,7 +89,7 @@ class CheckDataOptions(ConfigOptions):
     json: Path | None = option('also write all findings to this JSON file', metavar='FILE')
     allow_external_files: bool = option(ALLOW_EXTERNAL_FILES, False)
     reconvert: bool = option(
-        'first repeat the conversions of colonnade create-config that the config uses', False)
+        'first repeat the conversions by colonnade create-config that the config uses', False)
     workers: int | None = option(
         'number of decoding threads (default: one per core, at most 8)', metavar='N')
 

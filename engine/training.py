@@ -159,9 +159,10 @@ def set_amp(cfg: Config, amp: bool | str) -> None:
     dtype = get_half_type(amp, device)
     if dtype is None:
         if device == 'cpu' and get_type_name(wrapper.get('type')) == 'AmpOptimWrapper':
-            raise UserError('optim_wrapper.type AmpOptimWrapper needs a GPU, but this '
-                            'machine has none: pass --amp, which trains in bfloat16 on a CPU, or '
-                            'set it to OptimWrapper, without dtype and loss_scale')
+            raise UserError(
+                'optim_wrapper.type AmpOptimWrapper needs a GPU, but this '
+                'machine has none: pass --amp, which trains in bfloat16 on a CPU, or '
+                'set optim_wrapper.type to OptimWrapper and remove dtype and loss_scale')
         return
     if device == 'mps':
         raise UserError('--amp does not support training on mps: remove it')

@@ -121,7 +121,7 @@ class PanopticQuality(BaseMetric):
         known = {each['name']: each['id'] for each in self.categories if each['name'] in classes}
         if tuple(known) != tuple(classes):
             raise UserError(f'{self.ann_file} has the categories {format_names(tuple(known))}, '
-                            f'expected the classes of the dataset {format_names(classes)}')
+                            f'but the dataset has the classes {format_names(classes)}')
         to_label = {category: label for label, category in enumerate(known.values())}
         for sample in data_samples:
             annotation = self.annotations[sample['img_id']]

@@ -128,11 +128,11 @@ class CalibrationReader:
             num_inputs += len(inputs)
             yield from inputs
         if not num_inputs:
-            raise ExportError(f'--calibration-images: the graph {self._name} does not run for any '
+            raise ExportError(f'--calibration-images: the graph {self._name} does not run on any '
                               f'of {len(self._images)} images: use images with objects')
 
     def _record_inputs(self, image: Path) -> list[dict[str, np.ndarray]]:
-        """Return the inputs of the graph while the model predicts an image."""
+        """Return the inputs of the graph while the model runs on an image."""
         recorded: list[dict[str, Any]] = []
         self._model.observe = \
             lambda graph, feeds: recorded.append(feeds) if graph == self._name else None

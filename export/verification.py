@@ -86,7 +86,7 @@ def compare(graph: Graph, path: Path) -> Comparison:
             actual = run_file(inputs)
         except (ModelError, RuntimeError) as error:  # of the runtime, or of torch.export
             raise ExportError(
-                f'{graph.name} does not run for {format_size(size)}: {error}') from error
+                f'{graph.name} does not run on {format_size(size)}: {error}') from error
         for deviation, largest in iter_deviations(graph, size, actual, expected):
             absolute = max(absolute, deviation)
             relative = max(relative, deviation / largest if largest else deviation)

@@ -83,8 +83,9 @@ def load_pretrained_head(head: BaseModule, *formats: CheckpointFormat) -> bool:
     known = next((known for known in formats if known.matches(original)), None)
     if known is None:
         names = ' or '.join(known.name for known in formats)
-        raise WeightsError(f'{source} is not a file of a {type(head).__name__} ({names}): its keys '
-                           f'look like {", ".join(list(original)[:4])}')
+        raise WeightsError(
+            f'{source} is not a weights file of a {type(head).__name__} ({names}): its keys '
+            f'look like {", ".join(list(original)[:4])}')
     state = CONVERSIONS[known](original)
     required = {key: value.shape for key, value in head.state_dict().items()}
     if problems := find_mismatches(state, required):

@@ -11,11 +11,13 @@ from mmengine.dataset import Compose
 from mmengine.registry import DefaultScope
 
 from colonnade.common.errors import UserError
+from colonnade.runtime.bands import to_finite
 from colonnade.runtime.images import ImageError
 from colonnade.settings.pipeline_steps import get_step_type, is_loading_annotations
 
 Channels = Literal['rgb', 'bgr']
 CHANNELS = ('rgb', 'bgr')
+LOADERS = ('LoadImageFromFile', 'LoadBands')
 EXPECTED = ('expected an array of shape (H, W, 3) or (H, W), or a tensor, also of shape (3, H, W), '
             'with uint8 values or floats from 0 to 1')
 
@@ -58,24 +60,50 @@ def convert_to_rgb(image: np.ndarray | torch.Tensor, channels: Channels) -> np.n
     return np.array(np.broadcast_to(values, (*values.shape[:2], 3)), order='C')
 
 
+def convert_to_bands(image: np.ndarray | torch.Tensor, num_bands: int) -> np.ndarray:
+    """Return an image as values ``(H, W, N)``, uint8 or float32.
+
+    Args:
+        image: ``(H, W, N)``; a tensor also ``(N, H, W)``.
+        num_bands: Number N of bands.
+
+    Raises:
+        ImageError: If it has another shape.
+    """
+    if isinstance(image, torch.Tensor):
+        values = image.detach().cpu()
+        if values.ndim == 3 and values.shape[0] == num_bands:
+            values = values.permute(1, 2, 0)
+        image = (values.float() if values.is_floating_point() else values).numpy()
+    values = to_finite(image, 'the image')
+    if values.shape[2] != num_bands:
+        raise ImageError(f'expected an array of shape (H, W, {num_bands}), got {values.shape}')
+    return values
+
+
 def build_array_pipeline(cfg: Config) -> Compose:
     """Build the test pipeline of a config for decoded images, see :func:`get_array_steps`."""
     with DefaultScope.overwrite_default_scope(cfg.default_scope):
         return Compose(get_array_steps(cfg))
 
 
-def get_array_steps(cfg: Config) -> list[dict[str, Any]]:
-    """Return the steps of the test pipeline, or of the validation pipeline, for decoded images."""
+def get_test_steps(cfg: Config) -> list[dict[str, Any]]:
+    """Return the steps of the test pipeline, or of the validation pipeline."""
     loader = cfg.get('test_dataloader') or cfg.get('val_dataloader') or {}
     if isinstance(loader, list):  # several datasets, tested one after the other
         loader = loader[0]
     dataset = loader.get('dataset') or {}
     while 'pipeline' not in dataset and {'dataset', 'datasets'} & dataset.keys():  # a wrapper
         dataset = dataset.get('dataset') or dataset['datasets'][0]
-    steps = deepcopy(dataset.get('pipeline') or cfg.get('test_pipeline') or [])
-    load = next((step for step in steps if get_step_type(step) == 'LoadImageFromFile'), None)
+    return deepcopy(dataset.get('pipeline') or cfg.get('test_pipeline') or [])
+
+
+def get_array_steps(cfg: Config) -> list[dict[str, Any]]:
+    """Return the steps of :func:`get_test_steps` for decoded images."""
+    steps = get_test_steps(cfg)
+    load = next((step for step in steps if get_step_type(step) in LOADERS), None)
     if load is None:
-        raise UserError('the config has no test pipeline that begins with LoadImageFromFile')
+        raise UserError(f'the config has no test pipeline that begins with {" or ".join(LOADERS)}')
     if (color_type := load.get('color_type', 'color')) != 'color':
         raise UserError(
             f'LoadImageFromFile has color_type {color_type!r} in the config: prediction '

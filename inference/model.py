@@ -19,13 +19,15 @@ from torch import nn
 
 from colonnade.common.errors import UserCodeError, UserError
 from colonnade.common.prefetching import prefetch_map
+from colonnade.datasets.bands import LoadBands, find_band_loader
 from colonnade.datasets.rle import encode_masks, make_json_rle
 from colonnade.models.complexity import count_parameters
 from colonnade.runtime.images import MAX_PIXELS, ImageError, Source, get_image_name, read_image
 from colonnade.runtime.results import number_segments
 from colonnade.settings.registries import is_from_user_code
 
-from .arrays import CHANNELS, Channels, build_array_pipeline, convert_to_rgb, is_array
+from .arrays import (CHANNELS, Channels, build_array_pipeline, convert_to_bands, convert_to_rgb,
+                     get_test_steps, is_array)
 from .batches import run_in_batches
 from .drawing import Color
 from .results import Instances, LabelMap, PanopticMap, Result
@@ -93,11 +95,22 @@ def load_pillow_image(source: Source) -> Source:
     return source
 
 
-def decode_image(source: Source, channels: Channels, max_pixels: int = MAX_PIXELS) -> Prediction:
-    """Return an image with its RGB values, or with the error of reading it."""
+def decode_image(source: Source,
+                 channels: Channels,
+                 bands: LoadBands | None,
+                 max_pixels: int = MAX_PIXELS) -> Prediction:
+    """Return an image with its RGB values or all bands, or with the error of reading it."""
     try:
         if is_array(source):
-            return Prediction(source, convert_to_rgb(source, channels))
+            return Prediction(
+                source,
+                convert_to_bands(source, bands.num_bands) if bands else convert_to_rgb(
+                    source, channels))
+        if bands and isinstance(source, (str, Path, bytes)):
+            return Prediction(source, bands.read(source, max_pixels))
+        if bands:
+            raise ImageError(f'the model reads {bands.num_bands} bands: pass a path, the content '
+                             f'of a file or an array, got {type(source).__name__}')
         if not isinstance(source, (*IMAGE_TYPES, BinaryFile)):
             raise ImageError(f'{EXPECTED_IMAGE}, got {type(source).__name__}')
         return Prediction(source, read_image(source, max_pixels=max_pixels))
@@ -105,9 +118,17 @@ def decode_image(source: Source, channels: Channels, max_pixels: int = MAX_PIXEL
         return Prediction(source, error=error)
 
 
-def keep_image(prediction: Prediction) -> Prediction:
-    """Return a prediction whose result holds the image, unless it has the path of a file."""
-    if prediction.result is None or prediction.result.source is not None:
+def keep_image(prediction: Prediction, bands: LoadBands | None) -> Prediction:
+    """Return a prediction whose result holds the image, unless it can be read from its path.
+
+    Three of several bands become a picture.
+    """
+    if prediction.result is None:
+        return prediction
+    if bands:
+        assert prediction.image is not None  # because there is a result
+        prediction = replace(prediction, image=bands.to_rgb(prediction.image))
+    elif prediction.result.source is not None:
         return prediction
     return replace(prediction, result=replace(prediction.result, image=prediction.image))
 
@@ -144,6 +165,7 @@ class Model:
             ``'labels'`` (label maps) or ``'panoptic'`` (segments of things and stuff).
         source: Path or URL of the weights.
         num_parameters: Number of parameters before layers are fused.
+        bands: Step that loads images of more bands than RGB, else None.
         progress: ``epoch`` and ``iter`` of the checkpoint, if it has them.
     """
 
@@ -161,6 +183,7 @@ class Model:
         self.classes, self.palette = classes, palette
         self.kind, self.num_parameters = get_model_kind(module), count_parameters(module)
         self.pipeline = build_array_pipeline(cfg)
+        self.bands = find_band_loader(get_test_steps(cfg))
         self.progress = progress or {}
 
     def __repr__(self) -> str:
@@ -189,16 +212,17 @@ class Model:
         return 1 if self.device.type == 'cpu' else 8
 
     def prepare(self, image: np.ndarray, name: str = 'the image') -> dict[str, Any]:
-        """Run the test pipeline on RGB values ``(H, W, 3)``, uint8.
+        """Run the test pipeline on RGB values ``(H, W, 3)``, uint8, or on bands ``(H, W, N)``.
 
         Returns:
-            ``inputs``, ``(3, h, w)``, and ``data_samples``.
+            ``inputs``, ``(N, h, w)``, and ``data_samples``.
 
         Raises:
             ImageError: If the pipeline fails; the message contains ``name``.
         """
         try:
-            return self.pipeline(dict(img=np.ascontiguousarray(image[..., ::-1]), img_id=0))
+            values = image if self.bands else image[..., ::-1]
+            return self.pipeline(dict(img=np.ascontiguousarray(values), img_id=0))
         except (ValueError, TypeError, AssertionError, ZeroDivisionError, cv2.error) as error:
             height, width = image.shape[:2]
             reason = ' '.join(str(error).split())
@@ -284,22 +308,24 @@ class Model:
         if size < 1:
             raise UserError(f'batch_size must be at least 1, got {size}')
         images = map(load_pillow_image, images)
+        keep = partial(keep_image, bands=self.bands)
         if tile is None:
             if overlap is not None:
                 raise UserError('overlap has no effect without tile')
             prepared = prefetch_map(
-                lambda source: self._prepare(decode_image(source, channels)),
+                lambda source: self._prepare(decode_image(source, channels, self.bands)),
                 images,
                 workers=NUM_WORKERS,
                 ahead=2 * size + 2)
-            return map(keep_image, self._predict_batches(prepared, size))
+            return map(keep, self._predict_batches(prepared, size))
         if self.kind == 'panoptic':
             raise UserError('tiles of panoptic models cannot be merged: omit tile')
         overlap = TILE_OVERLAP if overlap is None else overlap
         compute_tiles((1, 1), tile, overlap)  # raises if tile or overlap is out of range
-        decode = partial(decode_image, channels=channels, max_pixels=MAX_TILED_PIXELS)
+        decode = partial(
+            decode_image, channels=channels, bands=self.bands, max_pixels=MAX_TILED_PIXELS)
         decoded = prefetch_map(decode, images, workers=1, ahead=1)
-        return map(keep_image, self._predict_tiles(decoded, size, tile, overlap))
+        return map(keep, self._predict_tiles(decoded, size, tile, overlap))
 
     def _predict_tiles(self, decoded: Iterable[Prediction], batch_size: int, tile: int,
                        overlap: float) -> Iterator[Prediction]:

@@ -39,7 +39,8 @@ class PredictOptions(InferenceOptions):
         'minimum score of drawn instances (default: 0.3)', metavar='SCORE')
     opacity: float = option(
         'opacity of masks, label maps and segments, from 0 to 1 (default: %(default)s)', 0.5)
-    frame_step: int | None = option('predict every N-th frame of videos (default: 1)', metavar='N')
+    frame_step: int | None = option(
+        'run the model on every N-th frame of a video (default: 1)', metavar='N')
     tile_size: int | None = option(
         'predict larger images in tiles of this size; not for panoptic models (default: off)',
         metavar='PIXELS')
@@ -57,7 +58,8 @@ class ServeOptions(InferenceOptions):
         '(default: %(default)s)', '127.0.0.1')
     port: int = option('port; 0 for any free port (default: %(default)s)', 7860, metavar='N')
     allowed_host: Sequence[str] = option(
-        'host name of the server behind a proxy, e.g. models.example.org; can be repeated', (),
+        'host name that clients use if the server is behind a proxy, e.g. models.example.org; can be repeated',
+        (),
         action='append',
         metavar='NAME')
     max_megabytes: float = option(

@@ -89,7 +89,7 @@ def resolve_inputs(args: PredictOptions) -> list[Input]:
 
 
 def run(args: PredictOptions, inputs: Sequence[Input]) -> list[str]:
-    """Load the model, predict the inputs that are not finished, and write lists of all results."""
+    """Load the model, run it on the inputs that are not finished, and write lists of all results."""
     dtype = get_half_type(args.amp, get_torch_device(args.device).type)
     model = load(
         args.config,
@@ -176,7 +176,7 @@ def predict_and_list(args: PredictOptions, model: Model, inputs: Sequence[Input]
     """
     remaining = [item for item in inputs if item.name not in log.names]
     if len(remaining) < len(inputs):
-        print(f'{len(inputs) - len(remaining)} of {len(inputs)} inputs are already predicted')
+        print(f'{len(inputs) - len(remaining)} of {len(inputs)} inputs already have predictions')
     assert args.threshold is not None and args.frame_step is not None  # see set_task_defaults
     writer = OutputWriter(args.out, args.outputs, ids.categories, args.threshold, args.opacity)
     options: dict[str, Any] = dict(batch_size=args.batch_size)

@@ -37,7 +37,7 @@ def _run(part: nn.Module, inputs: Any) -> list[Tensor]:
     maps = [maps] if isinstance(maps, Tensor) else maps
     if not isinstance(maps, (list, tuple)) or not all(
             isinstance(each, Tensor) and each.ndim == 4 for each in maps):
-        raise UserError(f'{name} outputs more than feature maps, so no columnar backbone can '
+        raise UserError(f'{name} outputs more than just feature maps, so no columnar backbone can '
                         'replace it')
     return list(maps)
 

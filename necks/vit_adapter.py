@@ -43,6 +43,7 @@ class ViTAdapter(BaseModule):
         num_heads: Heads of the deformable attention, of ``C / num_heads`` channels.
         num_points: Points that each head samples from each map.
         stem_channels: Channels of the first convolutions.
+        image_channels: Channels of images, ``in_channels`` of the backbone.
         num_groups: Number of groups of blocks, each with an injector and an extractor.
         ffn_ratio: Width of the extractors' feed-forward layers, relative to ``C``.
         value_ratio: Width of the values of the deformable attention, relative to ``C``.
@@ -63,6 +64,7 @@ class ViTAdapter(BaseModule):
                  *,
                  num_points: int = 4,
                  stem_channels: int = 64,
+                 image_channels: int = 3,
                  num_groups: int = 4,
                  ffn_ratio: float = 0.25,
                  value_ratio: float = 1.,
@@ -81,7 +83,7 @@ class ViTAdapter(BaseModule):
         options = dict(num_heads=num_heads, num_points=num_points, value_ratio=value_ratio)
         feed_forward = dict(ffn_ratio=ffn_ratio, drop_path_rate=drop_path_rate)
         self.level_embed = nn.Parameter(torch.empty(3, in_channels))
-        self.spm = SpatialPrior(in_channels, stem_channels, norm_cfg)
+        self.spm = SpatialPrior(in_channels, stem_channels, norm_cfg, image_channels)
         self.interactions = nn.ModuleList(
             Interaction(in_channels, options, feed_forward, 2 * (index == num_groups - 1))
             for index in range(num_groups))
@@ -158,15 +160,17 @@ class ViTAdapter(BaseModule):
 class SpatialPrior(nn.Module):
     """Convolutions that compute maps of strides 4, 8, 16 and 32, each of width ``C``."""
 
-    def __init__(self, out_channels: int, channels: int, norm_cfg: dict) -> None:
+    def __init__(self, out_channels: int, channels: int, norm_cfg: dict,
+                 image_channels: int) -> None:
         super().__init__()
 
         def build(in_channels: int, width: int, stride: int) -> list[nn.Module]:
             conv = nn.Conv2d(in_channels, width, 3, stride, 1, bias=False)
             return [conv, build_norm_layer(norm_cfg, width)[1], nn.ReLU(inplace=True)]
 
-        self.stem = nn.Sequential(*build(3, channels, 2), *build(channels, channels, 1),
-                                  *build(channels, channels, 1), nn.MaxPool2d(3, 2, 1))
+        self.stem = nn.Sequential(*build(image_channels, channels, 2),
+                                  *build(channels, channels, 1), *build(channels, channels, 1),
+                                  nn.MaxPool2d(3, 2, 1))
         widths = (channels, 2 * channels, 4 * channels, 4 * channels)
         for index, (before, width) in enumerate(zip(widths, widths[1:], strict=False), 2):
             self.add_module(f'conv{index}', nn.Sequential(*build(before, width, 2)))
@@ -174,7 +178,7 @@ class SpatialPrior(nn.Module):
             self.add_module(f'fc{index}', nn.Conv2d(width, out_channels, 1))
 
     def forward(self, images: Tensor) -> list[Tensor]:
-        """Map images ``(B, 3, H, W)`` to four maps ``(B, C, H / stride, W / stride)``."""
+        """Map images ``(B, c, H, W)`` to four maps ``(B, C, H / stride, W / stride)``."""
         x, maps = self.stem(images), []
         for index in range(1, 5):
             if index > 1:

@@ -16,6 +16,14 @@ class NewConfigOptions(DataOptions):
     base_config: Path = argument(f'{CONFIG}, to start from')
     batch_size: int | None = option('images per GPU (default: as in the base config)', metavar='N')
     gpus: int = option('number of GPUs or processes (default: %(default)s)', 1, metavar='N')
+    band_suffixes: list[str] | None = option(
+        'ends of the names of the files of an image, one per band, of which the annotations name '
+        'the first, e.g. _B02.tif _B03.tif; requires --in-channels',
+        metavar='SUFFIX')
+    rgb_channels: tuple[int, int, int] | None = option(
+        'bands that get the pretrained weights of red, green and blue, and are shown in pictures, '
+        'e.g. 2 1 0 (default: weights are repeated for all bands, and the first three shown)',
+        metavar=('R', 'G', 'B'))
     epochs: int | None = option(
         'passes over the dataset (default: as in the base config, more for small datasets)',
         metavar='N')

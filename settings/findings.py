@@ -35,7 +35,7 @@ class Finding:
 
     def __post_init__(self) -> None:
         if self.rule not in RULES:
-            raise ValueError(f'expected a rule of settings/rules.py, got {self.rule!r}')
+            raise ValueError(f'expected a rule from settings/rules.py, got {self.rule!r}')
         if self.effect is None:
             object.__setattr__(self, 'effect', RULES[self.rule].effect)
 

@@ -222,7 +222,7 @@ def test_resizes_positions_of_full_model(said: list) -> None:
     model = nn.ModuleDict(dict(backbone=FILES['DINOv2'].backbone(img_size=70)))
     model.load_state_dict(add_prefix(FILES['DINOv2'].backbone().state_dict(), 'backbone.'))
     (_, text), = said
-    assert text.endswith('and then for each image. To keep it unchanged, set img_size=42')
+    assert text.endswith('and then again for each image. To keep it unchanged, set img_size=42')
     assert model.backbone.pos_embed.shape == (1, 26, WIDTH)
 
 

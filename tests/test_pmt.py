@@ -71,7 +71,7 @@ def test_published_file_is_strict(name: str, tmp_path: Path) -> None:
     with pytest.raises(WeightsError, match=r'decoder\.scalers\.2'):
         build_published(case, tmp_path / 'incomplete.pth')
     torch.save(dict(state_dict={'backbone.norm.weight': torch.ones(1)}), tmp_path / 'other.pth')
-    with pytest.raises(WeightsError, match='is not a file of a SemanticPMTHead'):
+    with pytest.raises(WeightsError, match='is not a weights file of a SemanticPMTHead'):
         build_published(case, tmp_path / 'other.pth')
     with pytest.raises(WeightsError, match='head but no backbone'):
         load_weights(PlainViT('vit_small_patch16_dinov3'), path)

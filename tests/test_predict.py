@@ -176,7 +176,7 @@ def test_resume(predict: Predict, photos: Path, monkeypatch: pytest.MonkeyPatch,
                             (('--no-fuse', ), '--fuse, not --no-fuse')):
         predict(DETECTOR, photos, '--resume', *option, error=f'with {message}: choose another')
     predict(DETECTOR, photos, '--resume', '--fuse')  # the default
-    assert '1 of 3 inputs are already predicted' in capsys.readouterr().out
+    assert '1 of 3 inputs already have predictions' in capsys.readouterr().out
     assert list_files(out) == list_files(expected)
     drawing = 'visualizations/a9.jpg'
     for name in ('results.json', 'images.json', drawing, 'visualizations/in side/ü.jpg'):

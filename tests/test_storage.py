@@ -229,7 +229,8 @@ def test_damage_is_detected(shards: Path, tmp_path: Path) -> None:
     (folder / 'shards.json').write_text('{}')
     with pytest.raises(ValueError, match='not a shard index of format 1'):
         ShardIndex(str(folder))
-    with pytest.raises(FileNotFoundError, match='neither it nor a parent folder contains shards'):
+    with pytest.raises(
+            FileNotFoundError, match='neither this path nor a parent folder contains shards'):
         get(f'shards://{tmp_path}/a.jpg')
 
 

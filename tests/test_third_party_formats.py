@@ -420,13 +420,15 @@ def encode_png_mask(pixels: np.ndarray) -> str:
 #: format -> a file, and its wrong contents (YOLO's second line) with the message of each
 WRONG: dict[str, tuple[str, list[tuple[str, str]]]] = {
     'yolo_boxes': ('labels/train/1.txt', [
-        ('2 0.5 0.5 0.1 0.1', '1.txt:2: class must be 0 to 1, got 2'),
-        ('-1 0.5 0.5 0.1 0.1', '1.txt:2: class must be 0 to 1, got -1'),
-        ('0.5 0.5 0.5 0.1 0.1', '1.txt:2: class must be 0 to 1, got 0.5'),
+        ('2 0.5 0.5 0.1 0.1', '1.txt:2: class must be from 0 to 1, got 2'),
+        ('-1 0.5 0.5 0.1 0.1', '1.txt:2: class must be from 0 to 1, got -1'),
+        ('0.5 0.5 0.5 0.1 0.1', '1.txt:2: class must be from 0 to 1, got 0.5'),
         ('0 0.5 0.5 0.1', 'labels/train/1.txt:2: must be "class x y width height"'),
-        ('0 50 50 10 10', '1.txt:2: coordinates must be normalized to 0 to 1, got 50'),
-        ('0 0.5 0.5 -0.1 0.1', '1.txt:2: coordinates must be normalized to 0 to 1, got -0.1'),
-        ('0 0.5 0.5 nan 0.1', '1.txt:2: coordinates must be normalized to 0 to 1, got nan'),
+        ('0 50 50 10 10', '1.txt:2: coordinates must be normalized to the range 0 to 1, got 50'),
+        ('0 0.5 0.5 -0.1 0.1',
+         '1.txt:2: coordinates must be normalized to the range 0 to 1, got -0.1'),
+        ('0 0.5 0.5 nan 0.1',
+         '1.txt:2: coordinates must be normalized to the range 0 to 1, got nan'),
         ('disc 0.5 0.5 0.1 0.1', "1.txt:2: must be a class and numbers, got 'disc 0.5"),
         ('0,0.5,0.5,0.1,0.1', '1.txt:2: must be a class and numbers'),
         ('\x00', '1.txt:2: must be a class and numbers'),

@@ -176,7 +176,7 @@ def explain_refusal(path: Path, error: Exception, is_archive: bool) -> WeightsEr
     reason = re.search(r'WeightsUnpickler error:\s+(.+)', str(error))
     if not types and is_archive and reason:
         return WeightsError(
-            f'{path} contains objects that are not loaded without trust ({reason[1]}). '
+            f'{path} contains objects that are loaded only from trusted files ({reason[1]}). '
             'If you trust its author, pass --trust, or trust=True')
     if not types:
         because = f': {reason[1]}' if reason else ''

@@ -167,6 +167,7 @@ class CaiT(LearnedPositions):
 
     def _get_timm_arguments(self) -> dict[str, Any]:
         return dict(
+            in_chans=self.in_channels,
             patch_size=self.patch_size,
             embed_dim=self.embed_dim,
             num_heads=self.settings['num_heads'],

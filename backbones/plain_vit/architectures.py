@@ -141,12 +141,12 @@ class TimmModels(Variants):
             near = get_close_matches(name, known, n=3)
             hint = f' (did you mean {" or ".join(near)}?)' if near else ''
             raise UserError(f'{self.backbone} has no arch {arch!r}{hint}: choose one of '
-                            f'{", ".join(SHOWN)}, another model from timm\'s {", ".join(MODULES)}, '
-                            'or pass a dict')
+                            f'{", ".join(SHOWN)} or another model from timm\'s '
+                            f'{", ".join(MODULES)}, or pass a dict')
         if tag and arch not in list_pretrained():
             tags = ', '.join(each.partition('.')[2] for each in list_pretrained(f'{name}.*'))
             hint = f'choose a tag of {name}: {tags}' if tags else f'use {name} without a tag'
-            raise UserError(f'timm has no weights {arch!r}: {hint}')
+            raise UserError(f'timm has no weights named {arch!r}: {hint}')
         return name
 
 

@@ -181,8 +181,9 @@ class PlainViT(ColumnarBackbone):
         if type(size) is not int or size < 1:
             raise UserError(f'rel_pos_size must be a positive integer, got {size!r}')
         if self.num_prefix_tokens or self.rope is not None or not self._blocks_are_plain:
-            raise UserError('rel_pos_size requires blocks without rotary positions and prefix '
-                            f'tokens, which {self.settings["model"]} has: set class_token=False')
+            raise UserError(
+                f'rel_pos_size requires a model without rotary positions or prefix tokens, '
+                f'but {self.settings["model"]} has some: set class_token=False')
         for block in self.blocks:
             block.attn.add_relative_positions(block.attn.window_size or size)
 
@@ -198,6 +199,7 @@ class PlainViT(ColumnarBackbone):
                 num_classes=num_classes,
                 dynamic_img_size=True,
                 dynamic_img_pad=True,
+                in_chans=self.in_channels,
                 **arguments)
         except (AssertionError, KeyError, TypeError) as error:
             raise UserError(f'timm cannot build {self.settings}: {error!r}') from error
@@ -298,7 +300,7 @@ class PlainViT(ColumnarBackbone):
         needed = any(name.endswith(EVA_BIASES) for name, _ in self.named_parameters())
         return [*groups.values(), others, {} if needed else find_zero_biases(state)]
 
-    def resize_state(self, state: State) -> State:
+    def _resize_tensors(self, state: State) -> State:
         """Resize patches and positions, and cut frequencies of blocks that are not built."""
         model = self.settings['model']
         resized = resize_patches(state, self.patch_embed.proj.weight, model)

@@ -170,6 +170,7 @@ class ResMLP(ColumnarBackbone):
 
     def _get_timm_arguments(self, block: Callable[..., nn.Module]) -> dict[str, Any]:
         return dict(
+            in_chans=self.in_channels,
             patch_size=self.patch_size,
             embed_dim=self.embed_dim,
             mlp_ratio=4,

@@ -124,6 +124,7 @@ class SimplifiedViT(LearnedPositions):
                             num_classes: int, **options: Any) -> VisionTransformer:
         backbone = VisionTransformer(
             img_size=img_size,
+            in_chans=self.in_channels,
             patch_size=self.patch_size,
             embed_dim=self.embed_dim,
             depth=0,

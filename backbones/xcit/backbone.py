@@ -182,6 +182,7 @@ class XCiT(ColumnarBackbone):
     def _get_timm_arguments(self) -> dict[str, Any]:
         row = self.settings
         return dict(
+            in_chans=self.in_channels,
             patch_size=self.patch_size,
             embed_dim=self.embed_dim,
             num_heads=row['num_heads'],

@@ -63,7 +63,7 @@ class ShardsBackend(BaseStorageBackend):
             if has_shards(folder, self.options):
                 self.indices[folder] = ShardIndex(folder, self.options)
                 return self.indices[folder], name
-        raise MissingFileError(f'{path}: neither it nor a parent folder contains shards '
+        raise MissingFileError(f'{path}: neither this path nor a parent folder contains shards '
                                '(shards.json, written by colonnade make-shards)')
 
     def get(self, filepath: Any) -> bytes:

@@ -31,6 +31,7 @@ class CustomDataset:
     palette: Sequence[tuple[int, int, int]] | None = None
     # Explanations of the settings, for comments in the config.
     reasons: list[str] = field(default_factory=list)
+    train_images: Sequence[Path] = ()  # files that annotations name
     # Files outside of the root, which training refuses to read.
     outside: list[str] = field(default_factory=list)
 
@@ -41,6 +42,7 @@ def describe_instances(indices: Sequence[DataIndex],
                        masks: bool,
                        filter_cfg: dict,
                        report: Report,
+                       all_bands: bool = False,
                        polygons_only: bool = False) -> CustomDataset | None:
     """Return the settings for two COCO files, or None if they cannot be used.
 
@@ -64,8 +66,8 @@ def describe_instances(indices: Sequence[DataIndex],
             isinstance(row, dict) and row.get('segmentation') for index in indices
             for row in index.objects):
         masks = False
-        report.add_warning('no annotation has a segmentation: the config trains on boxes, like '
-                           'Faster R-CNN')
+        report.add_warning('no annotation has a segmentation: the config trains on boxes only, '
+                           'as for Faster R-CNN')
     depths, splits, have_errors = ImageDepths(), [], []
     usages = (Usage(masks, polygons_only), Usage(masks, evaluated=True))
     if maps:
@@ -73,7 +75,7 @@ def describe_instances(indices: Sequence[DataIndex],
         filter_cfg = filter_cfg | dict(filter_empty_gt=False)
     for index, usage in zip(indices, usages, strict=True):
         num_errors = report.num_errors
-        check = make_header_check(index.images, depths)
+        check = make_header_check(index.images, depths, all_bands=all_bands)
         assert index.file is not None
         splits.append(
             check_instances(index.file, index.rows, report, check_images=check, usage=usage))
@@ -112,7 +114,8 @@ def describe_instances(indices: Sequence[DataIndex],
         ann_file=relative[1],
         masks=masks,
         num_things=indices[0].num_things if maps else None,
-        outside=find_outside(root, images, names))
+        outside=find_outside(root, images, names),
+        train_images=[images[0] / name for name in names[0]])
 
 
 def _check_classes(ann_file: Path, splits: Sequence[Instances], classes: Sequence[str],

@@ -104,7 +104,8 @@ class CocoRepairer:
                 if not isinstance(name, str) or not folder.is_dir():
                     continue
                 try:
-                    sides, repair = read_image_size(folder / name), 'read from their files'
+                    sides, repair = read_image_size(
+                        folder / name, all_bands=True), 'read from their files'
                 except OSError as error:
                     unreadable.append((entry, describe_read_error(folder / name, error).message))
                     continue

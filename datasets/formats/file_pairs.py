@@ -104,7 +104,7 @@ def _list_images(folder: Path, report: Report) -> list[str]:
     files = find_files(
         folder, SUFFIXES, lambda path: report.add_error(
             f'{path} links to a folder that was already read, so mmseg would list its files '
-            'twice: remove it'),
+            'twice: remove the link'),
         lambda error: report.add_error(f'a folder cannot be read: {error}'))
     if not files:
         report.add_error(f'{folder} has no images')

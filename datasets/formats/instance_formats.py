@@ -82,7 +82,8 @@ def _make_context(root: Path, args: DataOptions, report: Report) -> ReadContext:
         report,
         paths=args.data,
         skips_bad_data=args.on_bad_data == 'skip',
-        boxes_only=args.boxes_only)
+        boxes_only=args.boxes_only,
+        all_bands=args.in_channels is not None)
 
 
 def _convert(name: str, indices: dict[str, DataIndex], args: DataOptions,

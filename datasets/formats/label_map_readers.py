@@ -249,7 +249,7 @@ def _read_list(file: Path, images: Path, masks: Path, suffixes: tuple[str, str],
     for number, line in enumerate(text.removesuffix('\n').split('\n'), 1):
         image, mask = (line.strip() + suffix for suffix in suffixes)
         if not line.strip():
-            report.add_error(f'{file}:{number}: the line is empty, which mmseg cannot read')
+            report.add_error(f'{file}:{number}: the line is empty: mmseg cannot read empty lines')
         elif not (images / image).is_file():
             report.add_error(f'{file}:{number}: image {images / image} does not exist')
         elif not (masks / mask).is_file():

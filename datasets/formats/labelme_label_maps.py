@@ -49,7 +49,11 @@ def read_labelme_label_maps(args: DataOptions, report: Report) -> LabelSet:
     report_test_folders(args, report)
     folders = [folder for root in args.data for folder in _find_folders(root)]
     root = Path(os.path.commonpath(list(map(os.path.abspath, folders))))
-    context = ReadContext(root, report, skips_bad_data=args.on_bad_data == 'skip')
+    context = ReadContext(
+        root,
+        report,
+        skips_bad_data=args.on_bad_data == 'skip',
+        all_bands=args.in_channels is not None)
     images = [read_labelme_folder(folder, context) for folder in folders]
     context.count_unused_images(images)
     report_skipped(list(context.skipped.values()), report)

@@ -73,7 +73,7 @@ def add_stuff(index: DataIndex, folder: Path, args: DataOptions, context: ReadCo
             values = read_label_values(files[name], (image['width'], image['height']))
             if unknown := sorted(values - {IGNORED, *range(len(names) + start)}):
                 raise UserError(f'labels {format_names(list(map(str, unknown)))} have no class: '
-                                f'--stuff-classes has {len(names)}, from label {start}')
+                                f'--stuff-classes has {len(names)}, starting with label {start}')
         except (OSError, ValueError) as error:
             context.reject(files[name], f'cannot be used: {error}', sample=name)
         if len(context.errors) + len(context.skipped) > num_errors:
@@ -102,7 +102,7 @@ def draw_panoptic(index: DataIndex, maps: StuffMaps, file: Path, context: ReadCo
     writer.write()
     if num_hidden:
         context.report.add_warning(f'{file.name}: omitted {format_count(num_hidden, "segment")} '
-                                   'that others hide completely')
+                                   'that others cover completely')
 
 
 def draw_segments(stuff: np.ndarray, labels: Mapping[int, int],

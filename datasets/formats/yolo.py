@@ -88,7 +88,7 @@ def read_yolo(path: Path, context: ReadContext) -> dict[str, DataIndex]:
     if lines.are_poses:
         (columns, count), = lines.widths.items()
         context.add_error(
-            path, f'all {count} label lines have {columns} columns, as for a class, a box and '
+            path, f'all {count} label lines have {columns} columns, which fits a class, a box and '
             f'{(columns - 5) // 3} keypoints: Colonnade does not support keypoints')
         return {}
     for file, text, number in lines.errors:
@@ -216,10 +216,10 @@ def _parse_line(line: str, names: list[str], context: ReadContext) -> tuple[int,
                               'omitted')
         numbers.pop()
     if not label.is_integer() or not 0 <= label < len(names):
-        raise UserError(f'class must be 0 to {len(names) - 1}, got {label:g}')
+        raise UserError(f'class must be from 0 to {len(names) - 1}, got {label:g}')
     outside = [value for value in numbers if not -TOLERANCE <= value <= 1 + TOLERANCE]
     if outside:
-        raise UserError(f'coordinates must be normalized to 0 to 1, got {outside[0]:g}')
+        raise UserError(f'coordinates must be normalized to the range 0 to 1, got {outside[0]:g}')
     return int(label), numbers
 
 

@@ -107,8 +107,8 @@ def _make_relative(path: str, root: str) -> str:
     relative = _find_relative_path(path, root)
     if relative is None:
         raise UserError(
-            f'{path} is not inside the data_root {root}: pass a folder that contains all '
-            'images with --data-root')
+            f'{path} is not inside the data_root {root}: with --data-root, pass a folder that '
+            'contains all images')
     return relative
 
 

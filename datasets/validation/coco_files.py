@@ -132,12 +132,16 @@ class Usage:
         return not self.classes or name in self.classes
 
 
-def make_header_check(folder: Path, depths: ImageDepths | None = None) -> ImageCheck:
+def make_header_check(folder: Path,
+                      depths: ImageDepths | None = None,
+                      *,
+                      all_bands: bool = False) -> ImageCheck:
     """Return a check of the headers of images in a folder."""
 
     def check(entries: list[Entry]) -> Iterator[tuple[Entry, Finding]]:
         for entry in entries:
-            if finding := check_header(folder / entry['file_name'], get_size(entry), depths):
+            path = folder / entry['file_name']
+            if finding := check_header(path, get_size(entry), depths, all_bands=all_bands):
                 yield entry, finding
 
     return check

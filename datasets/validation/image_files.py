@@ -16,6 +16,7 @@ from PIL import Image, UnidentifiedImageError
 from PIL.JpegImagePlugin import JpegImageFile
 
 from colonnade.common.errors import FileError, UserError
+from colonnade.runtime.bands import read_band_size
 from colonnade.runtime.bit_depth import DECODER_ERRORS, find_depth_problem, find_tiff_problem
 from colonnade.runtime.images import any_size
 from colonnade.settings.findings import Finding
@@ -61,13 +62,17 @@ def open_image(source: Path | BytesIO) -> Iterator[Image.Image]:
 def read_image_size(path: Path,
                     depths: ImageDepths | None = None,
                     *,
-                    color_type: str = 'color') -> tuple[int, int]:
+                    color_type: str = 'color',
+                    all_bands: bool = False) -> tuple[int, int]:
     """Return width and height as OpenCV decodes an image, from its header where possible.
 
     Args:
         depths: Records bit depth and channels.
         color_type: ``color_type`` of mmcv's loading step.
+        all_bands: Whether :class:`.LoadBands` loads it, with all bands of any depth.
     """
+    if all_bands:
+        return _read_band_size(path)
     try:
         with open_image(path) as image:
             size, format_name, exif = image.size, image.format, image.info.get('exif')
@@ -99,6 +104,17 @@ def read_image_size(path: Path,
     if orientation is None or orientation >= 5 and format_name not in ('JPEG', 'MPO'):
         return _decode_size(path)
     return size[::-1] if orientation >= 5 else size
+
+
+def _read_band_size(path: Path) -> tuple[int, int]:
+    with path.open('rb') as file:
+        if size := read_band_size(file):
+            return size[:2]
+    try:
+        with open_image(path) as image:
+            return image.size
+    except UnidentifiedImageError as error:
+        raise FileError('it is not an image') from error
 
 
 def _has_exif(path: Path) -> bool:
@@ -138,15 +154,17 @@ def check_header(path: Path,
                  declared: tuple[int, int] | None,
                  depths: ImageDepths | None = None,
                  *,
-                 color_type: str = 'color') -> Finding | None:
+                 color_type: str = 'color',
+                 all_bands: bool = False) -> Finding | None:
     """Return what is wrong with an image according to its header, or None.
 
     Args:
         declared: Width and height in its annotations, or None.
-        depths, color_type: See :func:`read_image_size`.
+        depths, color_type, all_bands: See :func:`read_image_size`.
     """
     try:
-        return _compare_size(path, read_image_size(path, depths, color_type=color_type), declared)
+        size = read_image_size(path, depths, color_type=color_type, all_bands=all_bands)
+        return _compare_size(path, size, declared)
     except OSError as error:
         return describe_read_error(path, error)
 

@@ -150,7 +150,7 @@ def check_same_weights(checkpoint: str) -> None:
     for rank, (host, other) in enumerate(states):
         if contents[rank] != contents[0]:
             raise UserError(
-                f'process {rank} on {host} evaluates different weights from process 0 on '
+                f'process {rank} on {host} evaluates weights that differ from those of process 0 on '
                 f'{first_host}: {other}, not {first_checkpoint}')
 
 

@@ -96,16 +96,16 @@ def set_grad_accumulation(cfg: Config, count: int | None = None) -> int:
         count, rest = divmod(base, current)
         if rest or not count:
             raise UserError(
+                f'the batch size of {base} in the config is not a multiple of '
                 f'{format_count(count_processes(cfg), "process")} x '
-                f'{cfg.train_dataloader.batch_size} images do '
-                f'not divide the batch size of {base} in the config: pass --grad-accum N, or set '
+                f'{cfg.train_dataloader.batch_size} images: pass --grad-accum N, or set '
                 'train_dataloader.batch_size')
     if count < 1:
         raise UserError(f'--grad-accum must be at least 1, got {count}')
     if before not in (1, count):
         raise UserError(
-            f'--grad-accum {count} does not match the config, which was written by a run with '
-            f'--grad-accum {before} and scaled its iteration counts: pass --grad-accum {before}, '
+            f'--grad-accum {count} does not match the config, which was written by a run whose '
+            f'--grad-accum {before} scaled the iteration counts: pass --grad-accum {before}, '
             'or use the config that the run was started with')
     if before > 1:
         return count

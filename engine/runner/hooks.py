@@ -116,7 +116,8 @@ class BatchSizeHook(Hook):
         raise WeightsError(
             f'the batch size changed from {_format_batch(saved)} in the checkpoint to '
             f'{_format_batch(current)}, so training would end at the wrong iteration: resume with '
-            f'{" and ".join(options)}, or start a new schedule from its weights with --load-from')
+            f'{" and ".join(options)}, or start a new schedule from the weights of the '
+            'checkpoint with --load-from')
 
     def before_train(self, runner: Runner) -> None:
         if runner.iter >= runner.max_iters:

@@ -83,7 +83,7 @@ def lock_work_dir(cfg: Config, *others: Path) -> Iterator[None]:
             if not stack.enter_context(lock_folder(folder, message)):
                 print_log(
                     f'the file system of {folder} does not support locks: do not start another '
-                    'run in it',
+                    'run in this folder',
                     level=logging.WARNING)
         yield
 

@@ -200,8 +200,8 @@ def replace_checkpoint_hook(runner: Runner) -> RunCheckpoints | None:
             if shared := _find_shared_names(hook):
                 runner.logger.warning(
                     f'{base.__name__} overrides the attributes {", ".join(shared)} of Colonnade\'s '
-                    'checkpoint hook, which is therefore not used: no checkpoint is saved on '
-                    'signals, and a full disk ends training')
+                    'checkpoint hook, which is therefore not used: no checkpoint is saved when '
+                    'a signal arrives, and a full disk ends training')
                 return None
             combined: Any = RunCheckpoints if base is CheckpointHook else \
                 type(base.__name__, (RunCheckpoints, base), {})

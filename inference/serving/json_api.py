@@ -1,4 +1,4 @@
-"""Routes of the server: a JSON API that describes the model and predicts images, and the page."""
+"""Routes of the server: a JSON API that describes the model and runs it on images, and the page."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping

@@ -190,8 +190,8 @@ def print_address(listener: socket.socket) -> None:
     host, port = listener.getsockname()[:2]
     if not is_loopback(listener):
         print(
-            'warning: anyone who can reach this host can use the model without a password, '
-            f'on {host} port {port}',
+            f'warning: anyone who can reach this host can use the model on {host}, port '
+            f'{port}, without a password',
             file=sys.stderr)
     name = 'localhost' if ip_address(host).is_unspecified else host
     name = f'[{name}]' if ':' in name else name

@@ -205,8 +205,10 @@ class Service:
         with self._slots.take():
             start = perf_counter()
             with self.decoding:
-                image = read_upload(content, self.limits)
+                image = read_upload(content, self.limits, self.model.bands)
                 data = self.model.prepare(image)
+                if self.model.bands:
+                    image = self.model.bands.to_rgb(image)
             decoded = perf_counter()
             result, computing = self._wait_for(self._worker.submit, self._predict_batch, data,
                                                tuple(data['inputs'].shape))
@@ -216,7 +218,8 @@ class Service:
     def read(self, content: bytes) -> np.ndarray:
         """Decode an image from the content of its file: RGB values, ``(H, W, 3)``, uint8."""
         with self._slots.take(), self.decoding:
-            return read_upload(content, self.limits)
+            image = read_upload(content, self.limits, self.model.bands)
+            return self.model.bands.to_rgb(image) if self.model.bands else image
 
     def call(self, function: Callable[..., Any], *args: Any) -> Any:
         """Call a function that uses the model."""

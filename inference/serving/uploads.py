@@ -7,6 +7,7 @@ from io import BytesIO
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
+from colonnade.datasets.bands import LoadBands
 from colonnade.runtime.bit_depth import DECODER_ERRORS
 from colonnade.runtime.images import convert_to_rgb
 
@@ -43,8 +44,8 @@ class Limits:
             f'the file is larger than the limit of {self.max_bytes / MEGABYTE:g} MB')
 
 
-def read_upload(content: bytes, limits: Limits) -> np.ndarray:
-    """Decode an uploaded file to RGB values, ``(H, W, 3)``, uint8.
+def read_upload(content: bytes, limits: Limits, bands: LoadBands | None = None) -> np.ndarray:
+    """Decode an uploaded file to RGB values, ``(H, W, 3)``, uint8, or to all its bands.
 
     Size and format are checked before decoding.
 
@@ -56,6 +57,8 @@ def read_upload(content: bytes, limits: Limits) -> np.ndarray:
     if len(content) > limits.max_bytes:
         raise limits.build_size_error()
     try:
+        if bands:
+            return bands.read(content, limits.max_pixels)
         with Image.open(BytesIO(content), formats=FORMATS) as image:
             if image.width * image.height > limits.max_pixels:
                 raise UploadTooLargeError(f'the image has {image.width} x {image.height} pixels, '

@@ -71,8 +71,8 @@ def swap_backbone(name: str, backbone_name: str, out: Path) -> Notes:
     backbone, path, notes = find_backbone(backbone_name), find_base_config(name), Notes()
     cfg = read_config(path)
     if not isinstance(cfg.model.get('type'), str):
-        raise UserError(f"{path} is in mmengine's pure Python style, which a text config cannot "
-                        'inherit from')
+        raise UserError(f"{path} is in mmengine's pure Python style, and a text config cannot "
+                        'inherit from such a config')
     old = cfg.to_dict()
     new = _adapt_config(old, backbone, notes)
     changes = compute_changes(old, new)

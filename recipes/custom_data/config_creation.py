@@ -26,6 +26,7 @@ from colonnade.settings.findings import Finding
 from colonnade.settings.reading import read_file
 
 from ..options import NewConfigOptions
+from .bands import IMPORT, adapt_pipeline, build_band_settings, build_loading
 from .scaled_schedule import scale_schedule
 
 SPLITS = ('train', 'val')
@@ -109,6 +110,7 @@ def read_dataset_description(args: DataOptions,
                 args.classes,
                 label_zero=args.label_zero,
                 ignore_255=args.ignore_255,
+                all_bands=args.in_channels is not None,
                 report=report)
         if data is None:
             return None
@@ -118,6 +120,7 @@ def read_dataset_description(args: DataOptions,
             masks=masks and not args.boxes_only,
             filter_cfg=filter_cfg,
             report=report,
+            all_bands=args.in_channels is not None,
             polygons_only=polygons_only)
 
 
@@ -182,10 +185,13 @@ def _build_settings(cfg: Config, args: NewConfigOptions, data: CustomDataset,
     """Return the settings of the config, in order."""
     palette = [tuple(map(int, c)) for c in data.palette or distinct_colors(len(data.classes))]
     model = adapt_num_classes(cfg.model, len(data.classes), data.num_things)
+    loading = build_loading(args) if args.in_channels else None
     common = dict(data_root=Source('data_root'), metainfo=Source('metainfo'))
     datasets = [dict(dataset, **common) for dataset in data.datasets]
     for split, dataset in zip(SPLITS, datasets, strict=True):
         pipeline = cfg[f'{split}_dataloader'].dataset.pipeline
+        if loading:
+            dataset['pipeline'] = pipeline = adapt_pipeline(pipeline, loading)
         if any('reduce_zero_label' in step for step in pipeline):
             # Many mmseg pipelines repeat a setting that the dataset class determines.
             dataset['pipeline'] = [{
@@ -214,7 +220,16 @@ def _build_settings(cfg: Config, args: NewConfigOptions, data: CustomDataset,
         epochs=args.epochs)
     root, note = _format_root(data.root, out)
     data.reasons += [*reasons, note]
-    content = dict(
+    content: dict[str, Any] = {}
+    if loading:
+        changed, note = build_band_settings(cfg, args, data)
+        model |= {key: model.get(key, {}) | value for key, value in changed.items()}
+        data.reasons.append(note)
+        content['custom_imports'] = dict(
+            imports=[*cfg.custom_imports.imports, IMPORT], allow_failed_imports=False)
+        if 'tta_pipeline' in cfg:
+            content['tta_pipeline'] = adapt_pipeline(cfg.tta_pipeline, loading)
+    content |= dict(
         data_root=root,
         metainfo=metainfo,
         model=model,
@@ -239,7 +254,7 @@ def _remove_masks(cfg: Config, model: dict, datasets: list[dict], evaluator: dic
         dataset['pipeline'] = [
             dict(step, **{key: False
                           for key in ('with_mask', 'by_mask') if key in step})
-            for step in cfg[f'{split}_dataloader'].dataset.pipeline
+            for step in dataset.get('pipeline', cfg[f'{split}_dataloader'].dataset.pipeline)
         ]
     evaluator['metric'] = 'bbox'
 

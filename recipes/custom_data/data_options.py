@@ -5,6 +5,7 @@ import os
 import re
 from pathlib import Path
 
+from colonnade.backbones.input_channels import check_channels
 from colonnade.common.errors import UserError
 from colonnade.common.name_lists import format_names
 from colonnade.datasets.options import DataOptions
@@ -33,6 +34,12 @@ def complete_options(args: NewConfigOptions) -> Path:
     for option in ('batch_size', 'gpus', 'epochs'):
         if (value := vars(args)[option]) is not None and value < 1:
             raise UserError(f'--{option.replace("_", "-")} must be at least 1, got {value}')
+    if args.in_channels is None and (args.band_suffixes or args.rgb_channels):
+        raise UserError('--band-suffixes and --rgb-channels require --in-channels')
+    if args.band_suffixes and args.data:
+        raise UserError('--band-suffixes requires --coco or --masks')
+    if args.in_channels is not None:
+        check_channels(args.in_channels, args.rgb_channels)
     complete_data_options(args)
     return args.out
 
@@ -59,7 +66,7 @@ def complete_data_options(args: DataOptions) -> None:
     if bool(args.stuff) != bool(args.stuff_classes):
         raise UserError('--stuff and --stuff-classes must be used together')
     if args.stuff and (args.masks or args.boxes_only or len(args.stuff) > 2):
-        raise UserError('--stuff takes one or two folders, with --data or --coco and with masks')
+        raise UserError('--stuff takes one or two folders and requires --data or --coco with masks')
     if args.coco and not args.stuff and (args.label_zero or args.suffixes or args.ignore_255
                                          or args.color_map):
         raise UserError('--label-zero, --suffixes, --ignore-255 and --color-map require --masks')

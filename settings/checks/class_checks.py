@@ -87,11 +87,11 @@ def _check_panoptic_classes(name: str, dataset: ConfigDict, classes: tuple[str, 
         if others:
             yield Finding(
                 'class-names', f'{place} does not have {format_names(others, 8)}, which '
-                'are categories of its annotations', (place, f'{name}.ann_file'))
+                'are categories in its annotations', (place, f'{name}.ann_file'))
         elif set(own) != set(things):
             yield Finding(
                 'class-names', f'{thing_place} has {format_names(things, 8)}, but the categories '
-                f'with isthing are {format_names(own, 8) or "none"}',
+                f'with isthing=1 are {format_names(own, 8) or "none"}',
                 (thing_place, f'{name}.ann_file'))
     expected = dict(num_things_classes=len(things), num_stuff_classes=len(classes) - len(things))
     for head_name, head in heads:

@@ -201,7 +201,7 @@ def select_images(data: ImageSet, options: BrowseOptions) -> list[int]:
     for index in options.index:
         if not 0 <= index < len(data):
             raise UserError(
-                f'--index must be between 0 and {len(data) - 1} in {data.name}, got {index}')
+                f'--index must be between 0 and {len(data) - 1} for {data.name}, got {index}')
     named = [*options.index, *(i for name in options.image for i in find_named_images(data, name))]
     order = named or np.random.default_rng(options.seed).permutation(len(data)).tolist()
     matches = (i for i in dict.fromkeys(order) if label is None or data.has_class(i, label))

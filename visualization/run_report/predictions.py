@@ -260,7 +260,7 @@ def compact_prediction(sample: BaseDataElement, index: int, evaluated: Any, data
         return Segments.from_codes(codes, index, len(classes), stats)
     if 'pred_sem_seg' not in sample:
         if 'pred_instances' not in sample:
-            raise UserError('the model predicts neither instances, label maps nor segments')
+            raise UserError('the model predicts no instances, label maps or segments')
         return Detections.from_sample(sample, index, evaluated)
     predicted = sample.pred_sem_seg.data.squeeze()
     if 'gt_sem_seg' in sample:

@@ -1,0 +1,39 @@
+"""Number of channels of images, and pretrained weights for others than red, green and blue."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from timm.models._manipulate import adapt_input_conv
+from torch import Tensor
+
+from colonnade.common.errors import UserError
+
+
+def check_channels(in_channels: int, rgb_channels: Sequence[int] | None) -> None:
+    """Raise a UserError for a number or indices of channels that are impossible."""
+    if in_channels < 1:
+        raise UserError(f'in_channels must be at least 1, got {in_channels}')
+    if rgb_channels is None:
+        return
+    known = set(range(in_channels))
+    if len(rgb_channels) != 3 or len(set(rgb_channels)) < 3 or not known.issuperset(rgb_channels):
+        raise UserError('rgb_channels must be three different indices from 0 to '
+                        f'{in_channels - 1}, got {tuple(rgb_channels)}')
+
+
+def needs_channels(weight: Tensor, own: Tensor) -> bool:
+    """Return True if a convolution of a file takes RGB images, and that of the backbone others."""
+    return weight.ndim == 4 and weight.shape[1] == 3 != own.shape[1]
+
+
+def adapt_channels(weight: Tensor, in_channels: int, rgb_channels: Sequence[int] | None) -> Tensor:
+    """Return weights ``(C, in_channels, k, k)`` for those of RGB images, ``(C, 3, k, k)``.
+
+    The three are repeated and scaled by ``3 / in_channels``, or summed for one channel, as timm
+    does. With ``rgb_channels``, these get the three, and the others zeros.
+    """
+    if rgb_channels is None:
+        return adapt_input_conv(in_channels, weight)
+    adapted = weight.new_zeros(len(weight), in_channels, *weight.shape[2:])
+    adapted[:, list(rgb_channels)] = weight
+    return adapted
