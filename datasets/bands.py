@@ -1,19 +1,17 @@
-"""Loading and normalization of images of any number of bands, such as multispectral ones."""
+"""Loading of images of any number of bands, such as multispectral ones."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
-import torch
 from mmcv.transforms import LoadImageFromFile
-from mmdet.models import DetDataPreprocessor
 from mmengine.fileio import get
-from mmengine.registry import MODELS, TRANSFORMS
+from mmengine.registry import TRANSFORMS
 
 from colonnade.common.errors import UserError
 from colonnade.runtime.bands import Source, read_bands, to_rgb
-from colonnade.runtime.images import MAX_PIXELS, ImageError, get_image_name
+from colonnade.runtime.images import MAX_PIXELS, ImageError, get_image_name, read_image
 from colonnade.settings.pipeline_steps import get_step_type
 
 
@@ -34,6 +32,8 @@ class LoadBands(LoadImageFromFile):
                  rgb_channels: Sequence[int] = (0, 1, 2),
                  backend_args: dict | None = None) -> None:
         super().__init__(to_float32=True, backend_args=backend_args)
+        if any('/' in suffix or '\\' in suffix for suffix in suffixes):
+            raise UserError(f'suffixes must be ends of file names, got {list(suffixes)}')
         self.num_bands, self.suffixes = num_bands, tuple(suffixes)
         self.rgb_channels = tuple(rgb_channels)
 
@@ -67,26 +67,6 @@ class LoadBands(LoadImageFromFile):
         return f'{type(self).__name__}(num_bands={self.num_bands}, suffixes={self.suffixes})'
 
 
-@MODELS.register_module()
-class BandsDataPreprocessor(DetDataPreprocessor):
-    """mmdet's ``DetDataPreprocessor`` for any number of bands.
-
-    Args:
-        mean: Mean of each band.
-        std: Standard deviation of each band.
-        **kwargs: Other arguments of ``DetDataPreprocessor``.
-    """
-
-    def __init__(self, mean: Sequence[float], std: Sequence[float], **kwargs: Any) -> None:
-        if len(mean) != len(std):
-            raise UserError('mean and std must have one value per band, got '
-                            f'{len(mean)} and {len(std)}')
-        super().__init__(**kwargs)
-        self._enable_normalize = True
-        for name, values in dict(mean=mean, std=std).items():
-            self.register_buffer(name, torch.tensor(values).view(-1, 1, 1), False)
-
-
 def measure_bands(images: Iterable[np.ndarray]) -> tuple[list[float], list[float]]:
     """Return mean and standard deviation of each band over all pixels of images ``(H, W, N)``."""
     count, shift, total, squares = 0, 0., 0., 0.  # shift: for exact squares of large values
@@ -108,3 +88,8 @@ def find_band_loader(steps: Sequence[dict[str, Any]] | None) -> LoadBands | None
     if not steps or get_step_type(steps[0]) != 'LoadBands':
         return None
     return LoadBands(**{key: value for key, value in steps[0].items() if key != 'type'})
+
+
+def read_picture(source: Source, bands: LoadBands | None) -> np.ndarray:
+    """Read an image as RGB values, ``(H, W, 3)``, uint8; three of several bands."""
+    return read_image(source) if bands is None else bands.to_rgb(bands.read(source))

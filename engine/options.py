@@ -102,8 +102,8 @@ class TrainOptions(LaunchOptions):
         'how to handle training samples that fail to load: stop with an error that names the '
         'sample, or skip them and list them at the end (default: %(default)s)', 'error')
     max_skipped_steps: int = option(
-        'stop after N consecutive optimizer steps have been skipped because a loss or a gradient was '
-        'NaN or Inf (default: %(default)s)',
+        'stop after N consecutive optimizer steps have been skipped because a loss or a gradient '
+        'was NaN or Inf (default: %(default)s)',
         5,
         metavar='N')
 

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from mmdet.models.detectors import (DINO, Mask2Former, RTMDet, TwoStageDetector,
@@ -43,7 +44,7 @@ def build_plan(model: Model, cfg: Config, options: ExportOptions) -> ExportPlan:
         if isinstance(module, cls):
             # The data preprocessor pads images before the graph.
             multiple = module.data_preprocessor.pad_size_divisor
-            limits = ImageSizeLimits(multiple, get_size_limits(module).minimum)
+            limits = replace(get_size_limits(module), multiple=multiple)
             graphs, postprocess = build_graphs(module, limits)
             task = 'panoptic' if postprocess['kind'] == 'panoptic_queries' else 'detection'
             return ExportPlan(task, tuple(graphs), build_preprocess(model, limits), postprocess)

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ class PredictionComparison:
 def compare_predictions(model: Model, folder: Path) -> PredictionComparison:
     """Compare the predictions of a model and of its export for images of synthetic shapes."""
     exported, different, number = load(folder), 0, 0
-    for image in draw_images():
+    for image in map(partial(convert_to_bands, model), draw_images()):
         expected, actual = model.predict(image), exported.predict(image)
         if isinstance(expected, LabelMap):
             different += int((expected.labels != actual.labels).sum())
@@ -82,6 +83,16 @@ def draw_images() -> list[np.ndarray]:
         draw_scene(np.random.default_rng(seed), max(height, width)).image[:height, :width]
         for seed, (height, width) in enumerate(SIDES)
     ]
+
+
+def convert_to_bands(model: Model, image: np.ndarray) -> np.ndarray:
+    """Return an RGB image with the number and range of the model's bands, if it has any."""
+    if not model.bands:
+        return image
+    preprocessor = model.module.data_preprocessor
+    repeated = image[..., np.arange(model.bands.num_bands) % 3]
+    mean, std = (values.flatten().cpu().numpy() for values in (preprocessor.mean, preprocessor.std))
+    return (repeated / np.float32(127.5) - 1) * std + mean
 
 
 def count_differences(expected: Any, actual: Any) -> int:

@@ -14,7 +14,7 @@ from colonnade.models.fusion.full_model import find_columnar_modules
 from colonnade.necks import Pyramid, ViTAdapter
 
 from .exporter import ExportOptions, ExportPlan
-from .graphs import EXAMPLE_SIDE, ExportError, Graph, ImageSizeLimits, make_images
+from .graphs import EXAMPLE_SIDE, ExportError, Graph, ImageSizeLimits
 from .preprocessing import build_preprocess
 
 
@@ -46,8 +46,8 @@ def build_plan(model: Model, cfg: Config, options: ExportOptions) -> ExportPlan:
         raise ExportError('num_query_blocks must be 0: the last blocks of this backbone run '
                           'in the head, so the backbone outputs no feature maps')
     features = Features(model.module).eval()
-    graph = Graph('features', features, make_images, (limits.get_dims(), ), ('image', ),
-                  list_map_names(features), limits.list_sizes())  # yapf: disable
+    graph = Graph('features', features, limits.make_images, (limits.get_dims(), ), ('image', ),
+                  list_map_names(features, limits), limits.list_sizes())  # yapf: disable
     return ExportPlan('features', (graph, ), build_preprocess(model, limits))
 
 
@@ -71,11 +71,12 @@ def get_size_limits(module: nn.Module) -> ImageSizeLimits:
     strides = [part.out_strides for part in necks]
     coarsest = max((stride for each in strides for stride in each), default=backbone.patch_size)
     coarsest = max(int(coarsest), backbone.patch_size)
-    return ImageSizeLimits(multiple=1, minimum=2 * coarsest - backbone.patch_size + 1)
+    return ImageSizeLimits(
+        multiple=1, minimum=2 * coarsest - backbone.patch_size + 1, channels=backbone.in_channels)
 
 
-def list_map_names(features: Features) -> tuple[str, ...]:
+def list_map_names(features: Features, limits: ImageSizeLimits) -> tuple[str, ...]:
     """Return ``map1``, ``map2`` … for the feature maps, finest first."""
     with torch.no_grad():
-        number = len(features(*make_images((1, EXAMPLE_SIDE, EXAMPLE_SIDE))))
+        number = len(features(*limits.make_images((1, EXAMPLE_SIDE, EXAMPLE_SIDE))))
     return tuple(f'map{index + 1}' for index in range(number))

@@ -46,9 +46,11 @@ class ImageSizeLimits:
     Attributes:
         multiple: Divisor of height and width.
         minimum: Smallest height and width in pixels.
+        channels: Channels of images.
     """
     multiple: int
     minimum: int
+    channels: int = 3
 
     def get_dims(self) -> dict[int, Any]:
         """Return the dynamic dimensions of images ``(B, 3, H, W)``."""
@@ -73,12 +75,11 @@ class ImageSizeLimits:
         pairs = ((middle, large), (large, small), (small, small))
         return tuple((batch, *pair) for batch in batch_sizes for pair in pairs)
 
-
-def make_images(size: Size) -> tuple[Tensor, ...]:
-    """Return random normalized images ``(B, 3, H, W)``, the same every time."""
-    batch, height, width = size
-    generator = torch.Generator().manual_seed(height * width + batch)
-    return (torch.randn(batch, 3, height, width, generator=generator), )
+    def make_images(self, size: Size) -> tuple[Tensor, ...]:
+        """Return random normalized images ``(B, c, H, W)``, the same every time."""
+        batch, height, width = size
+        generator = torch.Generator().manual_seed(height * width + batch)
+        return (torch.randn(batch, self.channels, height, width, generator=generator), )
 
 
 @dataclass(frozen=True)
@@ -210,7 +211,7 @@ def build_image_graph(name: str,
     """
 
     def make_inputs(size: Size) -> tuple[Tensor, ...]:
-        images = make_images(size)
+        images = limits.make_images(size)
         return (*images, torch.tensor([size[1] - 3, size[2] - 5])) if takes_size else images
 
     dims = limits.get_dims()

@@ -27,17 +27,19 @@ def build_preprocess(model: Model, limits: ImageSizeLimits) -> Values:
         ExportError: If the runtime does not support the pipeline or the data preprocessor.
     """
     preprocessor = model.module.data_preprocessor
-    stats = dict(mean=[0., 0., 0.], std=[1., 1., 1.])
+    bands, channels = model.bands, model.bands.num_bands if model.bands else 3
+    stats = dict(mean=[0.] * channels, std=[1.] * channels)
     if 'mean' in dict(preprocessor.named_buffers()):
         stats = dict(mean=preprocessor.mean.flatten().tolist(),
                      std=preprocessor.std.flatten().tolist())  # yapf: disable
     for key, values in stats.items():
-        if len(values) != 3:
-            raise ExportError(f'data_preprocessor.{key} must have three values, got {values}')
+        if len(values) != channels:
+            raise ExportError(f'data_preprocessor.{key} must have {channels} values, got {values}')
     # mmengine 0.10 has no public name for whether it swaps channels.
     return dict(
         steps=[each for step in get_array_steps(model.cfg) for each in convert_step(step)],
-        channels='RGB' if preprocessor._channel_conversion else 'BGR',
+        bands=dict(number=channels, suffixes=list(bands.suffixes)) if bands else None,
+        channels='RGB' if bands or preprocessor._channel_conversion else 'BGR',
         **stats,
         pad=_get_padding(preprocessor),
         multiple=limits.multiple,
@@ -49,7 +51,8 @@ def _get_padding(preprocessor: nn.Module) -> Values | None:
     if isinstance(preprocessor, DetDataPreprocessor):
         return dict(multiple=preprocessor.pad_size_divisor, value=float(preprocessor.pad_value))
     name = type(preprocessor).__name__
-    if name != 'SegDataPreProcessor':  # by name, since its class would import mmseg
+    if name not in ('SegDataPreProcessor',
+                    'SegBandsDataPreProcessor'):  # by name, since its class would import mmseg
         raise ExportError(f'data_preprocessor {name} cannot be exported: expected '
                           'DetDataPreprocessor or SegDataPreProcessor')
     test_cfg = preprocessor.test_cfg
@@ -91,7 +94,7 @@ def convert_step(step: Mapping[str, Any]) -> list[Values]:
             size=list(size)[::-1] if size else None,
             multiple=step.get('size_divisor') or 1,
             square=bool(step.get('pad_to_square', False)),
-            value=[value] * 3 if isinstance(value, (int, float)) else list(value)[::-1])
+            value=[value] if isinstance(value, (int, float)) else list(value)[::-1])
         return [pad]
     raise ExportError(f'{kind} of the test pipeline cannot be exported: the runtime supports only '
                       'Resize and Pad')

@@ -23,7 +23,7 @@ from colonnade.models.replacement import copy_with_subclasses
 
 from .exporter import ExportOptions, ExportPlan
 from .features import get_size_limits
-from .graphs import ExportError, Graph, make_images
+from .graphs import ExportError, Graph
 from .preprocessing import build_preprocess
 
 
@@ -104,7 +104,8 @@ def build_plan(model: Model, cfg: Config, options: ExportOptions) -> ExportPlan:
         del dims[0]
         sizes, outputs = limits.list_sizes(batch_sizes=(1, )), ('scores', 'masks')
     graph = Graph('model',
-                  Segmenter(module).eval(), make_images, (dims, ), ('image', ), outputs, sizes)
+                  Segmenter(module).eval(), limits.make_images, (dims, ), ('image', ), outputs,
+                  sizes)
     return ExportPlan('segmentation', (graph, ), build_preprocess(model, limits),
                       build_postprocess(module))
 

@@ -58,8 +58,8 @@ class ServeOptions(InferenceOptions):
         '(default: %(default)s)', '127.0.0.1')
     port: int = option('port; 0 for any free port (default: %(default)s)', 7860, metavar='N')
     allowed_host: Sequence[str] = option(
-        'host name that clients use if the server is behind a proxy, e.g. models.example.org; can be repeated',
-        (),
+        'host name that clients use if the server is behind a proxy, e.g. models.example.org; '
+        'can be repeated', (),
         action='append',
         metavar='NAME')
     max_megabytes: float = option(

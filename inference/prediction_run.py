@@ -89,7 +89,7 @@ def resolve_inputs(args: PredictOptions) -> list[Input]:
 
 
 def run(args: PredictOptions, inputs: Sequence[Input]) -> list[str]:
-    """Load the model, run it on the inputs that are not finished, and write lists of all results."""
+    """Load the model, run it on inputs that are not finished, and write lists of all results."""
     dtype = get_half_type(args.amp, get_torch_device(args.device).type)
     model = load(
         args.config,

@@ -79,7 +79,7 @@ def iter_parts(model: nn.Module, height: int, width: int) -> Iterator[Part]:
     children = dict(model.named_children())
     if 'backbone' not in children:
         raise UserError(f'{type(model).__name__} has no backbone, so its cost cannot be counted')
-    image = torch.empty(1, 3, height, width, device='meta')
+    image = torch.empty(1, count_input_channels(model), height, width, device='meta')
     work, levels = _count_part('backbone', model.backbone, image)
     before = [Part('backbone', count_parameters(model.backbone), work)]
     if 'neck' in children:
@@ -157,6 +157,12 @@ def _iter_roi_parts(head: nn.Module) -> Iterator[Part]:
         yield Part(f'{name}{suffix}, {rois} boxes', count_parameters(part), work)
 
 
+def count_input_channels(model: nn.Module) -> int:
+    """Return the channels of images, those of the first convolution of the backbone."""
+    return next(
+        (part.in_channels for part in model.backbone.modules() if isinstance(part, nn.Conv2d)), 3)
+
+
 def sum_parts(parts: list[Part]) -> Part:
     return Part('full model', sum(part.parameters for part in parts),
                 sum(part.multiply_adds or 0 for part in parts))
@@ -166,7 +172,7 @@ def count_classifier(backbone: ColumnarBackbone, img_size: int) -> tuple[int, in
     """Count parameters and multiply-adds of the classifier, as in the papers."""
     with on_meta_device():
         model = backbone.build_timm_module(img_size, num_classes=1000).eval().requires_grad_(False)
-    image = torch.empty(1, 3, img_size, img_size, device='meta')
+    image = torch.empty(1, backbone.in_channels, img_size, img_size, device='meta')
     return count_parameters(model), count_multiply_adds(model, image)[0]
 
 

@@ -46,8 +46,10 @@ def find_maps(backbone: dict[str, Any], *resampling: dict[str, Any]) -> list[Map
     """Return the maps of a backbone, or those of necks after it."""
     size = backbone.get('img_size') or SIDE  # the only size of some backbones
     side = size[0] if isinstance(size, (list, tuple)) else size
+    channels = backbone.get('in_channels', 3)
     return _to_maps(
-        _run_all((backbone, *resampling), torch.zeros(1, 3, side, side, device='meta')), side)
+        _run_all((backbone, *resampling), torch.zeros(1, channels, side, side, device='meta')),
+        side)
 
 
 def find_levels(neck: dict[str, Any], maps: Sequence[Map]) -> list[Map]:

@@ -49,24 +49,30 @@ def build_trial_model(cfg: Config, side: int) -> nn.Module:
 def compute_trial_loss(model: nn.Module, cfg: Config, side: int) -> Tensor:
     """Compute the loss of a synthetic batch of two images."""
     if cfg.default_scope == 'mmdet':
-        batch = build_box_batch((side, side), masks=has_masks(cfg))
+        batch = build_box_batch((side, side), channels=count_channels(cfg), masks=has_masks(cfg))
     else:
-        batch = build_label_batch((side, side))
+        batch = build_label_batch((side, side), channels=count_channels(cfg))
     MessageHub.get_current_instance().update_info_dict(dict(epoch=0, iter=0))  # some heads read it
     losses = model(**model.data_preprocessor(batch, training=True), mode='loss')
     return model.parse_losses(losses)[0]
 
 
+def count_channels(cfg: Config) -> int:
+    """Return the number of channels of images that a config's backbone expects."""
+    return (cfg.model.get('backbone') or {}).get('in_channels', 3)
+
+
 def build_box_batch(size: tuple[int, int],
                     images: int = 2,
                     *,
+                    channels: int = 3,
                     objects: int = 3,
                     masks: bool,
                     semantic: bool = True) -> dict[str, Any]:
     """Build random images with boxes, as mmdet's pipelines pack them."""
     from mmdet.testing import demo_mm_inputs  # slow to import
     batch = demo_mm_inputs(
-        images, (3, *size), [objects] * images,
+        images, (channels, *size), [objects] * images,
         num_classes=2,
         with_mask=masks,
         with_semantic=semantic)
@@ -75,11 +81,14 @@ def build_box_batch(size: tuple[int, int],
     return batch
 
 
-def build_label_batch(size: tuple[int, int], images: int = 2) -> dict[str, Any]:
+def build_label_batch(size: tuple[int, int],
+                      images: int = 2,
+                      *,
+                      channels: int = 3) -> dict[str, Any]:
     """Build random images with label maps, as mmseg's pipelines pack them."""
     from mmseg.structures import SegDataSample
     generator = torch.Generator().manual_seed(0)
-    pixels = torch.randint(256, (images, 3, *size), generator=generator).to(torch.uint8)
+    pixels = torch.randint(256, (images, channels, *size), generator=generator).to(torch.uint8)
     labels = torch.randint(2, (images, 1, *size), generator=generator)
     sizes = dict.fromkeys(('img_shape', 'ori_shape', 'pad_shape'), size)
     return dict(

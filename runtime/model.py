@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .detection import Detector
-from .images import Source, get_image_name, read_image
+from .images import Source, get_image_name
 from .metadata import Graph, ModelError, Section, read_graphs, read_metadata
 from .one_stage import read_box_queries, read_mask_queries, read_points
 from .panoptic import read_panoptic
@@ -85,7 +85,7 @@ class Model:
         return self._sessions[name].run(list(self.graphs[name].outputs), feeds)
 
     def run_image(self, name: str, images: np.ndarray, *others: np.ndarray) -> list[np.ndarray]:
-        """Return the outputs of a graph for images ``(B, 3, H, W)``, padded to a supported size."""
+        """Return the outputs of a graph for images ``(B, c, H, W)``, padded to a supported size."""
         return self.run(name, self.preprocess.pad_for_graphs(images), *others)
 
     def predict(self, image: Source) -> Any:
@@ -103,7 +103,8 @@ class Model:
             ImageError: If the image cannot be read or prepared.
         """
         path = str(image) if isinstance(image, (str, Path)) else None
-        return self._predict(self.preprocess(read_image(image), get_image_name(image)), path)
+        return self._predict(
+            self.preprocess(self.preprocess.read(image), get_image_name(image)), path)
 
 
 def read_classes(metadata: Section) -> tuple[tuple[str, ...], tuple[tuple[int, int, int], ...]]:

@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from .images import ImageError
+from .bands import read_bands
+from .images import ImageError, get_image_name, read_image
 from .metadata import Section
 from .resizing import resize_image
 
@@ -19,7 +21,7 @@ Size = tuple[int, int]
 @dataclass(frozen=True)
 class PreparedImage:
     """Input of a network."""
-    array: np.ndarray  # normalized and padded, (3, H, W), float32
+    array: np.ndarray  # normalized and padded, (c, H, W), float32
     size: Size  # height and width of the original image
     resized: Size  # size of the image after the pipeline
     scale: tuple[float, float]  # ratio of the resized to the original width and height
@@ -28,6 +30,13 @@ class PreparedImage:
     def padded(self) -> Size:
         """Size of ``array``, whose top left part is the image."""
         return self.array.shape[1], self.array.shape[2]
+
+
+@dataclass(frozen=True)
+class Bands:
+    """Bands of images that are not RGB."""
+    number: int
+    suffixes: tuple[str, ...]  # ends of the names of the files of an image
 
 
 @dataclass(frozen=True)
@@ -40,7 +49,7 @@ class Step:
     size: Size | None = None  # smallest size after padding
     multiple: int = 1  # divisor of the size after padding
     square: bool = False
-    value: tuple[float, float, float] = (0, 0, 0)  # red, green and blue of padding
+    value: tuple[float, ...] = (0, )  # of padding: one, or one per channel
 
     def compute_size(self, size: Size) -> Size:
         """Return the size after resizing, rounded as in the pipelines."""
@@ -56,12 +65,13 @@ class Step:
         return int(height * factor + 0.5), int(width * factor + 0.5)
 
     def pad(self, image: np.ndarray) -> np.ndarray:
-        """Pad an image ``(H, W, 3)``."""
+        """Pad an image ``(H, W, c)``."""
         height, width = image.shape[:2]
         size = (max(height, width), ) * 2 if self.square else self.size or (height, width)
         size = round_up(size, self.multiple)
-        output = np.empty((max(size[0], height), max(size[1], width), 3), dtype=np.uint8)
-        output[:] = np.uint8(self.value)
+        shape = max(size[0], height), max(size[1], width), image.shape[2]
+        output = np.empty(shape, dtype=image.dtype)
+        output[:] = np.array(self.value, dtype=image.dtype)
         output[:height, :width] = image
         return output
 
@@ -78,6 +88,17 @@ class Preprocess:
     pad_value: float
     multiple: int  # divisor of the sizes that graphs support
     min_side: int  # smallest height and width that graphs support
+    bands: Bands | None = None  # of images of more bands than RGB
+
+    def read(self, source: Any) -> np.ndarray:
+        """Read an image ``(H, W, c)``: RGB values, uint8, or all bands."""
+        if self.bands is None:
+            return read_image(source)
+        image = read_bands(source, self.bands.suffixes)
+        if image.shape[2] != self.bands.number:
+            raise ImageError(f'{get_image_name(source)} has {image.shape[2]} bands, expected '
+                             f'{self.bands.number}')
+        return image
 
     def __call__(self, image: np.ndarray, name: str = 'the image') -> PreparedImage:
         """Prepare an image."""
@@ -105,7 +126,7 @@ class Preprocess:
         return PreparedImage(array, size[:2], image.shape[:2], scale)
 
     def pad_for_graphs(self, images: np.ndarray) -> np.ndarray:
-        """Pad images ``(B, 3, H, W)`` to a size that graphs support."""
+        """Pad images ``(B, c, H, W)`` to a size that graphs support."""
         return pad_array(images, round_up(images.shape[2:], self.multiple))
 
 
@@ -126,19 +147,32 @@ def pad_array(array: np.ndarray, size: Size, value: float = 0.) -> np.ndarray:
 def read_preprocess(section: Section) -> Preprocess:
     """Read the preprocessing from ``model.json``."""
     pad = section.get_section('pad')
-    std = section.get_numbers('std', 3)
+    bands = read_bands_section(section.get_section('bands'))
+    channels = bands.number if bands else 3
+    std = section.get_numbers('std', channels)
     if min(std) <= 0:
-        raise section.report_build_errors('std', 'three numbers above 0', list(std))
+        raise section.report_build_errors('std', f'{channels} numbers above 0', list(std))
     return Preprocess(
         steps=tuple(map(read_step, section.get_sections('steps'))),
         is_rgb=section.get_choice('channels', 'RGB', 'BGR') == 'RGB',
-        mean=section.get_numbers('mean', 3),
+        mean=section.get_numbers('mean', channels),
         std=std,
         pad_size=pad.get_size('size', None) if pad else None,
         pad_multiple=pad.get_positive('multiple', 1) if pad else 1,
         pad_value=pad.get_float('value', 0.) if pad else 0.,
         multiple=section.get_positive('multiple', 1),
-        min_side=section.get_positive('least', 1))
+        min_side=section.get_positive('least', 1),
+        bands=bands)
+
+
+def read_bands_section(section: Section | None) -> Bands | None:
+    """Read number and files of the bands from ``model.json``."""
+    if section is None:
+        return None
+    suffixes = section.get('suffixes', list, 'a list of names', [])
+    if any(not isinstance(suffix, str) for suffix in suffixes):
+        raise section.report_build_errors('suffixes', 'a list of names', suffixes)
+    return Bands(section.get_positive('number', 1), tuple(suffixes))
 
 
 def read_step(section: Section) -> Step:
@@ -150,7 +184,8 @@ def read_step(section: Section) -> Step:
             size=section.get_size('size', None),
             multiple=section.get_positive('multiple', 1),
             square=section.get_bool('square', False),
-            value=section.get_numbers('value', 3, default=(0, 0, 0)))
+            value=section.get_numbers(
+                'value', len(section.get('value', list, 'numbers', [0])), default=(0, )))
     scale = section.get_size('scale', None)
     factor = section.get_numbers('factor', 2, default=None)
     if scale is None and factor is None:

@@ -13,11 +13,13 @@ def resize_image(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     """Resize an image with the same values as OpenCV's ``INTER_LINEAR``.
 
     OpenCV computes with integers: weights of 11 bits, and values truncated to 16 bits between rows
-    and columns. Images are ``(H, W, 3)``, uint8.
+    and columns. Images are ``(H, W, c)``, uint8, or float32, with which it computes as PyTorch.
     """
     before = image.shape[:2]
     if before == size:
         return image
+    if image.dtype != np.uint8:
+        return resize_maps(image, size)
     if before == (2 * size[0], 2 * size[1]):  # OpenCV then averages four pixels.
         four = image.reshape(size[0], 2, size[1], 2, -1).astype(np.uint16)
         return ((four.sum((1, 3), dtype=np.uint16) + 2) >> 2).astype(np.uint8)

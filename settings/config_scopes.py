@@ -23,7 +23,7 @@ def forbid_installing() -> None:
     def require_package(package: str) -> None:
         if not is_installed(package):
             raise ModuleNotFoundError(
-                f'{package} is not installed, and Colonnade does not install it automatically: install it yourself'
-            )
+                f'{package} is not installed, and Colonnade does not install it automatically: '
+                'install it yourself')
 
     hub.install_package = require_package

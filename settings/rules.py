@@ -164,8 +164,8 @@ DATA_RULES = {
     'unlisted-segment': Rule('error', 'pixels of segments that are not listed',
         'add the segment to segments_info, or set its pixels to 0, which is ignored', 'meaning'),
     'empty-segment': Rule('error', 'listed segments without pixels',
-        'delete the segment; otherwise, the model learns an empty mask; colonnade create-config --data '
-        'deletes such segments',
+        'delete the segment; otherwise, the model learns an empty mask; '
+        'colonnade create-config --data deletes such segments',
         'meaning'),
     'segment-shape': Rule('note', 'segments whose area or bbox does not match their pixels',
         'keep them, or repair them with colonnade create-config --data'),
@@ -208,11 +208,11 @@ BROWSER_RULES = {
         meaning='A tiny component is a connected region of a class with fewer than 10 pixels. '
         'Maps that were resized or saved with lossy compression have many.'),
     'long-box': Rule('note', 'boxes with an aspect ratio above 20',
-        meaning='The corners of such a box may have been placed almost level with each other by mistake. '
-        'Poles and wires have such boxes too.'),
+        meaning='The corners of such a box may have been placed almost level with each other by '
+        'mistake. Poles and wires have such boxes too.'),
     'mask-beyond-box': Rule('note', 'masks that extend beyond their box',
-        meaning='By more than two pixels and more than 5% of the side length. The mask or the box may '
-        'belong to another object.'),
+        meaning='By more than two pixels and more than 5% of the side length. The mask or the box '
+        'may belong to another object.'),
     'rare-class': Rule('note', 'classes with fewer than 10 objects',
         meaning='A model can hardly learn them, and their score is mostly noise.'),
     'rare-label': Rule('note', 'classes with fewer than 10 images',
@@ -229,7 +229,8 @@ BROWSER_RULES = {
         meaning='Label 0 may be a class that is treated as unlabeled, or annotation may be '
         'unfinished.'),
     'whole-image-box': Rule('note', 'boxes that cover the whole image',
-        meaning="Both sides are at least 99% as long as those of the image. Such a box may be an image-level label."),
+        meaning="Both sides are at least 99% as long as those of the image. Such a box may be "
+        'an image-level label.'),
 }  # yapf: disable
 #: rule name -> rule
 RULES: dict[str, Rule] = {

@@ -21,8 +21,8 @@ class ConvertOptions:
     out: Path | None = argument(
         '.pth or .safetensors file to write; omit with --list', None, metavar='OUT')
     base: str | None = option(
-        'base weights, if IN stores only differences from them, such as those of DINOv3 for EoMT: file, URL or '
-        'timm://NAME',
+        'base weights, if IN stores only differences from them, such as those of DINOv3 for '
+        'EoMT: file, URL or timm://NAME',
         metavar='FILE')
     list: bool = option('list the known formats and what is dropped from their files', False)
     report: bool = option('print a line per tensor', False)

@@ -23,8 +23,8 @@ class VisualizationOptions:
         point: Pixel ``(x, y)`` of the image whose token attends. Defaults to the class token, or
             the middle of the image for backbones without one.
         classifier: Weights of a classifier for ``class-attention``: file, URL or ``timm://NAME``.
-        target: Class name for ``grad-cam``, or index of a detection in order of descending score. Defaults
-            to the three best detections or most frequent classes.
+        target: Class name for ``grad-cam``, or index of a detection in order of descending
+            score. Defaults to the three best detections or most frequent classes.
         size: Height and width to resize images to. Defaults to the test pipeline's.
         interpolation: Whether to interpolate maps bilinearly instead of drawing a square per token.
         trust: Whether to run code pickled in the classifier's file. Trust its author first.
@@ -38,8 +38,8 @@ class VisualizationOptions:
     classifier: str | Path | None = option(
         'file, URL or timm://NAME of classifier weights, for class-attention', metavar='FILE')
     target: str | int | None = option(
-        'class for grad-cam, or index of a detection in order of descending score (default: the three '
-        'highest-scoring detections or most frequent classes)')
+        'class for grad-cam, or index of a detection in order of descending score (default: the '
+        'three highest-scoring detections or most frequent classes)')
     size: tuple[int, int] | None = option(
         'resize images to this size (default: as in the test pipeline)',
         metavar=('HEIGHT', 'WIDTH'))
@@ -85,7 +85,8 @@ class BrowseOptions(ConfigOptions):
         'number of augmented views of each image (default: %(default)s)', 3, metavar='N')
     max_decoded: int = option(
         'maximum number of images per split, chosen at random, to decode when checking label '
-        'maps and looking for duplicates; all object annotations are checked (default: %(default)s)',
+        'maps and looking for duplicates; all object annotations are checked (default: '
+        '%(default)s)',
         5000,
         metavar='N')
     seed: int = option('random seed (default: %(default)s)', 0)

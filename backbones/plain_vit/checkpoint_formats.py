@@ -268,8 +268,8 @@ def resize_positions(state: State, own: Tensor, patches: PatchEmbed, model: str)
     if side**2 != count or positions.shape[2] != own.shape[2]:
         return {}
     print_log(
-        f'pos_embed is resized from {side} x {side} tokens to {grid[0]} x {grid[1]}, and then again '
-        f'for each image. To keep it unchanged, set img_size={side * patches.patch_size[0]}',
+        f'pos_embed is resized from {side} x {side} tokens to {grid[0]} x {grid[1]}, and then '
+        f'again for each image. To keep it unchanged, set img_size={side * patches.patch_size[0]}',
         logger='current',
         level=logging.WARNING)
     resampled = resample_abs_pos_embed(

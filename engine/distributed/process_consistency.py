@@ -150,8 +150,8 @@ def check_same_weights(checkpoint: str) -> None:
     for rank, (host, other) in enumerate(states):
         if contents[rank] != contents[0]:
             raise UserError(
-                f'process {rank} on {host} evaluates weights that differ from those of process 0 on '
-                f'{first_host}: {other}, not {first_checkpoint}')
+                f'process {rank} on {host} evaluates weights that differ from those of process 0 '
+                f'on {first_host}: {other}, not {first_checkpoint}')
 
 
 def _gather_checksums(paths: Sequence[tuple[str, bool]]) -> list[list[tuple[str, str]]]:

@@ -17,9 +17,10 @@ from typing import Any
 import numpy as np
 from mmengine.config import Config, ConfigDict
 from mmengine.registry import DATASETS, TRANSFORMS
-from PIL import Image
 
 from colonnade.common.errors import UserCodeError, UserError
+from colonnade.datasets.bands import find_band_loader
+from colonnade.datasets.validation.image_files import read_image_size
 from colonnade.runtime.images import SUFFIXES
 from colonnade.settings.dataset_paths import find_datasets, get_dataset_paths
 from colonnade.settings.reading import report_third_party_errors
@@ -100,9 +101,10 @@ def _read_sizes(dataset: ConfigDict) -> Iterator[Size]:
     prefix = prefixes.get('img', prefixes.get('img_path', ''))
     folder = Path(dataset.get('data_root') or '', prefix)
     files = (path for path in folder.rglob('*') if path.suffix.lower() in SUFFIXES)
+    all_bands = find_band_loader(dataset.get('pipeline')) is not None
     for path in islice(files, NUM_READ) if prefix and folder.is_dir() else ():
-        with Image.open(path) as image:  # only reads the header
-            yield image.height, image.width
+        width, height = read_image_size(path, all_bands=all_bands)  # only reads the header
+        yield height, width
 
 
 def compute_model_sizes(cfg: Config, sources: Sequence[Size],

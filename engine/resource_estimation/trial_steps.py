@@ -29,7 +29,8 @@ from colonnade.backbones.kernels.devices import force_accelerator_forms
 from colonnade.common.console_logging import log_errors_only
 from colonnade.common.errors import UserCodeError, UserError
 from colonnade.models.half_precision import keep_outputs_float32
-from colonnade.models.trial_step import build_box_batch, build_label_batch, build_trial_model
+from colonnade.models.trial_step import (build_box_batch, build_label_batch, build_trial_model,
+                                         count_channels)
 from colonnade.settings.config_values import has_masks, iter_values, loads_segments
 
 from .training_images import Size
@@ -159,10 +160,11 @@ class Trial:
         """Return random images as pipelines pack them: with boxes and masks, or label maps."""
         cfg, images = self.setting.cfg, self.setting.images
         if cfg.default_scope != 'mmdet':
-            return build_label_batch(size, images)
+            return build_label_batch(size, images, channels=count_channels(cfg))
         return build_box_batch(
             size,
             images,
+            channels=count_channels(cfg),
             objects=max(1, self.setting.objects),
             masks=has_masks(cfg),
             semantic=loads_segments(cfg)

@@ -17,8 +17,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from colonnade.common.errors import UserError
 from colonnade.models.building import build_random_model
-from colonnade.models.complexity import (build_blank_sample, build_from_file, count_multiply_adds,
-                                         get_default_size)
+from colonnade.models.complexity import (build_blank_sample, build_from_file, count_input_channels,
+                                         count_multiply_adds, get_default_size)
 from colonnade.models.fusion import maybe_fuse
 from colonnade.models.half_precision import Amp, compute_in, get_half_type
 from colonnade.settings.reading import read_config
@@ -91,7 +91,7 @@ def _measure_cost(config: Path, size: tuple[int, int], device: str, amp: Amp, ro
     model = build_random(config).to(device)
     if dtype := get_half_type(amp, torch.device(device).type):
         compute_in(model, dtype)
-    image = torch.randn(1, 3, *size, device=device)
+    image = torch.randn(1, count_input_channels(model), *size, device=device)
     seconds: list[float] = []
 
     def predict() -> None:
@@ -204,7 +204,8 @@ def format_parts(config: Path,
     fused is only measured as built, and the log says why.
     """
     cfg = read_config(config)
-    model, image = build_random(config), torch.randn(1, 3, *size or get_default_size(cfg))
+    model = build_random(config)
+    image = torch.randn(1, count_input_channels(model), *size or get_default_size(cfg))
     raise_class_logits(model)
     operations = count_part_operations(config, model, image)
     dtype = get_half_type(amp, torch.device(device).type)

@@ -21,48 +21,49 @@ CrissCrossAttention CrossEntropyCustomLoss CrossEntropyLoss CrossEntropyLossCost
 DABDETRHead DAHead DCN DCNv2 DDOD DDODHead DDQDETR DDQDETRHead DDRHead DDRNet DETR DETRHead DIIHead
 DINO DINOHead DIoULoss DMHead DNLHead DPTHead Darknet DeconvModule DecoupledSOLOHead
 DecoupledSOLOLightHead DeformRoIPoolPack DeformableDETR DeformableDETRHead DeltaXYWHBBoxCoder
-DepthwiseSeparableASPPHead DepthwiseSeparableFCNHead DetDataPreprocessor DetectoRS_ResNeXt
-DetectoRS_ResNet DiceCost DiceLoss DilatedEncoder DistancePointBBoxCoder DistributionFocalLoss
-DoubleConvFCBBoxHead DoubleHeadRoIHead DropBlock DropPath Dropout DyHead DynamicConv DynamicMaskHead
-DynamicRoIHead DynamicSoftLabelAssigner EIoULoss ELU EMAHead EQLV2Loss ERFNet EfficientNet
-EmbeddingRPNHead EncHead EncoderDecoder EoMTHead FCNHead FCNMaskHead FCOS FCOSHead FFN FOVEA FPG FPN
-FPNHead FPN_CARAFE FPN_DropBlock FSAF FSAFHead FastRCNN FastSCNN FasterRCNN Feature2Pyramid
-FeatureRelayHead FocalCustomLoss FocalLoss FocalLossCost FoveaHead FreeAnchorRetinaHead FrozenBN
-FusedSemanticHead GARPNHead GARetinaHead GCHead GELU GFL GFLHead GHMC GHMR GIoULoss GN
-GaussianFocalLoss GeneralizedAttention GenericRoIExtractor GlobalContextHead GridAssigner GridHead
-GridRCNN GridRoIHead HRFPN HRNet HSigmoid HSwish HTCMaskHead HeuristicFusionHead HourglassNet
-HuasdorffDisstanceLoss HungarianAssigner HybridTaskCascade HybridTaskCascadeRoIHead ICNeck ICNet IN
-IN1d IN2d IN3d ISAHead InstanceBalancedPosSampler InterpConv IoUBalancedNegSampler IoUCost IoULoss
-IterativeDecodeHead JPU KernelUpdateHead KernelUpdator KnowledgeDistillationKLDivLoss L1Loss L2Loss
-LN LN2d LRASPPHead LeakyReLU LearnedPositionalEncoding LegacyAnchorGenerator
-LegacyDeltaXYWHBBoxCoder LegacySSDAnchorGenerator LightHamHead Linear LinearHead LovaszLoss MAE
-MLANeck MMSyncBN MSCAN MSDeformAttnPixelDecoder MSELoss Mask2Former Mask2FormerHead MaskFormer
-MaskFormerFusionHead MaskFormerHead MaskIoUHead MaskPointHead MaskPseudoSampler MaskRCNN
-MaskScoringRCNN MaskScoringRoIHead MaxIoUAssigner MixVisionTransformer MlvlPointGenerator
-MobileNetV2 MobileNetV3 ModulatedDeformRoIPoolPack MultiInsRandomSampler MultiInstanceAssigner
-MultiInstanceBBoxHead MultiInstanceRoIHead MultiLevelNeck MultiScaleDeformableAttention
-MultiheadAttention NASFCOS NASFCOSHead NASFCOS_FPN NASFPN NLHead NonLocal2d NormedConv2d
-NormedLinear OCRHead OHEMPixelSampler OHEMSampler OhemCrossEntropy PAA PAAHead PAFPN PCPVT PIDHead
-PIDNet PISARetinaHead PISARoIHead PISASSDHead PMTHead PReLU PSAHead PSPHead PanopticFPN
-PanopticFPNHead PixelDecoder PlainViT PointAssigner PointGenerator PointHead PointRend
-PointRendRoIHead PseudoBBoxCoder PseudoSampler PyramidVisionTransformer PyramidVisionTransformerV2
-QualityFocalLoss QueryInst QuickGELU RFP RPN RPNHead RReLU RTMDet RTMDetHead RTMDetInsHead
-RTMDetInsSepBNHead RTMDetSepBNHead RandomSampler ReLU ReLU6 RegNet RegionAssigner RepPointsDetector
-RepPointsHead Res2Net ResLayer ResMLP ResNeSt ResNeXt ResNet ResNetV1c ResNetV1d RetinaHead
-RetinaNet RetinaSepBNHead RoIAlign RoIPool SABLHead SABLRetinaHead SAC SCNet SCNetBBoxHead
-SCNetMaskHead SCNetRoIHead SCNetSemanticHead SETRMLAHead SETRUPHead SIoULoss SOLO SOLOHead
-SOLOV2Head SOLOv2 SSDAnchorGenerator SSDHead SSDNeck SSDVGG SSH STDCContextPathNet STDCHead STDCNet
-SVT ScoreHLRSampler SeesawLoss SegDataPreProcessor SegformerHead SegmenterMaskTransformerHead
-SemanticEoMTHead SemanticPMTHead Shared2FCBBoxHead Shared4Conv1FCBBoxHead SiLU Sigmoid
-SimOTAAssigner SimplePyramid SimpleRoIAlign SimplifiedViT SinePositionalEncoding SingleRoIExtractor
-SingleStageDetector SingleStageInstanceSegmentor SmoothL1Loss SparseRCNN SparseRoIHead
-StageCascadeRPNHead StandardRoIHead SwinTransformer Swish SyncBN TBLRBBoxCoder TOOD TOODHead Tanh
-TaskAlignedAssigner TopkHungarianAssigner TransformerEncoderPixelDecoder TransformerLayerSequence
-TridentFasterRCNN TridentResNet TridentRoIHead TverskyLoss TwoStageDetector UNet UPerHead
-UniformAssigner VFNet VFNetHead VarifocalLoss ViTAdapter VisionTransformer XCiT YOLACT YOLACTHead
-YOLACTProtonet YOLOAnchorGenerator YOLOBBoxCoder YOLOF YOLOFHead YOLOV3 YOLOV3Head YOLOV3Neck YOLOX
-YOLOXHead YOLOXPAFPN bilinear carafe conv deconv deconv3d dilation nearest nms offset pixel_shuffle
-reflect replicate soft_nms zero
+DepthwiseSeparableASPPHead DepthwiseSeparableFCNHead DetBandsDataPreprocessor DetDataPreprocessor
+DetectoRS_ResNeXt DetectoRS_ResNet DiceCost DiceLoss DilatedEncoder DistancePointBBoxCoder
+DistributionFocalLoss DoubleConvFCBBoxHead DoubleHeadRoIHead DropBlock DropPath Dropout DyHead
+DynamicConv DynamicMaskHead DynamicRoIHead DynamicSoftLabelAssigner EIoULoss ELU EMAHead EQLV2Loss
+ERFNet EfficientNet EmbeddingRPNHead EncHead EncoderDecoder EoMTHead FCNHead FCNMaskHead FCOS
+FCOSHead FFN FOVEA FPG FPN FPNHead FPN_CARAFE FPN_DropBlock FSAF FSAFHead FastRCNN FastSCNN
+FasterRCNN Feature2Pyramid FeatureRelayHead FocalCustomLoss FocalLoss FocalLossCost FoveaHead
+FreeAnchorRetinaHead FrozenBN FusedSemanticHead GARPNHead GARetinaHead GCHead GELU GFL GFLHead GHMC
+GHMR GIoULoss GN GaussianFocalLoss GeneralizedAttention GenericRoIExtractor GlobalContextHead
+GridAssigner GridHead GridRCNN GridRoIHead HRFPN HRNet HSigmoid HSwish HTCMaskHead
+HeuristicFusionHead HourglassNet HuasdorffDisstanceLoss HungarianAssigner HybridTaskCascade
+HybridTaskCascadeRoIHead ICNeck ICNet IN IN1d IN2d IN3d ISAHead InstanceBalancedPosSampler
+InterpConv IoUBalancedNegSampler IoUCost IoULoss IterativeDecodeHead JPU KernelUpdateHead
+KernelUpdator KnowledgeDistillationKLDivLoss L1Loss L2Loss LN LN2d LRASPPHead LeakyReLU
+LearnedPositionalEncoding LegacyAnchorGenerator LegacyDeltaXYWHBBoxCoder LegacySSDAnchorGenerator
+LightHamHead Linear LinearHead LovaszLoss MAE MLANeck MMSyncBN MSCAN MSDeformAttnPixelDecoder
+MSELoss Mask2Former Mask2FormerHead MaskFormer MaskFormerFusionHead MaskFormerHead MaskIoUHead
+MaskPointHead MaskPseudoSampler MaskRCNN MaskScoringRCNN MaskScoringRoIHead MaxIoUAssigner
+MixVisionTransformer MlvlPointGenerator MobileNetV2 MobileNetV3 ModulatedDeformRoIPoolPack
+MultiInsRandomSampler MultiInstanceAssigner MultiInstanceBBoxHead MultiInstanceRoIHead
+MultiLevelNeck MultiScaleDeformableAttention MultiheadAttention NASFCOS NASFCOSHead NASFCOS_FPN
+NASFPN NLHead NonLocal2d NormedConv2d NormedLinear OCRHead OHEMPixelSampler OHEMSampler
+OhemCrossEntropy PAA PAAHead PAFPN PCPVT PIDHead PIDNet PISARetinaHead PISARoIHead PISASSDHead
+PMTHead PReLU PSAHead PSPHead PanopticFPN PanopticFPNHead PixelDecoder PlainViT PointAssigner
+PointGenerator PointHead PointRend PointRendRoIHead PseudoBBoxCoder PseudoSampler
+PyramidVisionTransformer PyramidVisionTransformerV2 QualityFocalLoss QueryInst QuickGELU RFP RPN
+RPNHead RReLU RTMDet RTMDetHead RTMDetInsHead RTMDetInsSepBNHead RTMDetSepBNHead RandomSampler ReLU
+ReLU6 RegNet RegionAssigner RepPointsDetector RepPointsHead Res2Net ResLayer ResMLP ResNeSt ResNeXt
+ResNet ResNetV1c ResNetV1d RetinaHead RetinaNet RetinaSepBNHead RoIAlign RoIPool SABLHead
+SABLRetinaHead SAC SCNet SCNetBBoxHead SCNetMaskHead SCNetRoIHead SCNetSemanticHead SETRMLAHead
+SETRUPHead SIoULoss SOLO SOLOHead SOLOV2Head SOLOv2 SSDAnchorGenerator SSDHead SSDNeck SSDVGG SSH
+STDCContextPathNet STDCHead STDCNet SVT ScoreHLRSampler SeesawLoss SegBandsDataPreProcessor
+SegDataPreProcessor SegformerHead SegmenterMaskTransformerHead SemanticEoMTHead SemanticPMTHead
+Shared2FCBBoxHead Shared4Conv1FCBBoxHead SiLU Sigmoid SimOTAAssigner SimplePyramid SimpleRoIAlign
+SimplifiedViT SinePositionalEncoding SingleRoIExtractor SingleStageDetector
+SingleStageInstanceSegmentor SmoothL1Loss SparseRCNN SparseRoIHead StageCascadeRPNHead
+StandardRoIHead SwinTransformer Swish SyncBN TBLRBBoxCoder TOOD TOODHead Tanh TaskAlignedAssigner
+TopkHungarianAssigner TransformerEncoderPixelDecoder TransformerLayerSequence TridentFasterRCNN
+TridentResNet TridentRoIHead TverskyLoss TwoStageDetector UNet UPerHead UniformAssigner VFNet
+VFNetHead VarifocalLoss ViTAdapter VisionTransformer XCiT YOLACT YOLACTHead YOLACTProtonet
+YOLOAnchorGenerator YOLOBBoxCoder YOLOF YOLOFHead YOLOV3 YOLOV3Head YOLOV3Neck YOLOX YOLOXHead
+YOLOXPAFPN bilinear carafe conv deconv deconv3d dilation nearest nms offset pixel_shuffle reflect
+replicate soft_nms zero
 """.split())
 
 #: types of ``init_cfg``
@@ -74,6 +75,7 @@ TruncNormal TruncNormalInit Uniform UniformInit Xavier XavierInit
 #: step of a test pipeline -> its settings, except ``type``
 STEPS = dict(
     LoadImageFromFile={'to_float32', 'color_type', 'imdecode_backend', 'backend_args'},
+    LoadBands={'num_bands', 'suffixes', 'rgb_channels', 'backend_args'},
     LoadAnnotations={
         'with_bbox', 'with_label', 'with_seg', 'with_mask', 'poly2mask', 'reduce_zero_label',
         'imdecode_backend', 'backend_args'
@@ -123,6 +125,7 @@ MAX_NUMBERS = dict(
     data_preprocessor=MAX_SIDE,
     grid_points=1024,
     mask_size=256,
+    mean=2**32,
     max_per_image=3000,
     max_per_img=3000,
     nms_post=3000,
@@ -133,6 +136,7 @@ MAX_NUMBERS = dict(
     psp_out_channels=MAX_SIDE,
     roi_feat_size=64,
     scale_factor=4,
+    std=2**32,
     upsample_ratio=16,
 )
 

@@ -138,6 +138,8 @@ def is_allowed_string(key: str, text: str) -> bool:
                for backbone in BACKBONES.values()) or (name in list_known_models() and
                                                        (not tag or tag.isidentifier())):
             return True
+    if key == 'suffixes':
+        return '/' not in text and '\\' not in text
     return text in WORDS or (text.isidentifier() and text.startswith(WORD_STARTS))
 
 

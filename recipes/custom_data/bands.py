@@ -14,7 +14,10 @@ from colonnade.settings.pipeline_steps import get_step_type, iter_steps
 
 from ..options import NewConfigOptions
 
-IMPORT = 'colonnade.datasets.bands'
+IMPORTS = dict(
+    mmdet=['colonnade.datasets.bands', 'colonnade.models.mmdet_bands'],
+    mmseg=['colonnade.datasets.bands', 'colonnade.models.mmseg_bands'])
+PREPROCESSORS = dict(mmdet='DetBandsDataPreprocessor', mmseg='SegBandsDataPreProcessor')
 MAX_MEASURED = 200  # training images of which mean and standard deviation are measured
 COLOR_STEPS = ('PhotoMetricDistortion', 'YOLOXHSVRandomAug')  # expect BGR values of 8 bits
 MIXING_STEPS = ('Mosaic', 'CachedMosaic', 'MixUp', 'CachedMixUp')  # build images of three channels
@@ -71,12 +74,11 @@ def build_band_settings(cfg: Config, args: NewConfigOptions,
             yield loader.read(str(path))
 
     mean, std = measure_bands(read())
-    preprocessor: dict[str, Any] = dict(
+    preprocessor = dict(
+        type=PREPROCESSORS[cfg.default_scope],
         mean=[round(value, 4) for value in mean],
         std=[round(value, 4) for value in std],
         bgr_to_rgb=False)
-    if cfg.default_scope == 'mmdet':
-        preprocessor['type'] = 'BandsDataPreprocessor'
     backbone: dict[str, Any] = dict(in_channels=args.in_channels)
     if args.rgb_channels:
         backbone['rgb_channels'] = list(args.rgb_channels)

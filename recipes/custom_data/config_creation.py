@@ -26,7 +26,7 @@ from colonnade.settings.findings import Finding
 from colonnade.settings.reading import read_file
 
 from ..options import NewConfigOptions
-from .bands import IMPORT, adapt_pipeline, build_band_settings, build_loading
+from .bands import IMPORTS, adapt_pipeline, build_band_settings, build_loading
 from .scaled_schedule import scale_schedule
 
 SPLITS = ('train', 'val')
@@ -226,7 +226,8 @@ def _build_settings(cfg: Config, args: NewConfigOptions, data: CustomDataset,
         model |= {key: model.get(key, {}) | value for key, value in changed.items()}
         data.reasons.append(note)
         content['custom_imports'] = dict(
-            imports=[*cfg.custom_imports.imports, IMPORT], allow_failed_imports=False)
+            imports=[*cfg.custom_imports.imports, *IMPORTS[cfg.default_scope]],
+            allow_failed_imports=False)
         if 'tta_pipeline' in cfg:
             content['tta_pipeline'] = adapt_pipeline(cfg.tta_pipeline, loading)
     content |= dict(

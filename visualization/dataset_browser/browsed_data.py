@@ -79,7 +79,7 @@ class BrowsedData:
         """Hashes of the images of all splits."""
         return hash_images([(number, index, data.paths[index])
                             for number, data in enumerate(self.sets)
-                            for index in self.decoded[number]])  # yapf: disable
+                            for index in self.decoded[number]], self.sets[0].bands)  # yapf: disable
 
     @cached_property
     def counts(self) -> list[LabelCounts]:

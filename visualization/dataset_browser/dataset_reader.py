@@ -23,6 +23,7 @@ from PIL import UnidentifiedImageError
 from colonnade.common.errors import UserCodeError, UserError
 from colonnade.common.name_lists import format_names, suggest_names
 from colonnade.common.storage.file_access import is_remote
+from colonnade.datasets.bands import LoadBands, find_band_loader, read_picture
 from colonnade.datasets.custom.label_maps import IGNORED
 from colonnade.inference.drawing import Color
 from colonnade.runtime.colors import distinct_colors
@@ -83,9 +84,14 @@ class ImageSet:
     # Reason to skip annotations -> number of annotations.
     left_out: dict[str, int] = field(default_factory=dict)
     num_things: int | None = None  # number of the first classes, of panoptic things; else None
+    bands: LoadBands | None = None  # step that loads images of more bands than RGB
 
     def __len__(self) -> int:
         return len(self.paths)
+
+    def read_image(self, index: int) -> np.ndarray:
+        """Read an image as RGB values, ``(H, W, 3)``, uint8; three of several bands."""
+        return read_picture(self.paths[index], self.bands)
 
     def get_file_name(self, index: int) -> str:
         """Return the file name of an image."""
@@ -125,7 +131,10 @@ def read_set(cfg: Config, split: str) -> ImageSet | None:
     for path in chain.from_iterable(map(get_dataset_paths, datasets)):
         if is_remote(path):
             raise UserError(f'{path} cannot be browsed: pass --data-root with a local folder')
-    parts = [read_part(cfg, settings, split) for settings in datasets]
+    parts = [
+        replace(read_part(cfg, settings, split), bands=find_band_loader(settings.get('pipeline')))
+        for settings in datasets
+    ]
     if not parts:
         raise UserError(f'{split}_dataloader reads no files, so there is nothing to browse')
     return parts[0] if len(parts) == 1 else merge_sets(parts)
@@ -192,7 +201,7 @@ def merge_sets(parts: Sequence[ImageSet]) -> ImageSet:
                     [path for part in parts for path in part.paths],
                     np.concatenate([part.sizes for part in parts
                                     ]), objects, [each for part in parts for each in part.maps],
-                    dict(left_out), parts[0].num_things)
+                    dict(left_out), parts[0].num_things, parts[0].bands)
 
 
 def select_images(data: ImageSet, options: BrowseOptions) -> list[int]:

@@ -20,7 +20,7 @@ from PIL import Image
 
 from colonnade.common.prefetching import prefetch_map
 from colonnade.common.progress import Progress
-from colonnade.runtime.images import read_image
+from colonnade.datasets.bands import LoadBands, read_picture
 
 from .dataset_reader import ImageSet
 
@@ -99,11 +99,11 @@ def scan(read: Callable[[A], B], items: Sequence[A],
     return results, errors
 
 
-def hash_images(images: Sequence[tuple[int, int, str]]) -> Hashes:
+def hash_images(images: Sequence[tuple[int, int, str]], bands: LoadBands | None = None) -> Hashes:
     """Decode and hash images, each given as index of the split, index in it, and path."""
 
     def shrink(image: tuple[int, int, str]) -> tuple[np.ndarray, tuple[int, int]]:
-        pixels = read_image(image[2])
+        pixels = read_picture(image[2], bands)
         return shrink_to_gray(pixels), (pixels.shape[1], pixels.shape[0])
 
     results, errors = scan(shrink, images, 'images')

@@ -5,7 +5,6 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from colonnade.inference.drawing import Color, blend
-from colonnade.runtime.images import read_image
 
 from ..html_pages.scenes import Scene, clip_boxes, fit_size, join_images, resize_values, scale_boxes
 from .dataset_reader import ImageSet
@@ -22,7 +21,7 @@ MASK_OPACITY = 0.25
 
 def read_scene(data: ImageSet, index: int, max_side: int) -> Scene:
     """Return an image of at most ``max_side`` pixels per side, with all its annotations."""
-    pixels = read_image(data.paths[index])
+    pixels = data.read_image(index)
     full: tuple[int, int] = pixels.shape[:2]
     size = fit_size(full, max_side)
     small = resize_values(pixels, size, smooth=True)
@@ -56,7 +55,7 @@ def draw_example(example: Example) -> Image.Image:
             return draw_objects(example)
         image = read_scene(data, index, TILE).draw(data.palette)
         if example.points:
-            height, width = read_image(data.paths[index]).shape[:2]
+            height, width = data.read_image(index).shape[:2]
             pen = ImageDraw.Draw(image)
             for x, y in example.points:
                 x, y = x * image.width / width, y * image.height / height
@@ -68,7 +67,7 @@ def draw_example(example: Example) -> Image.Image:
 
 def draw_plain(data: ImageSet, index: int) -> Image.Image:
     """Return an image without annotations."""
-    pixels = read_image(data.paths[index])
+    pixels = data.read_image(index)
     return Image.fromarray(resize_values(pixels, fit_size(pixels.shape, TILE), smooth=True))
 
 
@@ -76,7 +75,7 @@ def draw_objects(example: Example) -> Image.Image:
     """Return a close-up of the objects of an example."""
     objects, chosen = example.data.objects, np.array(example.objects)
     assert objects is not None
-    pixels = read_image(example.data.paths[example.image])
+    pixels = example.data.read_image(example.image)
     full: tuple[int, int] = pixels.shape[:2]
     masks: list[Mask] = [objects.masks[index] for index in chosen]
     extents = [extent for extent in map(find_extent, masks) if extent is not None]

@@ -21,6 +21,7 @@ from mmengine.runner import set_random_seed
 from PIL import Image, ImageDraw
 from torch import Tensor
 
+from colonnade.datasets.bands import LoadBands, find_band_loader
 from colonnade.datasets.custom.label_maps import IGNORED
 from colonnade.inference.drawing import Color
 from colonnade.settings.dataset_paths import find_datasets
@@ -135,6 +136,7 @@ class InputPipeline:
     training: bool  # whether the pipeline is that of training
     mixes: bool  # whether pipeline steps combine several images
     late: bool = False  # whether the pipeline of the config loads annotations after resizing
+    bands: LoadBands | None = None  # step that loads images of more bands than RGB
     inputs: list[ModelInput] = field(default_factory=list)  # all inputs that were loaded
 
     @classmethod
@@ -153,7 +155,9 @@ class InputPipeline:
             with DefaultScope.overwrite_default_scope(cfg.default_scope):
                 preprocessor = MODELS.build(settings)
         mixes = any(name in str(dataset_settings) for name in MIXING)
-        return cls(dataset, preprocessor, settings, training, mixes, late)
+        _, innermost = next(iter(find_datasets(cfg, (f'{split}_dataloader', ))))
+        bands = find_band_loader(innermost.get('pipeline'))
+        return cls(dataset, preprocessor, settings, training, mixes, late, bands)
 
     def find_indices(self, paths: Sequence[str]) -> dict[str, int]:
         """Return the first index in the dataset of each image that it does not filter out."""
@@ -188,6 +192,8 @@ class InputPipeline:
         values = inputs.float()
         if 'mean' in buffers:
             values = values * buffers['std'] + buffers['mean']
+        if self.bands:
+            return self.bands.to_rgb(values.permute(1, 2, 0).numpy())
         values = values[:1].expand(3, -1, -1) if len(values) < 3 else values[:3]
         if not self.swaps_channels and len(inputs) == 3:  # Pipelines load BGR images.
             values = values.flip(0)

@@ -51,12 +51,17 @@ def prepare_image(model: Model,
     """
     data = model.prepare(array, name)
     if size is not None:
-        resized = Image.fromarray(array).resize((size[1], size[0]), Image.Resampling.BILINEAR)
-        data['inputs'] = torch.from_numpy(np.array(resized)[..., ::-1].copy()).permute(2, 0, 1)
+        resized = [
+            Image.fromarray(band).resize(size[::-1], Image.Resampling.BILINEAR)
+            for band in np.moveaxis(array, 2, 0)[::1 if model.bands else -1]
+        ]
+        data['inputs'] = torch.from_numpy(np.stack(resized))
         height, width = array.shape[:2]
         data['data_samples'].set_metainfo(
             dict(img_shape=size, pad_shape=size, scale_factor=(size[1] / width, size[0] / height)))
-    pixels = data['inputs'].flip(0).permute(1, 2, 0).clamp(0, 255).byte().numpy()
+    values = data['inputs'].permute(1, 2, 0).numpy()
+    pixels = model.bands.to_rgb(values) if model.bands else values[..., ::-1].clip(0, 255).astype(
+        np.uint8)
     batch = dict(inputs=[data['inputs']], data_samples=[data['data_samples']])
     ready = model.module.data_preprocessor(batch, False)
     return PreparedImage(

@@ -120,8 +120,10 @@ def visualize_batch(model: Model, images: Sequence[Source], method: str,
     check_size(checked.size)
     check_methods(model, [method], checked)
 
+    read = model.bands.read if model.bands else read_image
+
     def prepare_all() -> Iterator[PreparedImage]:
-        return (prepare_image(model, read_image(image), checked.size, get_image_name(image))
+        return (prepare_image(model, read(image), checked.size, get_image_name(image))
                 for image in images)
 
     draw = METHODS[method].make_drawer(model, checked, prepare_all)
@@ -162,12 +164,15 @@ def write_figures(args: VisualizeOptions) -> Iterator[Path]:
     checkpoint, inputs = find_files(args)
     images, stems = [item.path for item in inputs], [item.stem for item in inputs]
     check_new(args.out, stems, args.methods or (), args.format)
+    model = load(
+        args.config, checkpoint, device=args.device, cfg_options=args.cfg_options, trust=args.trust)
     for image in images:
+        if model.bands:
+            model.bands.read(image)
+            continue
         read_image(image)
         if (number := num_frames(image)) > 1:
             print(f'{image}: using the first of {number} frames', file=sys.stderr, flush=True)
-    model = load(
-        args.config, checkpoint, device=args.device, cfg_options=args.cfg_options, trust=args.trust)
     names = args.methods or available_methods(model, classifier=args.classifier)
     if not names:
         raise UserError(f'no method supports this model: {model.backbone_name} has no feature '

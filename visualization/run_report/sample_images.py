@@ -9,6 +9,7 @@ import numpy as np
 from PIL import Image
 
 from colonnade.common.storage import content
+from colonnade.datasets.bands import LoadBands, read_picture
 from colonnade.datasets.rle import decode_rle, encode_mask
 from colonnade.inference.drawing import draw_instances
 from colonnade.inference.ground_truth import build_instances, build_label_map, build_panoptic_map
@@ -55,7 +56,8 @@ def draw_image(dataset: Any, image: ImageRecord, legend: Legend, truth_path: Pat
     """Write drawings of the annotations and of the prediction of an image."""
     info = dataset.get_data_info(image.index)
     path = info['img_path']
-    full = read_image(content(path))
+    first = dataset.pipeline.transforms[0]
+    full = read_picture(path, first) if isinstance(first, LoadBands) else read_image(content(path))
     size = fit_size(full.shape, TILE, exact=True)
     pixels = resize_values(full, size, smooth=max(full.shape) > TILE)
     is_named = len(legend.classes) > MAX_UNNAMED
