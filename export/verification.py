@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from colonnade.common.name_lists import format_count
 from colonnade.runtime.metadata import ModelError
 from colonnade.runtime.sessions import OPENVINO, Session
 
@@ -62,10 +63,9 @@ class Comparison:
 
     def __str__(self) -> str:
         module, graph = (1000 * seconds for seconds in self.seconds)
-        batch, height, width = self.size
         return (f'{self.name}: {self.num_bytes / 1e6:.1f} MB; maximum deviation '
                 f'{self.absolute:.1e}, {self.relative:.1e} of the largest value, for '
-                f'{self.num_sizes} sizes; {batch} x 3 x {height} x {width} takes {graph:.1f} ms, '
+                f'{self.num_sizes} sizes; {format_size(self.size)} takes {graph:.1f} ms, '
                 f'torch {module:.1f} ms')
 
 
@@ -230,4 +230,5 @@ def list_files(path: Path) -> list[Path]:
 
 
 def format_size(size: Size) -> str:
-    return '{} x 3 x {} x {}'.format(*size)
+    batch, height, width = size
+    return f'{format_count(batch, "image")} of {height} x {width}'

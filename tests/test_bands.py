@@ -20,17 +20,22 @@ from timm.models._manipulate import adapt_input_conv
 
 from colonnade import load
 from colonnade.datasets.bands import LoadBands, measure_bands
+from colonnade.export.features import get_size_limits
+from colonnade.export.preprocessing import build_preprocess
 from colonnade.inference.packages.package_errors import PackageError
 from colonnade.inference.serving.uploads import Limits, read_upload
 from colonnade.runtime import load as load_export
 from colonnade.runtime.bands import has_georeference, read_bands, to_rgb
 from colonnade.runtime.images import ImageError
+from colonnade.runtime.metadata import Section
+from colonnade.runtime.preprocessing import read_preprocess
 from colonnade.runtime.resizing import resize_image
 from colonnade.weights import load_weights
 from colonnade.weights.state_dicts import WeightsError
 
 NUM_BANDS = 5
 BANDS = np.random.default_rng(0).integers(0, 4000, (HEIGHT, WIDTH, NUM_BANDS)).astype(np.uint16)
+PIXEL_SCALE = (33550, 'd', 3, (10., 10., 0.), True)  # a georeference
 
 
 def write_tiff(path: Path, bands: np.ndarray = BANDS, **options: object) -> None:
@@ -56,7 +61,7 @@ def label_maps(tmp_path: Path) -> list[str | Path]:
     """Arguments of ``create-config`` for label maps of five-band images."""
     arguments = draw_label_maps(tmp_path, image_name='{}.tif')
     for path in (tmp_path / 'images').rglob('*.tif'):
-        write_tiff(path)
+        write_tiff(path, extratags=[PIXEL_SCALE])
     return [*arguments, '--classes', 'a', 'b', '--label-zero', 'class']
 
 
@@ -88,8 +93,7 @@ def test_reads_other_types_and_repairs_values(tmp_path: Path) -> None:
 
 
 def test_ignores_georeference(tmp_path: Path) -> None:
-    scale = (33550, 'd', 3, (10., 10., 0.), True)
-    write_tiff(tmp_path / 'geo.tif', extratags=[scale])
+    write_tiff(tmp_path / 'geo.tif', extratags=[PIXEL_SCALE])
     write_tiff(tmp_path / 'plain.tif')
     assert has_georeference(tmp_path / 'geo.tif')
     assert not has_georeference(tmp_path / 'plain.tif')
@@ -198,8 +202,9 @@ def test_segmenter(label_maps: list, tmp_path: Path, run_tool: Callable,
     config, image = tmp_path / 'own.py', tmp_path / 'images/val/a.tif'
     run_tool('create_config', leaf('sem_fpn'), *label_maps, '--in-channels', NUM_BANDS,
              '--rgb-channels', 2, 1, 0, '--out', config)  # yapf: disable
-    assert 'mean and std of the 5 bands are those of 2 of 2 training images' \
-        in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert 'mean and std of the 5 bands are those of 2 of 2 training images' in printed
+    assert 'their georeference is not used' in printed
     cfg = Config.fromfile(config)
     np.testing.assert_allclose(cfg.model.data_preprocessor.mean, BANDS.mean((0, 1)), rtol=1e-3)
     assert 'PhotoMetricDistortion' not in str(cfg.train_dataloader.dataset.pipeline)
@@ -223,9 +228,28 @@ def test_segmenter(label_maps: list, tmp_path: Path, run_tool: Callable,
     run_tool('package', 'make', weights, '--out', tmp_path / 'package')
     packed = load(tmp_path / 'package')
     assert np.array_equal(packed.predict(image).labels, result.labels)
+    preprocess = read_preprocess(
+        Section(build_preprocess(model, get_size_limits(model.module)), 'model.json'))
+    ready = model.module.data_preprocessor({
+        key: [value]
+        for key, value in model.prepare(model.bands.read(image)).items()
+    })
+    np.testing.assert_allclose(
+        preprocess(preprocess.read(image)).array, ready['inputs'][0], rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.slow
+def test_export_and_estimate(label_maps: list, tmp_path: Path, run_tool: Callable) -> None:
+    config, image = tmp_path / 'own.py', tmp_path / 'images/val/a.tif'
+    run_tool('create_config', leaf('sem_fpn'), *label_maps, '--in-channels', NUM_BANDS, '--out',
+             config)
+    run_tool('train', config, '--estimate')
+    train_and_test(run_tool, config)
+    weights = tmp_path / 'run/iter_2.pth'
+    labels = load(config, weights).predict(image).labels
     run_tool('export', config, weights, '--out', tmp_path / 'exported')
     exported = load_export(tmp_path / 'exported')
-    assert (exported.predict(image).labels == result.labels).mean() > 0.99
+    assert (exported.predict(image).labels == labels).mean() > 0.99
     Image.new('RGB', (64, 64)).save(tmp_path / 'rgb.png')
     with pytest.raises(ImageError, match='rgb.png has 3 bands, expected 5'):
         exported.predict(tmp_path / 'rgb.png')
@@ -240,7 +264,6 @@ def test_detector(instances: list, tmp_path: Path, run_tool: Callable) -> None:
     run_tool('browse_dataset', config, '--out', tmp_path / 'page.html')
     assert 'cannot be read' not in (tmp_path / 'page.html').read_text().replace(
         'Files that cannot be read', '')
-    run_tool('train', config, '--estimate')
     run_tool('predict', config, tmp_path / 'run/iter_2.pth', tmp_path / 'val', '--out',
              tmp_path / 'predicted')
     assert len(list((tmp_path / 'predicted/visualizations').iterdir())) == 2

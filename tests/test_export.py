@@ -20,12 +20,14 @@ from colonnade.common.errors import UserError
 from colonnade.configs import find_config
 from colonnade.export import ExportError, ExportOptions, export, exporter, to_pt2
 from colonnade.export.features import Features, get_size_limits, list_map_names
-from colonnade.export.graphs import Graph, ImageSizeLimits, make_images, to_onnx
+from colonnade.export.graphs import Graph, ImageSizeLimits, to_onnx
 from colonnade.export.verification import compare, verify
 from colonnade.inference import Model
 from colonnade.necks import ColumnarPyramid, SimplePyramid
 from colonnade.runtime import load
 from colonnade.settings.reading import read_config
+
+LIMITS = ImageSizeLimits(multiple=1, minimum=8)
 
 
 def build_graph(backbone: nn.Module, neck: nn.Module | None) -> Graph:
@@ -37,8 +39,8 @@ def build_graph(backbone: nn.Module, neck: nn.Module | None) -> Graph:
             norm.running_var.uniform_(0.5, 2)
     model.eval()
     features, limits = Features(model).eval(), get_size_limits(model)
-    return Graph('features', features, make_images, (limits.get_dims(), ), ('image', ),
-                 list_map_names(features), limits.list_sizes())  # yapf: disable
+    return Graph('features', features, limits.make_images, (limits.get_dims(), ), ('image', ),
+                 list_map_names(features, limits), limits.list_sizes())  # yapf: disable
 
 
 @pytest.mark.slow
@@ -111,7 +113,7 @@ def test_deviation_prevents_export(model: Model, tmp_path: Path,
     """The file is written from a module with other weights."""
     wrong, right = nn.Conv2d(3, 1, 1), nn.Conv2d(3, 1, 1)
     dims = (ImageSizeLimits(1, 8).get_dims(), )
-    graph = Graph('features', right, make_images, dims, ('image', ), ('map1', ),
+    graph = Graph('features', right, LIMITS.make_images, dims, ('image', ), ('map1', ),
                   ((2, 16, 24), (1, 9, 8)))  # yapf: disable
 
     def to_wrong(module: nn.Module, *args: object) -> None:
@@ -153,11 +155,11 @@ def test_tolerance_is_relative_to_rounding_of_torch(deviation: float, result: st
                                                     tmp_path: Path) -> None:
     module = Cancelling().eval()
     dims = (ImageSizeLimits(1, 8).get_dims(), )
-    graph = Graph('one', module, make_images, dims, ('image', ), ('map1', ),
+    graph = Graph('one', module, LIMITS.make_images, dims, ('image', ), ('map1', ),
                   ((2, 16, 24), (1, 9, 8)))  # yapf: disable
     other = Wrong().eval()
     other.deviation = deviation
-    to_onnx(other, make_images((2, 16, 24)), graph.dynamic_shapes, tmp_path / 'one.onnx',
+    to_onnx(other, LIMITS.make_images((2, 16, 24)), graph.dynamic_shapes, tmp_path / 'one.onnx',
             graph.input_names, graph.output_names)  # yapf: disable
     if result == 'error':
         with pytest.raises(
@@ -171,13 +173,14 @@ def test_tolerance_is_relative_to_rounding_of_torch(deviation: float, result: st
 
 def test_output_of_wrong_shape(tmp_path: Path) -> None:
     dims = (ImageSizeLimits(1, 8).get_dims(), )
-    graph = Graph('one', nn.Conv2d(3, 1, 1), make_images, dims, ('image', ),
+    graph = Graph('one', nn.Conv2d(3, 1, 1), LIMITS.make_images, dims, ('image', ),
                   ('map1', ), ((2, 16, 24), (1, 9, 8)))  # yapf: disable
     path = tmp_path / 'one.pt2'
     to_pt2(graph.module, graph.make_inputs((2, 16, 24)), graph.dynamic_shapes, path)
     assert compare(graph, path).absolute < 1e-5
     other = dataclasses.replace(graph, module=nn.Conv2d(3, 1, 1, padding=1))
-    with pytest.raises(ExportError, match='one for 2 x 3 x 16 x 24: map1 is float32 .*1, 16, 24'):
+    with pytest.raises(
+            ExportError, match='one for 2 images of 16 x 24: map1 is float32 .*1, 16, 24'):
         compare(other, path)
 
 

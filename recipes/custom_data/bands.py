@@ -10,6 +10,7 @@ from mmengine.config import Config
 from colonnade.common.errors import UserError
 from colonnade.datasets.bands import LoadBands, measure_bands
 from colonnade.datasets.custom.instance_datasets import CustomDataset
+from colonnade.runtime.bands import has_georeference
 from colonnade.settings.pipeline_steps import get_step_type, iter_steps
 
 from ..options import NewConfigOptions
@@ -85,5 +86,8 @@ def build_band_settings(cfg: Config, args: NewConfigOptions,
     model = dict(data_preprocessor=preprocessor, backbone=backbone)
     if (cfg.model.get('neck') or {}).get('type') == 'ViTAdapter':
         model['neck'] = dict(image_channels=args.in_channels)
-    return model, (f'mean and std of the {args.in_channels} bands are those of {len(picked)} of '
-                   f'{len(paths)} training images')
+    note = (f'mean and std of the {args.in_channels} bands are those of {len(picked)} of '
+            f'{len(paths)} training images')
+    if any(map(has_georeference, picked)):
+        note += '; their georeference is not used, so results are in pixels'
+    return model, note
