@@ -14,6 +14,7 @@ COMPILED_MMCV ?=
 BIN = $(VENV)/bin
 GENERATOR = build/docs-generator
 AUDITOR = build/auditor
+LORA = build/lora
 ROOMS = backbones common datasets engine evaluation export heads inference models necks recipes \
     runtime settings tools visualization weights
 # the package as it is installed, by links: only so does mypy follow "from colonnade import ..."
@@ -24,8 +25,9 @@ TYPES = build/types/colonnade
 demo: env
 	@$(BIN)/python tools/demo.py
 
-test: env
+test: env $(LORA)/installed
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+	PYTHONPATH=$(LORA):$$PYTHONPATH OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/test_lora.py
 
 test-slow: env
 	$(BIN)/python -m pytest -m slow -s -o faulthandler_timeout=3600
@@ -46,7 +48,7 @@ lint: env
 	$(BIN)/python -m isort --check --diff .
 	$(BIN)/python -m yapf --diff --recursive api configs tests $(ROOMS)
 
-# Generator and auditor stay out of the environment: their packages have folders of their own.
+# Generator, auditor and peft stay out of the environment: their packages have folders of their own.
 docs: env $(GENERATOR)/installed
 	PYTHONPATH=$(GENERATOR):$$PYTHONPATH $(BIN)/python -m sphinx --fail-on-warning --keep-going \
 	    --nitpicky --quiet docs build/docs
@@ -62,7 +64,8 @@ audit: env $(AUDITOR)/installed
 
 $(GENERATOR)/installed: docs/requirements.txt
 $(AUDITOR)/installed: requirements-audit.txt
-$(GENERATOR)/installed $(AUDITOR)/installed: | env
+$(LORA)/installed: requirements-lora.txt
+$(GENERATOR)/installed $(AUDITOR)/installed $(LORA)/installed: | env
 	rm -rf $(@D)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes \
 	    --target $(@D) --requirement $<

@@ -1,6 +1,7 @@
 """Conversion of published weights of any known format to Colonnade's."""
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,12 @@ from colonnade.backbones.registry import infer_backbone
 from colonnade.common.atomic_files import atomic_write, check_writable
 from colonnade.common.errors import FileError, UserError
 from colonnade.weights.downloads import fetch
+from colonnade.weights.files import DATASET_META
 from colonnade.weights.formats import convert_keys, detect_format, list_formats
 from colonnade.weights.loading import Plan, plan_loading
 from colonnade.weights.state_dicts import State, WeightsError, get_state_dict, strip_prefix
+
+from .trained_weights import get_omitted, omit_base, restore_base
 
 
 def print_formats() -> None:
@@ -82,15 +86,18 @@ def format_plan(plan: Plan, checkpoint: dict[str, Any]) -> str:
     return '\n'.join([*lines, *(f'{"dropped":8} {key}' for key in plan.dropped), str(plan)])
 
 
-def _write_file(plan: Plan, meta: dict[str, Any], out: Path) -> None:
+def _write_file(state: State, meta: dict[str, Any], out: Path) -> None:
     """Write a converted file atomically."""
     with atomic_write(out) as scratch:
         try:
             if out.suffix == '.safetensors':
-                tensors = {key: value.contiguous() for key, value in plan.state.items()}
-                safetensors.torch.save_file(tensors, scratch)
+                tensors = {key: value.contiguous() for key, value in state.items()}
+                text = {
+                    DATASET_META: json.dumps(meta['dataset_meta'])
+                } if meta.get('dataset_meta') else None
+                safetensors.torch.save_file(tensors, scratch, metadata=text)
             else:
-                torch.save(dict(meta=meta, state_dict=plan.state), scratch)
+                torch.save(dict(meta=meta, state_dict=state), scratch)
         except (RuntimeError, SafetensorError) as error:  # their errors of a full disk
             raise FileError(
                 f'cannot write {out}, perhaps because the disk is full: {error}') from error
@@ -100,6 +107,7 @@ def convert(source: str,
             out: Path,
             *,
             base: str | None = None,
+            trained_only: bool = False,
             in_full: bool = False,
             dry_run: bool = False,
             overwrite: bool = False,
@@ -109,7 +117,9 @@ def convert(source: str,
     Args:
         source: File, URL or ``timm://NAME``.
         out: Path of a ``.pth`` or ``.safetensors`` file.
-        base: File, URL or ``timm://NAME`` of the weights that ``source`` has differences to.
+        base: File, URL or ``timm://NAME`` of the weights that ``source`` has differences to, or
+            omits, or that ``trained_only`` omits.
+        trained_only: Write only tensors that differ from those of ``base``.
         in_full: Print a line for each tensor.
         dry_run: Write nothing.
         overwrite: Overwrite ``out`` if it exists.
@@ -127,9 +137,23 @@ def convert(source: str,
     if not dry_run:
         check_writable(out)
     checkpoint = fetch(source, trust=trust)
+    omitted = get_omitted(checkpoint)
+    if trained_only or omitted:
+        if base is None:
+            option = '--trained-only' if trained_only else f'{source}, which omits its base model,'
+            raise UserError(f'{option} requires --base, the weights that training started from')
+        change = omit_base if trained_only else restore_base
+        checkpoint = change(checkpoint, source, base, trust)
+        state = checkpoint['state_dict']
+        number = len((get_omitted(checkpoint) or omitted or {})['names'])
+        print(f'{source}: {len(state)} tensors, {"without" if trained_only else "with"} {number} '
+              f'of {base}')
+        if not dry_run:
+            _write_file(state, checkpoint['meta'], out)
+        return
     if base is not None:
         checkpoint = add_base(checkpoint, source, base, trust)
     plan = plan_conversion(checkpoint, source)
     print(format_plan(plan, checkpoint) if in_full else plan)
     if not dry_run:
-        _write_file(plan, checkpoint.get('meta', {}), out)
+        _write_file(plan.state, checkpoint.get('meta', {}), out)

@@ -24,6 +24,10 @@ class NewConfigOptions(DataOptions):
         'bands that get the pretrained weights of red, green and blue, and are shown in pictures, '
         'e.g. 2 1 0 (default: weights are repeated for all bands, and the first three shown)',
         metavar=('R', 'G', 'B'))
+    unlabeled: Path | None = option(
+        'folder of images without annotations to train on too, with labels that averaged weights '
+        'predict',
+        metavar='DIR')
     epochs: int | None = option(
         'passes over the dataset (default: as in the base config, more for small datasets)',
         metavar='N')

@@ -1,6 +1,7 @@
 """Low-rank adaptation: what is trained, loaded, merged and saved."""
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from conftest import config
 from helpers.backbones import ARCHS, OURS
 from mmengine.config import ConfigDict
 from mmengine.registry import MODELS, DefaultScope
+from safetensors.torch import load_file
 from torch import nn
 
 from colonnade.backbones import CaiT, ColumnarBackbone, SimplifiedViT, XCiT
@@ -143,3 +145,41 @@ def test_merged_when_loaded(tmp_path: Path) -> None:
     with torch.no_grad():
         torch.testing.assert_close(
             model.module._forward(images), trained._forward(images), rtol=1e-4, atol=1e-5)
+
+
+def test_trained_weights_alone(tmp_path: Path, run_tool: Callable) -> None:
+    """Files without the base model are small, and restored only with the same base model."""
+    plain = build(XCiT)
+    torch.save(plain.state_dict(), tmp_path / 'base.pth')
+    model = nn.Module()
+    model.backbone = build(XCiT, lora=dict(rank=2))
+    model.head = nn.Linear(3, 2)
+    load_weights(model.backbone, tmp_path / 'base.pth')
+    randomize(model.backbone)
+    state = model.state_dict()
+    meta = dict(dataset_meta=dict(classes=('a', 'b')))
+    torch.save(dict(meta=meta, state_dict=state), tmp_path / 'full.pth')
+    base = ['--base', tmp_path / 'base.pth']
+    small, again = tmp_path / 'small.safetensors', tmp_path / 'again.pth'
+    run_tool('convert_checkpoint', tmp_path / 'full.pth', small, '--trained-only', *base)
+    assert set(load_file(small)) == {key for key in state if UPDATE in key or 'head' in key}
+    run_tool('convert_checkpoint', small, again, *base)
+    restored = torch.load(again)
+    assert restored['meta']['dataset_meta'] == dict(classes=['a', 'b'])
+    assert restored['state_dict'].keys() == state.keys()
+    assert all(torch.equal(restored['state_dict'][key], state[key]) for key in state)
+
+    with pytest.raises(SystemExit, match='requires --base, the weights that training started'):
+        run_tool('convert_checkpoint', small, tmp_path / 'other.pth')
+    torch.save(build(XCiT).apply(shift).state_dict(), tmp_path / 'base.pth')
+    with pytest.raises(SystemExit, match='is not the base model of .*small.safetensors'):
+        run_tool('convert_checkpoint', small, tmp_path / 'other.pth', *base)
+    with pytest.raises(SystemExit, match='no tensor of .*full.pth is the same there'):
+        run_tool('convert_checkpoint', tmp_path / 'full.pth', tmp_path / 'other.pth',
+                 '--trained-only', *base)  # yapf: disable
+    assert not (tmp_path / 'other.pth').exists()
+
+
+def shift(module: nn.Module) -> None:
+    for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False)):
+        tensor.data += 1

@@ -21,9 +21,10 @@ class ConvertOptions:
     out: Path | None = argument(
         '.pth or .safetensors file to write; omit with --list', None, metavar='OUT')
     base: str | None = option(
-        'base weights, if IN stores only differences from them, such as those of DINOv3 for '
-        'EoMT: file, URL or timm://NAME',
+        'base weights, if IN omits them or stores only differences from them, such as those of '
+        'DINOv3 for EoMT: file, URL or timm://NAME',
         metavar='FILE')
+    trained_only: bool = option('write only the tensors that differ from those of --base', False)
     list: bool = option('list the known formats and what is dropped from their files', False)
     report: bool = option('print a line per tensor', False)
     dry_run: bool = option('report, but write nothing', False)
@@ -46,6 +47,7 @@ def main(options: ConvertOptions, checkpoint_conversion: ModuleType) -> None:
         options.source,
         options.out,
         base=options.base,
+        trained_only=options.trained_only,
         in_full=options.report,
         dry_run=options.dry_run,
         overwrite=options.force,

@@ -28,6 +28,7 @@ from colonnade.settings.reading import read_file
 from ..options import NewConfigOptions
 from .bands import IMPORTS, adapt_pipeline, build_band_settings, build_loading
 from .scaled_schedule import scale_schedule
+from .unlabeled import build_hooks
 
 SPLITS = ('train', 'val')
 REQUIRED_KEYS = ('default_scope', 'model', 'train_dataloader.batch_size',
@@ -218,16 +219,28 @@ def _build_settings(cfg: Config, args: NewConfigOptions, data: CustomDataset,
         images_per_gpu=args.batch_size,
         num_gpus=args.gpus,
         epochs=args.epochs)
+    imports = list(IMPORTS[cfg.default_scope]) if args.in_channels else []
+    if args.unlabeled:
+        imports.append('colonnade.engine.mean_teacher')
+        changes['custom_hooks'], note = build_hooks(
+            cfg,
+            changes.get('custom_hooks') or [hook for hook in cfg.get('custom_hooks') or [] if hook],
+            args.unlabeled, datasets[0].get('pipeline', cfg.train_dataloader.dataset.pipeline),
+            args.band_suffixes[0] if args.band_suffixes else None,
+            _count_iterations(changes['train_cfg'], data.num_images[0],
+                              batch.get('batch_size', cfg.train_dataloader.batch_size) * args.gpus),
+            batch.get('batch_size', cfg.train_dataloader.batch_size))
+        reasons.append(note)
     root, note = _format_root(data.root, out)
     data.reasons += [*reasons, note]
     content: dict[str, Any] = {}
+    if imports:
+        content['custom_imports'] = dict(
+            imports=[*cfg.custom_imports.imports, *imports], allow_failed_imports=False)
     if loading:
         changed, note = build_band_settings(cfg, args, data)
         model |= {key: model.get(key, {}) | value for key, value in changed.items()}
         data.reasons.append(note)
-        content['custom_imports'] = dict(
-            imports=[*cfg.custom_imports.imports, *IMPORTS[cfg.default_scope]],
-            allow_failed_imports=False)
         if 'tta_pipeline' in cfg:
             content['tta_pipeline'] = adapt_pipeline(cfg.tta_pipeline, loading)
     content |= dict(
@@ -240,6 +253,12 @@ def _build_settings(cfg: Config, args: NewConfigOptions, data: CustomDataset,
     if evaluator:
         content |= dict(val_evaluator=evaluator, test_evaluator=Source('val_evaluator'))
     return content | changes
+
+
+def _count_iterations(train_cfg: dict[str, Any], num_images: int, images_per_step: int) -> int:
+    """Return the length of a training in iterations."""
+    epochs = train_cfg.get('max_epochs')
+    return epochs * -(-num_images // images_per_step) if epochs else train_cfg['max_iters']
 
 
 def _remove_masks(cfg: Config, model: dict, datasets: list[dict], evaluator: dict) -> None:

@@ -1,0 +1,76 @@
+"""Settings for training on a folder of unlabeled images too, with a mean teacher."""
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from mmengine.config import Config
+
+from colonnade.common.errors import UserError
+from colonnade.engine.mean_teacher import UnlabeledImages
+from colonnade.engine.runner.hooks import is_ema_hook
+from colonnade.settings.config_values import loads_segments
+from colonnade.settings.pipeline_steps import get_step_type, is_loading_annotations
+
+from .bands import COLOR_STEPS, MIXING_STEPS
+
+ANNOTATION_STEPS = ('CopyPaste', 'FilterAnnotations', *COLOR_STEPS, *MIXING_STEPS)
+#: EMA momentum for this number of iterations, and its bounds
+MEMORY, SLOWEST, FASTEST = 10, 0.0005, 0.01
+
+
+def build_pipeline(steps: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return a training pipeline without steps that load, need or filter annotations, or change
+    colors, which :class:`.MeanTeacherHook` does for the student.
+    """
+    kept = []
+    for step in steps:
+        kind = get_step_type(step)
+        if is_loading_annotations(step) or kind in ANNOTATION_STEPS:
+            continue
+        if 'cat_max_ratio' in step:  # counts labels
+            step = dict(step, cat_max_ratio=1.)
+        kept.append(dict(step))
+    return kept
+
+
+def build_hooks(cfg: Config, hooks: Sequence[dict[str, Any]], folder: Path,
+                steps: Sequence[dict[str, Any]], suffix: str | None, num_iterations: int,
+                batch_size: int) -> tuple[list[dict[str, Any]], str]:
+    """Return the hooks of a config with those of the mean teacher, and a comment on them.
+
+    Args:
+        cfg: Base config.
+        hooks: Hooks so far.
+        folder: Folder of unlabeled images.
+        steps: Pipeline of the training images.
+        suffix: End of the names of files; None for all images.
+        num_iterations: Length of the training.
+        batch_size: Unlabeled images per batch and process.
+
+    Raises:
+        FileNotFoundError: If the folder has no images.
+        ValueError: If the model is panoptic.
+    """
+    if loads_segments(cfg):
+        raise UserError('--unlabeled does not support panoptic models')
+    number = len(UnlabeledImages(str(folder), suffix))
+    loader = dict(
+        batch_size=batch_size,
+        num_workers=cfg.train_dataloader.get('num_workers', 0),
+        persistent_workers=cfg.train_dataloader.get('persistent_workers', False),
+        sampler=dict(type='InfiniteSampler', shuffle=True),
+        dataset=dict(
+            type='mmengine.UnlabeledImages',
+            data_root=os.path.abspath(folder),
+            suffix=suffix,
+            pipeline=build_pipeline(steps)))
+    added: list[dict[str, Any]] = []
+    if not any(map(is_ema_hook, hooks)):
+        momentum = min(FASTEST, max(SLOWEST, MEMORY / num_iterations))
+        added.append(dict(type='EMAHook', momentum=momentum))
+    added.append(dict(type='MeanTeacherHook', dataloader=loader))
+    return [*hooks, *added], (f'{number} unlabeled images are learned with confident labels that '
+                              'averaged weights predict')
