@@ -63,7 +63,7 @@ class UnlabeledImages(BaseDataset):
 
 
 @HOOKS.register_module()
-class MeanTeacherHook(Hook):
+class PseudoLabelHook(Hook):
     """Add unlabeled images to each training batch, with labels that averaged weights predict.
 
     The config needs mmengine's ``EMAHook``, whose weights are also those of evaluation and
@@ -91,14 +91,14 @@ class MeanTeacherHook(Hook):
         """
         hooks = [hook for hook in runner.hooks if is_ema_hook(hook)]
         if not hooks:
-            raise UserError('MeanTeacherHook requires an EMAHook in custom_hooks, whose weights '
+            raise UserError('PseudoLabelHook requires an EMAHook in custom_hooks, whose weights '
                             'predict the labels')
         self.teacher: BaseModel = hooks[0].ema_model.module
         self.first = math.ceil(self.start * runner.max_iters)
         loader = runner.build_dataloader(self.dataloader, seed=runner.seed)
         endless, batches = build_endless_loader(loader)
         skipped = max(0, runner.iter - self.first)  # as often as a resumed run has drawn
-        batches.start(runner.seed, runner.iter, skip=skipped)
+        batches.start(runner.seed, skipped, skip=skipped)
         self.batches = iter(endless)
 
     def before_train_iter(self,
@@ -158,7 +158,7 @@ def set_labels(sample: BaseDataElement, min_score: float) -> BaseDataElement:
     """
     new = type(sample)(metainfo=sample.metainfo)
     if 'pred_panoptic_seg' in sample:
-        raise UserError('MeanTeacherHook does not support panoptic models')
+        raise UserError('PseudoLabelHook does not support panoptic models')
     if 'pred_sem_seg' in sample:
         scores, labels = to_probabilities(sample.seg_logits.data).max(0, keepdim=True)
         new.gt_sem_seg = PixelData(data=labels.where(scores >= min_score, IGNORED))

@@ -23,7 +23,7 @@ MEMORY, SLOWEST, FASTEST = 10, 0.0005, 0.01
 
 def build_pipeline(steps: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return a training pipeline without steps that load, need or filter annotations, or change
-    colors, which :class:`.MeanTeacherHook` does for the student.
+    colors, which :class:`.PseudoLabelHook` does for the student.
     """
     kept = []
     for step in steps:
@@ -57,7 +57,7 @@ def build_hooks(cfg: Config, hooks: Sequence[dict[str, Any]], folder: Path,
     if loads_segments(cfg):
         raise UserError('--unlabeled does not support panoptic models')
     number = len(UnlabeledImages(str(folder), suffix))
-    loader = dict(
+    loader: dict[str, Any] = dict(
         batch_size=batch_size,
         num_workers=cfg.train_dataloader.get('num_workers', 0),
         persistent_workers=cfg.train_dataloader.get('persistent_workers', False),
@@ -65,12 +65,13 @@ def build_hooks(cfg: Config, hooks: Sequence[dict[str, Any]], folder: Path,
         dataset=dict(
             type='mmengine.UnlabeledImages',
             data_root=os.path.abspath(folder),
-            suffix=suffix,
             pipeline=build_pipeline(steps)))
+    if suffix:
+        loader['dataset']['suffix'] = suffix
     added: list[dict[str, Any]] = []
     if not any(map(is_ema_hook, hooks)):
         momentum = min(FASTEST, max(SLOWEST, MEMORY / num_iterations))
         added.append(dict(type='EMAHook', momentum=momentum))
-    added.append(dict(type='MeanTeacherHook', dataloader=loader))
+    added.append(dict(type='PseudoLabelHook', dataloader=loader))
     return [*hooks, *added], (f'{number} unlabeled images are learned with confident labels that '
                               'averaged weights predict')
