@@ -178,7 +178,7 @@ class ColumnarBackbone(Fusible, LoadableBackbone):
     def _run_block(self, block: nn.Module, x: Tensor, place: tuple) -> Tensor:
         """Run one block on tokens ``(B, N, C)``."""
 
-    def _to_map(self, x: Tensor, place: tuple) -> Tensor:
+    def _to_map(self, x: Tensor, place: tuple, is_last: bool = False) -> Tensor:
         """Copy tokens ``(B, N, C)`` after a block to a feature map ``(B, C, h, w)``."""
         return as_map(x, place[0])
 
@@ -209,7 +209,7 @@ class ColumnarBackbone(Fusible, LoadableBackbone):
         for index in range(len(self.blocks)):
             x = self._step(index, x, place)
             if index in self.out_indices:
-                maps[index] = self._to_map(x, place)
+                maps[index] = self._to_map(x, place, index == self.depth - 1)
         return tuple(maps[index] for index in self.out_indices)
 
     def _start(self, img: Tensor) -> tuple[Tensor, tuple]:

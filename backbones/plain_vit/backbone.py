@@ -28,8 +28,8 @@ from .checkpoint_formats import (EVA_BIASES, FORMATS, cut_frequencies, drop_clas
                                  resize_positions)
 from .eomt_formats import EOMT_FORMATS
 from .query_tokens import QueryTokens, check_query_blocks
-from .relative_positions import resize_table
-from .segmenter_formats import SEGMENTER_FORMATS
+from .relative_positions import resize_bias_table, resize_table
+from .segmenter_formats import SEGMENTER_FORMATS, infer_bias_tables
 from .transformers_formats import TRANSFORMERS_FORMATS
 from .vitdet_formats import VITDET_FORMATS, infer_relative_positions
 from .window_attention import round_up
@@ -56,10 +56,12 @@ class PlainViT(ColumnarBackbone):
             are resized to it when they are loaded. Defaults to the model's.
         patch_size: Side of the patches. For another one than the model's, the default, weights are
             resampled when they are loaded, as in FlexiViT (arXiv 2212.08013).
-        norm_features: Apply the final norm to each feature map. Defaults to what the authors of the
-            weights do: True for DINO, DINOv2, DINOv3 and TIPSv2, False for all others. They are
-            identified by ``arch``, or by ``timm://NAME.TAG`` in ``init_cfg``.
-        return_prefix_tokens: Return a pair of feature map and prefix tokens ``(B, P, C)``.
+        norm_features: Apply the final norm to each feature map, or with ``'last'`` only to that of
+            the last block, as mmseg does. Defaults to what the authors of the weights do: True for
+            DINO, DINOv2, DINOv3 and TIPSv2, False for all others. They are identified by ``arch``,
+            or by ``timm://NAME.TAG`` in ``init_cfg``.
+        return_prefix_tokens: Return a pair of feature map and prefix tokens ``(B, P, C)``; with
+            ``'class'`` of feature map and class token ``(B, C)``, which mmseg's DPT head expects.
         window_size: Side in tokens of the attention windows of most blocks (ViTDet, arXiv
             2203.16527); prefix tokens attend to all tokens, and all to them. Defaults to none.
         global_blocks: With windows, the blocks that attend to all tokens; negative ones count from
@@ -74,6 +76,8 @@ class PlainViT(ColumnarBackbone):
         rel_pos_size: Side in tokens of the grid for which global blocks have decomposed relative
             positions, as ViTDet's, resized linearly to others; windows have their own. Requires
             ``class_token=False`` in ``arch``. Defaults to none.
+        rel_pos_type: ``'decomposed'``, or ``'table'`` for a bias of each distance, as BEiT's,
+            resized bicubically to other grids. That requires a class token, and no windows.
         window_padding: How incomplete windows are padded with zeros, which are attended to:
             ``'tokens'`` before the projections, as in ViTDet and EVA-02's detectors, or ``'heads'``
             after them, as in ViT-Adapter. Rotary positions then count from the corner of each
@@ -99,14 +103,15 @@ class PlainViT(ColumnarBackbone):
                  *,
                  img_size: int | None = None,
                  patch_size: int | None = None,
-                 norm_features: bool | None = None,
-                 return_prefix_tokens: bool = False,
+                 norm_features: bool | str | None = None,
+                 return_prefix_tokens: bool | str = False,
                  window_size: int | None = None,
                  global_blocks: Sequence[int] | None = None,
                  num_query_blocks: int = 0,
                  pos_embed_resize: str = 'timm',
                  norm_eps: float | None = None,
                  rel_pos_size: int | None = None,
+                 rel_pos_type: str = 'decomposed',
                  window_padding: str | None = None,
                  center_padding: bool = False,
                  tap_norm: bool | None = None,
@@ -117,6 +122,10 @@ class PlainViT(ColumnarBackbone):
             norm_features = tap_norm
         if norm_features is None:
             norm_features = self.get_implied_arguments(arch, init_cfg)['norm_features']
+        for name, value, word in (('norm_features', norm_features, 'last'),
+                                  ('return_prefix_tokens', return_prefix_tokens, 'class')):
+            if value not in (True, False, word):
+                raise UserError(f'{name} must be True, False or {word!r}, got {value!r}')
         self.norm_features = norm_features
         if self.norm_features:
             self.tail_names = ('norm', )
@@ -130,7 +139,7 @@ class PlainViT(ColumnarBackbone):
             raise UserError(f'rotary embeddings are not supported for the blocks of {settings}')
         self._set_windows(window_size, global_blocks, window_padding)
         if rel_pos_size is not None:
-            self._add_relative_positions(rel_pos_size)
+            self._add_relative_positions(rel_pos_size, rel_pos_type)
         if pos_embed_resize not in RESIZE_MODES:
             raise UserError(f'pos_embed_resize must be one of {", ".join(RESIZE_MODES)}, got '
                             f'{pos_embed_resize!r}')
@@ -177,9 +186,20 @@ class PlainViT(ColumnarBackbone):
             block.attn.window_size = window_size
             block.attn.window_padding = padding
 
-    def _add_relative_positions(self, size: int) -> None:
+    def _add_relative_positions(self, size: int, kind: str) -> None:
+        if kind not in ('decomposed', 'table'):
+            raise UserError(f"rel_pos_type must be 'decomposed' or 'table', got {kind!r}")
         if type(size) is not int or size < 1:
             raise UserError(f'rel_pos_size must be a positive integer, got {size!r}')
+        if kind == 'table':
+            is_beit = self.num_prefix_tokens == 1 and self.cls_token is not None
+            if not is_beit or self.rope is not None or not self._blocks_are_plain or any(
+                    block.attn.window_size for block in self.blocks):
+                raise UserError("rel_pos_type='table' requires a class token, no other prefix "
+                                'tokens, no rotary positions and no windows')
+            for block in self.blocks:
+                block.attn.add_relative_position_table(size)
+            return
         if self.num_prefix_tokens or self.rope is not None or not self._blocks_are_plain:
             raise UserError(
                 f'rel_pos_size requires a model without rotary positions or prefix tokens, '
@@ -247,7 +267,7 @@ class PlainViT(ColumnarBackbone):
         """Infer the timm model of a state dict, and its other arguments."""
         sizes = cls.infer_arch(state)
         positions = state.get('pos_embed')
-        tables = infer_relative_positions(state, sizes)
+        tables = infer_relative_positions(state, sizes) or infer_bias_tables(state, sizes)
         # Prefix tokens are too few to reach the next larger grid.
         side = None if positions is None else math.isqrt(positions.shape[1])
         return dict(
@@ -310,6 +330,10 @@ class PlainViT(ColumnarBackbone):
             if name in state and re.search(r'\.rel_pos_[hw]$', name):
                 if state[name].ndim == 2 and state[name].shape != own.shape:
                     resized[name] = resize_table(state[name], len(own))
+            elif name in state and name.endswith('.rel_pos_table'):
+                if state[name].ndim == 2 and state[name].shape != own.shape:
+                    side = (math.isqrt(len(own)) + 1) // 2
+                    resized[name] = resize_bias_table(state[name], (side, side))
         return resized | cut_frequencies(state, len(self.blocks))
 
     @property
@@ -379,12 +403,17 @@ class PlainViT(ColumnarBackbone):
             rope = rope[block.index]
         return block(x, grid, rope, *masks)
 
-    def _to_map(self, x: Tensor, place: tuple) -> Tensor | tuple[Tensor, Tensor]:
-        if self.norm_features:
+    def _to_map(self,
+                x: Tensor,
+                place: tuple,
+                is_last: bool = False) -> Tensor | tuple[Tensor, Tensor]:
+        if self.norm_features and (is_last or self.norm_features != 'last'):
             x = self.norm(x)
         count = self.num_prefix_tokens
         map_ = as_map(x[:, count:], place[0][0])
-        return (map_, x[:, :count]) if self.return_prefix_tokens else map_
+        if not self.return_prefix_tokens:
+            return map_
+        return map_, x[:, 0] if self.return_prefix_tokens == 'class' else x[:, :count]
 
     def get_layer_depth(self, param_name: str, prefix: str = '') -> tuple[int, int]:
         """Return the depth of a parameter by timm's groups, see :class:`.ColumnarBackbone`."""

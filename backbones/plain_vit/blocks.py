@@ -22,7 +22,7 @@ from ..kernels.fast_path import (LINEAR, MLP, NORM, Parts, add_branch, find_modi
 from ..kernels.folding import fold_norm, fold_scale
 from ..kernels.layers import add, call_linear, feed_forward, linear
 from .query_tokens import attend_to_open_patches
-from .relative_positions import add_relative_positions
+from .relative_positions import NUM_CLASS_BIASES, add_relative_positions, attend_with_table
 from .window_attention import Grid, Heads, attend_in_windows, pad_grid
 
 ATTENTION_TYPES = (Attention, AttentionRope, EvaAttention)
@@ -53,12 +53,18 @@ class SelfAttention(nn.Module):
         self.window_padding: str | None = None  # 'tokens' or 'heads' are padded with zeros
         self.rel_pos_h: nn.Parameter | None = None
         self.rel_pos_w: nn.Parameter | None = None
+        self.rel_pos_table: nn.Parameter | None = None
 
     def add_relative_positions(self, side: int) -> None:
         """Add tables of relative positions, filled with 0, for a square grid or window."""
         width = self.proj.in_features // self.num_heads
         for name in ('rel_pos_h', 'rel_pos_w'):
             setattr(self, name, nn.Parameter(torch.zeros(2 * side - 1, width)))
+
+    def add_relative_position_table(self, side: int) -> None:
+        """Add a table of biases, filled with 0, for a square grid and a class token."""
+        length = (2 * side - 1)**2 + NUM_CLASS_BIASES
+        self.rel_pos_table = nn.Parameter(torch.zeros(length, self.num_heads))
 
     def forward(self,
                 x: Tensor,
@@ -78,6 +84,8 @@ class SelfAttention(nn.Module):
         dropout = self.attn_drop_rate if self.training else 0.
         if open_patches is not None:
             out = attend_to_open_patches(heads, open_patches, dropout)
+        elif self.rel_pos_table is not None:
+            out = attend_with_table(heads, grid, self.rel_pos_table, dropout)
         elif self.window_size is None:
             out = F.scaled_dot_product_attention(*heads, dropout_p=dropout)
         else:

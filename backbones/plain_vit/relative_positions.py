@@ -1,9 +1,15 @@
-"""Decomposed relative positions (MViTv2, arXiv 2112.01526, section 4.1), as in ViTDet.
+"""Relative positions: decomposed (MViTv2, arXiv 2112.01526, section 4.1) as in ViTDet, and tables.
 
 The attention of query ``q`` at ``(i, j)`` to the key ``k`` at ``(m, n)`` is the softmax of
 ``q k / sqrt(d) + q H[i - m] + q W[j - n]``, with tables ``H`` and ``W`` of ``(2 side - 1, d)``.
+
+In BEiT (arXiv 2106.08254), it is that of ``q k / sqrt(d) + T[i - m, j - n]``, with a table ``T`` of
+``(2 side - 1)**2`` biases of each head, and three more: for queries of the class token, its keys,
+and both.
 """
 from __future__ import annotations
+
+import math
 
 import torch
 from torch import Tensor
@@ -12,6 +18,8 @@ from torch.nn import functional as F
 from ..kernels.devices import should_use_cpu_forms
 from .window_attention import Grid, Heads
 
+NUM_CLASS_BIASES = 3
+MAX_BIASES = 2**24  # of a block of queries without gradients, 64 MiB
 ALIGNMENT = 8  # channels of a head that fast kernels of attention need a multiple of
 
 
@@ -71,3 +79,54 @@ def add_relative_positions(heads: Heads,
     if should_use_cpu_forms(value) and not torch.compiler.is_exporting():
         value = F.pad(value, (0, total - width))
     return Heads(F.pad(query, (0, padding)), F.pad(key, (0, padding)), value)
+
+
+def resize_bias_table(table: Tensor, grid: Grid) -> Tensor:
+    """Resize biases ``((2 side - 1)**2 + 3, heads)`` bicubically to those of a grid.
+
+    Those of the class token stay as they are.
+    """
+    biases, others = table[:-NUM_CLASS_BIASES], table[-NUM_CLASS_BIASES:]
+    side, size = math.isqrt(len(biases)), (2 * grid[0] - 1, 2 * grid[1] - 1)
+    if not torch.compiler.is_exporting() and size == (side, side):
+        return table
+    maps = biases.T.unflatten(1, (side, side))[None]
+    resized = F.interpolate(maps, size=size, mode='bicubic')[0].flatten(1).T
+    return torch.cat((resized, others))
+
+
+def attend_with_table(heads: Heads, grid: Grid, table: Tensor, dropout: float = 0.) -> Tensor:
+    """Attend ``(B, heads, 1 + h w, d)`` with the biases of a table, some rows of queries at a time.
+
+    All biases of all queries would take ``heads (1 + h w)**2`` numbers. With gradients and in
+    exports, there is one block.
+
+    Args:
+        heads: Queries, keys and values of the class token and the tokens of the grid.
+        grid: Rows and columns.
+        table: Biases ``((2 side - 1)**2 + 3, heads)``, resized to the grid if necessary.
+        dropout: Probability that a weight is dropped.
+    """
+    table = resize_bias_table(table, grid).to(heads.query.dtype)
+    of_class, to_class, both = table[-NUM_CLASS_BIASES:]
+    biases = table[:-NUM_CLASS_BIASES].T.unflatten(1, (2 * grid[0] - 1, 2 * grid[1] - 1))
+    rows, columns = (torch.arange(side, device=table.device) for side in grid)
+    across = columns[:, None] - columns + (grid[1] - 1)  # (w, w) of queries and keys
+    key, value = heads.key, heads.value
+
+    def attend(query: Tensor, mask: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(query, key, value, mask[None], dropout_p=dropout)
+
+    first = torch.cat((both[:, None], of_class[:, None].expand(-1, grid[0] * grid[1])), dim=1)
+    parts = [attend(heads.query[:, :, :1], first[:, None])]
+    size = grid[0]
+    if not (torch.is_grad_enabled() or torch.compiler.is_exporting()):
+        size = max(1, MAX_BIASES // (len(biases) * grid[0] * grid[1]**2))
+    for top in range(0, grid[0], size) if size != grid[0] else (0, ):
+        down = rows[top:top + size, None] - rows + (grid[0] - 1)  # (r, h)
+        mask = biases[:, down][..., across]  # (heads, r, h, w, w)
+        mask = mask.transpose(2, 3).flatten(3).flatten(1, 2)  # (heads, r w, h w)
+        mask = torch.cat((to_class[:, None, None].expand(-1, mask.shape[1], 1), mask), dim=2)
+        start = 1 + top * grid[1]
+        parts.append(attend(heads.query[:, :, start:start + mask.shape[1]], mask))
+    return torch.cat(parts, dim=2)

@@ -1,0 +1,6 @@
+# SETR, naive upsampling, 160,000 iterations of ADE20k.
+_base_ = [
+    './models/setr_naive.py', './datasets/ade20k.py', './schedules/sgd_160k.py', './runtime.py'
+]
+
+default_hooks = dict(visualization=dict(type='SegVisualizationHook'))

@@ -1,0 +1,2 @@
+# mmseg reports 53.08 mIoU with its weights.
+_base_ = '../_base_/upernet_beit_160k_ade20k.py'

@@ -1,0 +1,11 @@
+# mmseg reports 48.13 mIoU with its weights.
+_base_ = [
+    '../_base_/models/upernet_beit.py', '../_base_/datasets/ade20k.py',
+    '../_base_/schedules/adamw_160k.py', '../_base_/runtime.py'
+]
+
+model = dict(
+    data_preprocessor=dict(size=(512, 512)),
+    backbone=dict(arch=dict(pos_embed='learn', init_values=1.), img_size=512, rel_pos_size=32),
+    test_cfg=dict(crop_size=(512, 512), stride=(341, 341)))
+default_hooks = dict(visualization=dict(type='SegVisualizationHook'))
