@@ -1,6 +1,6 @@
 """Train on a few labeled drawings, alone and with the other drawings as unlabeled images.
 
-    python docs/study_unlabeled.py [FOLDER] [--labeled 20] [--iterations 400]
+    python docs/study_unlabeled.py [FOLDER] [--labeled 20] [--iterations 800]
 
 Prints the metric of a segmenter and of a detector for both.
 """
@@ -72,7 +72,7 @@ if __name__ == '__main__':
     parser = argparse.ArgumentParser()
     parser.add_argument('folder', nargs='?', type=Path, default=Path('work_dirs/study_unlabeled'))
     parser.add_argument('--labeled', type=int, default=NUM_IMAGES // 20)
-    parser.add_argument('--iterations', type=int, default=400)
+    parser.add_argument('--iterations', type=int, default=800)
     parser.add_argument('--heads', nargs='+', choices=METRICS, default=list(METRICS))
     options = parser.parse_args()
     drawn = options.folder / 'shapes'
@@ -81,5 +81,7 @@ if __name__ == '__main__':
     for name in options.heads:
         for with_unlabeled in (False, True):
             value = measure(name, options.folder, drawn, options.iterations, with_unlabeled)
-            print(f'{name} {"with" if with_unlabeled else "without"} unlabeled images: '
-                  f'{METRICS[name]} {value:.3f}', flush=True)
+            print(
+                f'{name} {"with" if with_unlabeled else "without"} unlabeled images: '
+                f'{METRICS[name]} {value:.3f}',
+                flush=True)

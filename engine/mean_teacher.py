@@ -78,7 +78,7 @@ class PseudoLabelHook(Hook):
     def __init__(self,
                  dataloader: dict[str, Any],
                  min_score: float = 0.7,
-                 start: float = 0.2) -> None:
+                 start: float = 0.3) -> None:
         if not 0 <= start < 1:
             raise UserError(f'start must be in [0, 1), got {start}')
         self.dataloader, self.min_score, self.start = dataloader, min_score, start

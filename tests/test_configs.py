@@ -56,6 +56,8 @@ HEAD_TYPES = {  # type of the detector, or of the head of the segmenter
     'mask2former_semantic': 'Mask2FormerHead', 'pmt': 'Mask2Former',
     'pmt_semantic': 'SemanticPMTHead', 'eomt': 'Mask2Former',
     'eomt_semantic': 'SemanticEoMTHead', 'panoptic_fpn': 'PanopticFPN',
+    'setr_naive': 'SETRUPHead', 'setr_pup': 'SETRUPHead', 'setr_mla': 'SETRMLAHead',
+    'dpt': 'DPTHead',
 }  # yapf: disable
 SCHEDULES = {  # name -> epochs, iterations
     '3x': (36, None), '12ep': (12, None), '24ep': (24, None), '75ep': (75, None),
@@ -69,15 +71,18 @@ SUBSET = ('xcit_small_12_p16', 'cait_s24', 'resmlp_s24', 'vit_small_patch16_dino
           'deit3_small_patch16_224', 'deit3_base_patch16_224')
 VITDET = ('vit_small_patch16_dinov3', 'vit_base_patch16_dinov3')
 MAE = (('base_patch16', 100), ('large_patch16', 100), ('huge_patch14', 75))
-SLIDING = ('segmenter', 'linear', 'pmt_semantic', 'eomt_semantic')  # heads with sliding windows
+SLIDING = ('segmenter', 'linear', 'pmt_semantic', 'eomt_semantic', 'setr_naive', 'setr_pup',
+           'setr_mla')  # heads with sliding windows
 FROZEN = ('linear', 'pmt', 'pmt_semantic')  # heads on a frozen backbone
+MMSEG_NECKS = ('MultiLevelNeck', 'Feature2Pyramid', 'MLANeck')  # of published segmenters
 EOMT = ('eomt', 'eomt_semantic')  # heads without stochastic depth
 PMT = ('xcit_small_12_p16', 'cait_s24', 'vit_small_patch16_dinov3', 'vit_base_patch16_dinov3',
        'vit_large_patch16_dinov3')
 PARTS = (  # of file names; plain ViTs have timm names
     rf'(?:(?P<backbone>{"|".join(CLASSES)})_)?(?P<arch>\w+)',
     f'(?P<schedule>{"|".join(SCHEDULES)}|slim)',
-    '(?P<data>coco|ade20k|shapes)(?P<variant>_lld|_lsj|_ema|_slide|_panoptic|_adapter)?')
+    '(?P<data>coco|ade20k|shapes)(?P<variant>_lld|_lsj|_ema|_slide|_panoptic|_adapter|_mln|_normed|_beit|_mae)?'
+)
 NAME = re.compile('_'.join(PARTS))
 
 
@@ -184,7 +189,8 @@ def check_variant(path: Path, cfg: Config) -> None:
     assert has_ema == (variant == '_ema' or head == 'rtmdet_ins')
     is_sliding = cfg.model.test_cfg.get('mode') == 'slide'
     assert is_sliding == (
-        variant == '_slide' or head in SLIDING or path.stem.endswith('ade20k_adapter'))
+        variant in ('_slide', '_beit', '_mae') or head in SLIDING
+        or path.stem.endswith('ade20k_adapter'))
     has_lsj = any(
         step.get('scale') == (1024, 1024) for step in cfg.train_dataloader.dataset.pipeline)
     assert has_lsj == (variant == '_lsj' or '_50ep_' in path.stem)
@@ -203,8 +209,9 @@ def check_sizes(path: Path, cfg: Config) -> None:
         assert cfg.model.backbone.frozen_stages == len(backbone.blocks)
     if neck is None:
         head_cfg = cfg.model.get('decode_head') or cfg.model.panoptic_head
-        assert head_cfg.in_channels == backbone.embed_dim
-    else:
+        widths = head_cfg.in_channels
+        assert {backbone.embed_dim} == set(widths if isinstance(widths, list) else [widths])
+    elif neck.type not in MMSEG_NECKS:
         assert neck.in_channels == backbone.embed_dim
         assert neck.type == 'ViTAdapter' or neck.stride == backbone.patch_size
     if head == 'sem_fpn' and path in PUBLISHED:  # the FPN is as wide as the backbone
@@ -215,7 +222,8 @@ def check_sizes(path: Path, cfg: Config) -> None:
 
 def check_model(cfg: Config) -> None:
     model = build(cfg)
-    assert cfg.model.neck is None or isinstance(model.neck, (Pyramid, ViTAdapter))
+    assert cfg.model.neck is None or cfg.model.neck.type in MMSEG_NECKS or isinstance(
+        model.neck, (Pyramid, ViTAdapter))
     names = [name for name, _ in model.named_parameters()]
     for key in (cfg.optim_wrapper.get('paramwise_cfg') or {}).get('custom_keys', {}):
         assert any(key in name for name in names), key

@@ -4,8 +4,8 @@ The attention of query ``q`` at ``(i, j)`` to the key ``k`` at ``(m, n)`` is the
 ``q k / sqrt(d) + q H[i - m] + q W[j - n]``, with tables ``H`` and ``W`` of ``(2 side - 1, d)``.
 
 In BEiT (arXiv 2106.08254), it is that of ``q k / sqrt(d) + T[i - m, j - n]``, with a table ``T`` of
-``(2 side - 1)**2`` biases of each head, and three more: for queries of the class token, its keys,
-and both.
+``(2 side - 1)**2`` biases of each head. Three more biases are for queries of the class token, for
+its keys, and for both.
 """
 from __future__ import annotations
 

@@ -17,8 +17,9 @@ from colonnade.settings.pipeline_steps import get_step_type, is_loading_annotati
 from .bands import COLOR_STEPS, MIXING_STEPS
 
 ANNOTATION_STEPS = ('CopyPaste', 'FilterAnnotations', *COLOR_STEPS, *MIXING_STEPS)
-#: EMA momentum for this number of iterations, and its bounds
-MEMORY, SLOWEST, FASTEST = 10, 0.0005, 0.01
+#: EMA momentum times the number of iterations, its bounds, and the fraction of a training after
+#: which it is half of the initial 1, so that random weights are forgotten
+MEMORY, SLOWEST, FASTEST, START = 10, 0.0005, 0.01, 0.05
 
 
 def build_pipeline(steps: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -71,7 +72,12 @@ def build_hooks(cfg: Config, hooks: Sequence[dict[str, Any]], folder: Path,
     added: list[dict[str, Any]] = []
     if not any(map(is_ema_hook, hooks)):
         momentum = min(FASTEST, max(SLOWEST, MEMORY / num_iterations))
-        added.append(dict(type='EMAHook', momentum=momentum))
+        added.append(
+            dict(
+                type='EMAHook',
+                ema_type='MomentumAnnealingEMA',
+                momentum=momentum,
+                gamma=max(1, round(START * num_iterations))))
     added.append(dict(type='PseudoLabelHook', dataloader=loader))
     return [*hooks, *added], (f'{number} unlabeled images are learned with confident labels that '
                               'averaged weights predict')

@@ -10,6 +10,7 @@ model = dict(
         norm_features=False,
         pos_embed_resize='bicubic',
         return_prefix_tokens='class',
+        drop_path_rate=0.,
         out_indices=(2, 5, 8, 11)),
     neck=None,
     decode_head=dict(

@@ -9,6 +9,7 @@ model = dict(
         img_size=512,
         norm_features=False,
         pos_embed_resize='bilinear',
+        drop_path_rate=0.,
         out_indices=(5, 11, 17, 23)),
     neck=dict(
         _delete_=True,

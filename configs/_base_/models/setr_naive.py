@@ -9,6 +9,7 @@ model = dict(
         img_size=512,
         norm_features=False,
         pos_embed_resize='bilinear',
+        drop_path_rate=0.,
         out_indices=(9, 14, 19, 23)),
     neck=None,
     decode_head=dict(

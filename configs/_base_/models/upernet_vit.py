@@ -9,6 +9,7 @@ model = dict(
         img_size=512,
         norm_features=False,
         pos_embed_resize='bicubic',
+        drop_path_rate=0.,
         out_indices=(2, 5, 8, 11)),
     neck=dict(
         _delete_=True,

@@ -1,7 +1,6 @@
-# mmseg reports 48.13 mIoU with its weights.
+# UperNet on MAE, 160,000 iterations of ADE20k.
 _base_ = [
-    '../_base_/models/upernet_beit.py', '../_base_/datasets/ade20k.py',
-    '../_base_/schedules/adamw_160k.py', '../_base_/runtime.py'
+    './models/upernet_beit.py', './datasets/ade20k.py', './schedules/adamw_160k.py', './runtime.py'
 ]
 
 model = dict(
