@@ -80,9 +80,8 @@ PMT = ('xcit_small_12_p16', 'cait_s24', 'vit_small_patch16_dinov3', 'vit_base_pa
        'vit_large_patch16_dinov3')
 PARTS = (  # of file names; plain ViTs have timm names
     rf'(?:(?P<backbone>{"|".join(CLASSES)})_)?(?P<arch>\w+)',
-    f'(?P<schedule>{"|".join(SCHEDULES)}|slim)',
-    '(?P<data>coco|ade20k|shapes)(?P<variant>_lld|_lsj|_ema|_slide|_panoptic|_adapter|_mln|_normed|_beit|_mae)?'
-)
+    f'(?P<schedule>{"|".join(SCHEDULES)}|slim)', '(?P<data>coco|ade20k|shapes)'
+    '(?P<variant>_lld|_lsj|_ema|_slide|_panoptic|_adapter|_mln|_normed|_beit|_mae)?')
 NAME = re.compile('_'.join(PARTS))
 
 

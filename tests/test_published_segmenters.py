@@ -22,24 +22,28 @@ from colonnade.weights import load_weights
 from colonnade.weights.loading import plan_loading
 
 THEIRS = Path(mmseg.__file__).parent / '.mim/configs'
-#: shipped config -> mmseg's config
-PAIRS = {
-    'upernet/vit_base_patch16_224_160k_ade20k': 'vit/vit_vit-b16_mln_upernet_8xb2-160k_ade20k-512x512',
-    'upernet/vit_base_patch16_224_160k_ade20k_normed': 'vit/vit_vit-b16-ln_mln_upernet_8xb2-160k_ade20k-512x512',
-    'upernet/deit_base_patch16_224_160k_ade20k': 'vit/vit_deit-b16_upernet_8xb2-160k_ade20k-512x512',
-    'upernet/deit_base_patch16_224_160k_ade20k_mln': 'vit/vit_deit-b16_mln_upernet_8xb2-160k_ade20k-512x512',
-    'upernet/deit_base_patch16_224_160k_ade20k_normed': 'vit/vit_deit-b16-ln_mln_upernet_8xb2-160k_ade20k-512x512',
-    'upernet/deit_small_patch16_224_160k_ade20k': 'vit/vit_deit-s16_upernet_8xb2-160k_ade20k-512x512',
-    'upernet/deit_small_patch16_224_160k_ade20k_mln': 'vit/vit_deit-s16_mln_upernet_8xb2-160k_ade20k-512x512',
-    'upernet/deit_small_patch16_224_160k_ade20k_normed': 'vit/vit_deit-s16-ln_mln_upernet_8xb2-160k_ade20k-512x512',
-    'upernet/vit_base_patch16_224_160k_ade20k_beit': 'beit/beit-base_upernet_8xb2-160k_ade20k-640x640',
-    'upernet/vit_large_patch16_224_160k_ade20k_beit': 'beit/beit-large_upernet_8xb1-amp-160k_ade20k-640x640',
-    'upernet/vit_base_patch16_224_160k_ade20k_mae': 'mae/mae-base_upernet_8xb2-amp-160k_ade20k-512x512',
-    'setr_naive/vit_large_patch16_384_160k_ade20k': 'setr/setr_vit-l_naive_8xb2-160k_ade20k-512x512',
-    'setr_pup/vit_large_patch16_384_160k_ade20k': 'setr/setr_vit-l_pup_8xb2-160k_ade20k-512x512',
-    'setr_mla/vit_large_patch16_384_160k_ade20k': 'setr/setr_vit-l_mla_8xb2-160k_ade20k-512x512',
-    'dpt/vit_base_patch16_224_160k_ade20k': 'dpt/dpt_vit-b16_8xb2-160k_ade20k-512x512',
-}  # yapf: disable # noqa: E501
+#: shipped config, * for its schedule -> mmseg's config
+CONFIGS = {
+    'upernet/vit_base_patch16_224*': 'vit/vit_vit-b16_mln_upernet_8xb2-160k_ade20k-512x512',
+    'upernet/vit_base_patch16_224*_normed':
+    'vit/vit_vit-b16-ln_mln_upernet_8xb2-160k_ade20k-512x512',
+    'upernet/deit_base_patch16_224*': 'vit/vit_deit-b16_upernet_8xb2-160k_ade20k-512x512',
+    'upernet/deit_base_patch16_224*_mln': 'vit/vit_deit-b16_mln_upernet_8xb2-160k_ade20k-512x512',
+    'upernet/deit_base_patch16_224*_normed':
+    'vit/vit_deit-b16-ln_mln_upernet_8xb2-160k_ade20k-512x512',
+    'upernet/deit_small_patch16_224*': 'vit/vit_deit-s16_upernet_8xb2-160k_ade20k-512x512',
+    'upernet/deit_small_patch16_224*_mln': 'vit/vit_deit-s16_mln_upernet_8xb2-160k_ade20k-512x512',
+    'upernet/deit_small_patch16_224*_normed':
+    'vit/vit_deit-s16-ln_mln_upernet_8xb2-160k_ade20k-512x512',
+    'upernet/vit_base_patch16_224*_beit': 'beit/beit-base_upernet_8xb2-160k_ade20k-640x640',
+    'upernet/vit_large_patch16_224*_beit': 'beit/beit-large_upernet_8xb1-amp-160k_ade20k-640x640',
+    'upernet/vit_base_patch16_224*_mae': 'mae/mae-base_upernet_8xb2-amp-160k_ade20k-512x512',
+    'setr_naive/vit_large_patch16_384*': 'setr/setr_vit-l_naive_8xb2-160k_ade20k-512x512',
+    'setr_pup/vit_large_patch16_384*': 'setr/setr_vit-l_pup_8xb2-160k_ade20k-512x512',
+    'setr_mla/vit_large_patch16_384*': 'setr/setr_vit-l_mla_8xb2-160k_ade20k-512x512',
+    'dpt/vit_base_patch16_224*': 'dpt/dpt_vit-b16_8xb2-160k_ade20k-512x512',
+}
+PAIRS = {ours.replace('*', '_160k_ade20k'): theirs for ours, theirs in CONFIGS.items()}
 SIZES: dict[str, Any] = dict(img_size=(64, 64), embed_dims=16, num_layers=3, num_heads=2)
 ARCH = dict(embed_dim=16, depth=3, num_heads=2)
 
