@@ -99,6 +99,7 @@ def run(args: PredictOptions, inputs: Sequence[Input]) -> list[str]:
         trust=args.trust)
     print(model)
     set_task_defaults(args, model)
+    inputs = select_first_bands(inputs, model)
     ids = assign_ids(args, inputs, model)
     # The model is hashed before it is fused.
     settings: dict[str, Any] = dict(
@@ -112,6 +113,16 @@ def run(args: PredictOptions, inputs: Sequence[Input]) -> list[str]:
     with open_resume_log(args.out, settings, resume=args.resume) as log:
         with explain_resource_errors(args.out, model.device):
             return predict_and_list(args, model, inputs, ids, log)
+
+
+def select_first_bands(inputs: Sequence[Input], model: Model) -> Sequence[Input]:
+    """Return the inputs without further files of images that have one file per band."""
+    if not model.bands or not model.bands.suffixes:
+        return inputs
+    first = model.bands.suffixes[0]
+    if not (selected := [item for item in inputs if item.name.endswith(first)]):
+        raise UserError(f'no input ends with {first}, the suffix of the first file of an image')
+    return selected
 
 
 def set_task_defaults(args: PredictOptions, model: Model) -> None:

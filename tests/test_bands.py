@@ -280,6 +280,9 @@ def test_files_of_bands(instances: list, tmp_path: Path, run_tool: Callable) -> 
     run_tool('create_config', leaf('mask_rcnn'), *instances, '--in-channels', 6,
              '--band-suffixes', '_B1.tif', '_B2.tif', '--out', config)  # yapf: disable
     assert train_and_test(run_tool, config)['coco/bbox_mAP'] >= -1
+    run_tool('predict', config, tmp_path / 'run/iter_2.pth', tmp_path / 'val', '--out',
+             tmp_path / 'predicted')
+    assert len(list((tmp_path / 'predicted/visualizations').iterdir())) == 2
 
 
 @pytest.mark.parametrize('options, message', [
