@@ -21,6 +21,7 @@ from colonnade.models.building import build_on_meta
 from colonnade.models.half_precision import TYPES, get_half_type
 from colonnade.settings.backbone_config import set_trained_part
 from colonnade.settings.checks.all_checks import check_config
+from colonnade.settings.pipeline_steps import get_type_name
 from colonnade.settings.reading import load_config
 
 from ..runner.hooks import is_ema_hook, iter_hook_configs, remove_null_hooks
@@ -240,7 +241,9 @@ def estimate_training(train: TrainOptions, options: EstimateOptions) -> Training
         images=cfg.train_dataloader.batch_size,
         objects=round(counts.objects or COCO_OBJECTS),
         processes=options.num_processes,
-        fsdp=train.fsdp)
+        fsdp=train.fsdp,
+        unlabeled=sum(hook['dataloader']['batch_size'] for hook in iter_hook_configs(cfg)
+                      if get_type_name(hook.get('type')) == 'PseudoLabelHook'))
     if here == 'cuda':
         room = TRIAL_FRACTION * torch.cuda.mem_get_info()[0]
     else:

@@ -61,6 +61,7 @@ class Setting:
     objects: int  # per image
     processes: int
     fsdp: bool  # whether they shard the weights
+    unlabeled: int = 0  # images that hooks add to those of an iteration
 
 
 @dataclass(frozen=True)
@@ -158,7 +159,7 @@ class Trial:
 
     def _draw_batch(self, size: Size) -> dict[str, Any]:
         """Return random images as pipelines pack them: with boxes and masks, or label maps."""
-        cfg, images = self.setting.cfg, self.setting.images
+        cfg, images = self.setting.cfg, self.setting.images + self.setting.unlabeled
         if cfg.default_scope != 'mmdet':
             return build_label_batch(size, images, channels=count_channels(cfg))
         return build_box_batch(
