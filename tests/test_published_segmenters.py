@@ -41,6 +41,10 @@ CONFIGS = {
     'setr_naive/vit_large_patch16_384*': 'setr/setr_vit-l_naive_8xb2-160k_ade20k-512x512',
     'setr_pup/vit_large_patch16_384*': 'setr/setr_vit-l_pup_8xb2-160k_ade20k-512x512',
     'setr_mla/vit_large_patch16_384*': 'setr/setr_vit-l_mla_8xb2-160k_ade20k-512x512',
+    'segmenter/vit_tiny_patch16_384*': 'segmenter/segmenter_vit-t_mask_8xb1-160k_ade20k-512x512',
+    'segmenter/vit_small_patch16_384*': 'segmenter/segmenter_vit-s_mask_8xb1-160k_ade20k-512x512',
+    'segmenter/vit_base_patch16_384*': 'segmenter/segmenter_vit-b_mask_8xb1-160k_ade20k-512x512',
+    'segmenter/vit_large_patch16_384*': 'segmenter/segmenter_vit-l_mask_8xb1-160k_ade20k-512x512',
     'dpt/vit_base_patch16_224*': 'dpt/dpt_vit-b16_8xb2-160k_ade20k-512x512',
 }
 PAIRS = {ours.replace('*', '_160k_ade20k'): theirs for ours, theirs in CONFIGS.items()}
