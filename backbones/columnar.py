@@ -77,7 +77,7 @@ class ColumnarBackbone(Fusible, LoadableBackbone):
     #: children after the last block
     tail_names: tuple[str, ...] = ()
     #: True if feature maps are those after the final norm
-    norm_features: bool = False
+    norm_features: bool | str = False
     #: number of last blocks that a head runs with its queries; such a backbone has no feature maps
     num_query_blocks: int = 0
     #: child of timm's module with class-attention blocks

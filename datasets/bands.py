@@ -11,7 +11,7 @@ from mmengine.registry import TRANSFORMS
 
 from colonnade.common.errors import UserError
 from colonnade.runtime.bands import Source, read_bands, to_rgb
-from colonnade.runtime.images import MAX_PIXELS, ImageError, get_image_name, read_image
+from colonnade.runtime.images import MAX_PIXELS, read_image
 from colonnade.settings.pipeline_steps import get_step_type
 
 
@@ -49,15 +49,12 @@ class LoadBands(LoadImageFromFile):
         Raises:
             ImageError: If it cannot be read, or has another number of bands.
         """
-        image = read_bands(
+        return read_bands(
             source,
             self.suffixes,
             read=lambda file: get(file, backend_args=self.backend_args),
+            num_bands=self.num_bands,
             max_pixels=max_pixels)
-        if image.shape[2] != self.num_bands:
-            raise ImageError(f'{get_image_name(source)} has {image.shape[2]} bands, expected '
-                             f'{self.num_bands}')
-        return image
 
     def to_rgb(self, image: np.ndarray) -> np.ndarray:
         """Return an image ``(H, W, N)`` as RGB values of a picture, see :func:`.to_rgb`."""
@@ -69,7 +66,8 @@ class LoadBands(LoadImageFromFile):
 
 def measure_bands(images: Iterable[np.ndarray]) -> tuple[list[float], list[float]]:
     """Return mean and standard deviation of each band over all pixels of images ``(H, W, N)``."""
-    count, shift, total, squares = 0, 0., 0., 0.  # shift: for exact squares of large values
+    count = 0
+    shift = total = squares = np.zeros(1)  # shift: for exact squares of large values
     for image in images:
         pixels = image.reshape(-1, image.shape[2]).astype(np.float64)
         if not count:

@@ -123,14 +123,15 @@ def keep_image(prediction: Prediction, bands: LoadBands | None) -> Prediction:
 
     Three of several bands become a picture.
     """
-    if prediction.result is None:
+    image, result = prediction.image, prediction.result
+    if result is None:
         return prediction
     if bands:
-        assert prediction.image is not None  # because there is a result
-        prediction = replace(prediction, image=bands.to_rgb(prediction.image))
-    elif prediction.result.source is not None:
+        assert image is not None  # because there is a result
+        image = bands.to_rgb(image)
+    elif result.source is not None:
         return prediction
-    return replace(prediction, result=replace(prediction.result, image=prediction.image))
+    return replace(prediction, image=image, result=replace(result, image=image))
 
 
 def get_model_kind(module: nn.Module) -> str:

@@ -41,8 +41,9 @@ def get_omitted(checkpoint: Mapping[str, Any]) -> dict[str, Any] | None:
     meta = checkpoint.get('meta')
     dataset_meta = meta.get('dataset_meta') if isinstance(meta, Mapping) else None
     found = dataset_meta.get(OMITTED) if isinstance(dataset_meta, Mapping) else None
-    is_valid = isinstance(found, Mapping) and isinstance(found.get('names'), list)
-    return dict(found) if is_valid else None
+    if isinstance(found, Mapping) and isinstance(found.get('names'), list):
+        return dict(found)
+    return None
 
 
 def restore_base(checkpoint: Mapping[str, Any], source: str, base: str,

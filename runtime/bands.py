@@ -1,29 +1,34 @@
 """Images of any number of bands: TIFF files of any depth, and images of one file per band."""
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from io import BytesIO
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeAlias
 
 import numpy as np
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
-from .bit_depth import DECODER_ERRORS
-from .images import MAX_PIXELS, ImageError, get_image_name
+from .bit_depth import DECODER_ERRORS, has_16_bits
+from .images import MAX_PIXELS, ImageError, any_size, get_image_name
 
 TIFF_STARTS = (b'II*\0', b'MM\0*', b'II+\0', b'MM\0+')
+#: formats of other files, whose decoders run no other program
+FORMATS = ('BMP', 'GIF', 'JPEG', 'JPEG2000', 'PNG', 'PPM', 'WEBP')
 GEOREFERENCES = (33550, 33922, 34264, 34735)  # TIFF tags: pixel scale, tie points, matrix, keys
+MAX_BANDS = 1000
 STRETCH = (2, 98)  # percentiles that become black and white in pictures
 
 #: path of a file, its content, or values (H, W, N)
-Source = str | Path | bytes | np.ndarray
+Source: TypeAlias = str | Path | bytes | np.ndarray
 
 
 def read_bands(source: Source,
                suffixes: Sequence[str] = (),
                *,
                read: Callable[[str], bytes] | None = None,
+               num_bands: int | None = None,
                max_pixels: int = MAX_PIXELS) -> np.ndarray:
     """Read all bands of an image, ``(H, W, N)``: uint8 as it is, other types as float32.
 
@@ -36,21 +41,34 @@ def read_bands(source: Source,
             as ``('_B02.tif', '_B03.tif')``. Files that are smaller by an integer factor are
             enlarged.
         read: Function that returns the content of a path. Defaults to reading a local file.
+        num_bands: Expected number N of bands. Files with more are not decoded.
         max_pixels: Largest number of pixels that is decoded.
 
     Raises:
-        ImageError: If it is not an image, is truncated, or has more than ``max_pixels`` pixels.
+        ImageError: If it is not an image, is truncated, has more than ``max_pixels`` pixels, or
+            another number of bands.
     """
+    image = _read_all(source, suffixes, read, num_bands or MAX_BANDS, max_pixels)
+    if num_bands is not None and image.shape[2] != num_bands:
+        raise ImageError(f'{get_image_name(source)} has {image.shape[2]} bands, expected '
+                         f'{num_bands}')
+    return image
+
+
+def _read_all(source: Source, suffixes: Sequence[str], read: Callable[[str], bytes] | None,
+              max_bands: int, max_pixels: int) -> np.ndarray:
+    """Read all bands of an image, at most ``max_bands`` of a file."""
     if isinstance(source, np.ndarray):
         return to_finite(source, 'the image')
     name, read = get_image_name(source), read or (lambda path: Path(path).read_bytes())
     if not suffixes:
-        return _decode(source if isinstance(source, bytes) else _read(read, name), name, max_pixels)
+        content = source if isinstance(source, bytes) else _read(read, name)
+        return _decode(content, name, max_bands, max_pixels)
     if isinstance(source, bytes):
         raise ImageError(f'an image of {len(suffixes)} files, {", ".join(suffixes)}, can only be '
                          'read from its path')
     paths = find_band_files(name, suffixes)
-    bands = [_decode(_read(read, path), path, max_pixels) for path in paths]
+    bands = [_decode(_read(read, path), path, max_bands, max_pixels) for path in paths]
     height, width = (max(band.shape[axis] for band in bands) for axis in (0, 1))
     return np.concatenate(
         _to_common_type(
@@ -90,7 +108,7 @@ def has_georeference(path: Path) -> bool:
     from tifffile import TiffFile
     try:
         with TiffFile(path) as tiff:
-            return any(tag in tiff.pages[0].tags for tag in GEOREFERENCES)
+            return any(tag in tiff.pages.first.tags for tag in GEOREFERENCES)
     except DECODER_ERRORS:
         return False
 
@@ -125,7 +143,8 @@ def to_finite(values: np.ndarray, name: str) -> np.ndarray:
                          f'{values.shape} and dtype {values.dtype}')
     if values.dtype == np.uint8:
         return values
-    return np.nan_to_num(values.astype(np.float32), nan=0, posinf=0, neginf=0)
+    with np.errstate(over='ignore'):  # of float64
+        return np.nan_to_num(values.astype(np.float32), nan=0, posinf=0, neginf=0)
 
 
 def _read(read: Callable[[str], bytes], path: str) -> bytes:
@@ -137,46 +156,59 @@ def _read(read: Callable[[str], bytes], path: str) -> bytes:
         raise ImageError(f'{path}: {error.strerror or error}') from error
 
 
-def _decode(content: bytes, name: str, max_pixels: int) -> np.ndarray:
+def _decode(content: bytes, name: str, max_bands: int, max_pixels: int) -> np.ndarray:
     """Decode a file to values ``(H, W, N)``."""
     if not content:
         raise ImageError(f'{name} is empty: 0 bytes')
+    decode = _decode_tiff if content.startswith(TIFF_STARTS) else _decode_others
     try:
-        values = (_decode_tiff if content.startswith(TIFF_STARTS) else _decode_others)(content,
-                                                                                       max_pixels)
+        values = decode(content, max_bands, max_pixels)
     except ImageError as error:
-        raise ImageError(f'{name}: {error}') from None
+        raise type(error)(f'{name}: {error}') from None
+    except UnidentifiedImageError:
+        raise ImageError(f'{name} is not a readable image') from None
     except DECODER_ERRORS as error:
         hint = ' (pip install imagecodecs)' if 'imagecodecs' in str(error) else ''
         raise ImageError(f'{name} cannot be decoded: {error}{hint}') from error
     return to_finite(values, name)
 
 
-def _decode_tiff(content: bytes, max_pixels: int) -> np.ndarray:
+def _decode_tiff(content: bytes, max_bands: int, max_pixels: int) -> np.ndarray:
     from tifffile import TiffFile
     with TiffFile(BytesIO(content)) as tiff:
-        series = tiff.series[0]
-        if not {'Y', 'X'} <= set(series.axes):
-            raise ImageError(f'its axes are {series.axes}, not rows and columns')
-        _check_size(*(series.shape[series.axes.index(axis)] for axis in 'YX'), max_pixels)
-        values, axes = series.asarray(), series.axes
-    rows, columns = axes.index('Y'), axes.index('X')
-    values = np.moveaxis(values, (rows, columns), (0, 1))
-    return values.reshape(*values.shape[:2], -1)
+        first = tiff.series[0]
+        if not {'Y', 'X'} <= set(first.axes):
+            raise ImageError(f'its axes are {first.axes}, not rows and columns')
+        parts = [each for each in tiff.series
+                 if (each.shape, each.axes) == (first.shape, first.axes)]  # yapf: disable
+        rows, columns = first.axes.index('Y'), first.axes.index('X')
+        height, width = first.shape[rows], first.shape[columns]
+        check_size(height, width, max_pixels)
+        number = len(parts) * math.prod(first.shape) // max(1, height * width)
+        if number > max_bands:
+            raise ImageError(f'it has {number} bands, expected at most {max_bands}')
+        values = [np.moveaxis(part.asarray(), (rows, columns), (0, 1)) for part in parts]
+    return np.concatenate([part.reshape(height, width, -1) for part in values], axis=2)
 
 
-def _decode_others(content: bytes, max_pixels: int) -> np.ndarray:
-    with Image.open(BytesIO(content)) as image:
-        _check_size(image.height, image.width, max_pixels)
-        if image.mode == 'P':
-            image = image.convert('RGB')
-        return np.array(image)
+def _decode_others(content: bytes, max_bands: int, max_pixels: int) -> np.ndarray:
+    """Decode an image of at most four channels."""
+    with any_size, Image.open(BytesIO(content), formats=FORMATS) as image:
+        check_size(image.height, image.width, max_pixels)
+        if has_16_bits(image) and not image.mode.startswith('I'):  # Pillow drops the lower 8
+            raise ImageError(f'it has 16 bits in {image.mode}: save it as TIFF')
+        return np.array(image.convert('RGB') if image.mode == 'P' else image)
 
 
-def _check_size(height: int, width: int, max_pixels: int) -> None:
+class TooLargeError(ImageError):
+    """An image with too many pixels."""
+
+
+def check_size(height: int, width: int, max_pixels: int) -> None:
+    """Raise a TooLargeError for an image with more than ``max_pixels`` pixels."""
     if height * width > max_pixels:
-        raise ImageError(f'it has {height * width:,} pixels, more than the limit of '
-                         f'{max_pixels:,}: split it into tiles')
+        raise TooLargeError(f'it has {height * width:,} pixels, more than the limit of '
+                            f'{max_pixels:,}: split it into tiles')
 
 
 def _enlarge(band: np.ndarray, height: int, width: int, path: str) -> np.ndarray:

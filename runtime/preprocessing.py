@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from .bands import read_bands
-from .images import ImageError, get_image_name, read_image
+from .images import ImageError, read_image
 from .metadata import Section
 from .resizing import resize_image
 
@@ -94,11 +94,7 @@ class Preprocess:
         """Read an image ``(H, W, c)``: RGB values, uint8, or all bands."""
         if self.bands is None:
             return read_image(source)
-        image = read_bands(source, self.bands.suffixes)
-        if image.shape[2] != self.bands.number:
-            raise ImageError(f'{get_image_name(source)} has {image.shape[2]} bands, expected '
-                             f'{self.bands.number}')
-        return image
+        return read_bands(source, self.bands.suffixes, num_bands=self.bands.number)
 
     def __call__(self, image: np.ndarray, name: str = 'the image') -> PreparedImage:
         """Prepare an image."""

@@ -129,7 +129,7 @@ def test_errors_name_file_and_cause(tmp_path: Path) -> None:
     write_tiff(file)
     with pytest.raises(ImageError, match='a.tif: it has 1,920 pixels, more than the limit of 99'):
         read_bands(file, max_pixels=99)
-    with pytest.raises(ImageError, match='a.tif has 5 bands, expected 4'):
+    with pytest.raises(ImageError, match='a.tif: it has 5 bands, expected at most 4'):
         LoadBands(num_bands=4).read(file)
     for content in (b'', b'II*\0', file.read_bytes()[:200], b'no image'):
         file.write_bytes(content)
@@ -288,7 +288,7 @@ def test_files_of_bands(instances: list, tmp_path: Path, run_tool: Callable) -> 
 @pytest.mark.parametrize('options, message', [
     (['--rgb-channels', 0, 1, 2], '--band-suffixes and --rgb-channels require --in-channels'),
     (['--in-channels', 2, '--rgb-channels', 0, 1, 2], 'rgb_channels must be three different'),
-    (['--in-channels', 4], 'has 5 bands, expected 4'),
+    (['--in-channels', 4], 'it has 5 bands, expected at most 4'),
 ])  # yapf: disable
 def test_wrong_options(options: list, message: str, instances: list, tmp_path: Path,
                        run_tool: Callable) -> None:
@@ -318,7 +318,7 @@ def test_uploads() -> None:
     tifffile.imwrite(file, BANDS, photometric='minisblack', planarconfig='contig')
     limits, bands = Limits(), LoadBands(num_bands=NUM_BANDS)
     assert np.array_equal(read_upload(file.getvalue(), limits, bands), BANDS)
-    with pytest.raises(ValueError, match='the image cannot be used: .* bands, expected 4'):
+    with pytest.raises(ValueError, match='the image cannot be used: .* bands, expected at most 4'):
         read_upload(file.getvalue(), limits, LoadBands(num_bands=4))
 
 

@@ -16,11 +16,12 @@ from PIL import Image, UnidentifiedImageError
 from PIL.JpegImagePlugin import JpegImageFile
 
 from colonnade.common.errors import FileError, UserError
-from colonnade.runtime.bands import read_band_size
+from colonnade.runtime.bands import find_band_files, read_band_size
 from colonnade.runtime.bit_depth import DECODER_ERRORS, find_depth_problem, find_tiff_problem
-from colonnade.runtime.images import any_size
+from colonnade.runtime.images import ImageError, any_size
 from colonnade.settings.findings import Finding
 
+from ..bands import LoadBands
 from ..bit_depth import ImageDepths
 
 ORIENTATION = 0x0112  # EXIF tag; values 5 to 8 exchange width and height
@@ -212,6 +213,29 @@ def check_decoded_image(path: str,
         text = f'{path} is damaged and decodes to wrong pixels: {problem}'
         return Finding('damaged-image', text, effect='meaning')
     return _compare_size(path, pixels.shape[1::-1], declared)
+
+
+def check_bands(path: str, declared: tuple[int, int] | None, bands: LoadBands, *,
+                is_full: bool) -> Finding | None:
+    """Return what is wrong with an image of several bands, or None.
+
+    Args:
+        declared: Width and height in its annotations, or None.
+        bands: Step that loads it.
+        is_full: Whether to decode it; otherwise only the header of a local file is read.
+    """
+    try:
+        if is_full or '://' in path:
+            height, width = bands.read(path).shape[:2]
+        else:
+            for file in find_band_files(path, bands.suffixes) if bands.suffixes else [path]:
+                width, height = _read_band_size(Path(file))
+    except OSError as error:
+        return describe_read_error(path if error.filename is None else error.filename, error)
+    except ImageError as error:
+        is_missing = isinstance(error.__context__, FileNotFoundError)
+        return Finding('missing-file' if is_missing else 'damaged-image', str(error))
+    return None if bands.suffixes else _compare_size(path, (width, height), declared)
 
 
 def _compare_size(path: Path | str, size: tuple[int, int],

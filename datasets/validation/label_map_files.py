@@ -23,6 +23,7 @@ from colonnade.settings.pipeline_steps import is_loading_annotations
 from colonnade.settings.reading import report_third_party_errors
 from colonnade.settings.registries import find_class
 
+from ..bands import find_band_loader
 from .image_files import (OtherLabelsError, OtherSizeError, describe_read_error, open_image,
                           read_image_size, read_label_values)
 
@@ -39,6 +40,7 @@ class LabelLoading:
     settings: dict[str, Any] | None  # ``backend_args`` of the dataset
     is_stock: bool  # whether the step is mmseg's, which uses pixel values as labels
     color_type: str = 'color'  # ``color_type`` of mmcv's step that loads images
+    all_bands: bool = False  # whether :class:`.LoadBands` loads images
 
     def read_image_size(self, info: dict[str, Any]) -> tuple[int, int] | None:
         """Return width and height of an image, or None if it cannot be read."""
@@ -47,7 +49,8 @@ class LabelLoading:
             if isinstance(source, BytesIO):
                 with open_image(source) as image:
                     return image.size
-            return read_image_size(Path(source), color_type=self.color_type)
+            return read_image_size(
+                Path(source), color_type=self.color_type, all_bands=self.all_bands)
         except OSError:  # the check of images reports it
             return None
 
@@ -65,7 +68,8 @@ def build_label_loading(cfg: Config, dataset: ConfigDict) -> LabelLoading | None
     return LabelLoading(load, classes,
                         {dataset.get('ignore_index', IGNORED), *find_ignored_labels(cfg)},
                         dataset.get('backend_args'), is_stock,
-                        dataset.pipeline[0].get('color_type', 'color'))  # yapf: disable
+                        dataset.pipeline[0].get('color_type', 'color'),
+                        find_band_loader(dataset.pipeline) is not None)  # yapf: disable
 
 
 def find_label_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[Finding]:

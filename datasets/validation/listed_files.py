@@ -18,8 +18,9 @@ from colonnade.common.storage.file_access import is_remote
 from colonnade.common.storage.shard_reader import SCHEME
 from colonnade.settings.findings import Finding
 
+from ..bands import LoadBands
 from .coco_files import Entry, ImageCheck, get_size
-from .image_files import check_decoded_image, check_header, describe_read_error
+from .image_files import check_bands, check_decoded_image, check_header, describe_read_error
 from .label_map_files import LabelLoading, check_label_map, sample_evenly
 
 SAMPLE = 100  # images of a dataset whose headers are read before each training
@@ -46,6 +47,7 @@ class ImageLoading:
     # Whether another step loads images, or any bit depth and number of channels is loaded. Such
     # images are not decoded here.
     is_custom: bool = False
+    bands: LoadBands | None = None  # step that loads images of more bands than RGB
 
 
 def check_images(paths: Sequence[str], sizes: Sequence[Size | None], loading: ImageLoading,
@@ -62,6 +64,8 @@ def check_images(paths: Sequence[str], sizes: Sequence[Size | None], loading: Im
 
     def check(index: int) -> Finding | None:
         path, size = paths[index], sizes[index]
+        if loading.bands:
+            return check_bands(path, size, loading.bands, is_full=level.is_full)
         if loading.is_custom or not level.is_full and (is_remote(path) or settings):
             return _check_readable(path, settings)
         if not level.is_full:

@@ -26,6 +26,7 @@ from colonnade.settings.pipeline_steps import find_custom_loader, get_type_name
 from colonnade.settings.registries import find_class
 from colonnade.settings.rules import Effect
 
+from ..bands import find_band_loader
 from ..path_checks import IMAGES, LABEL_MAPS, find_outside_paths
 from ..segment_maps import get_segment_map_name
 from .coco_files import Usage, check_instances, find_valid_entries, load_coco
@@ -86,8 +87,9 @@ class Source:
         first = steps[0] if steps else {}
         color_type = first.get('color_type', 'color')
         has_any_depth = color_type == 'unchanged' or first.get('imdecode_backend') == 'tifffile'
-        return ImageLoading(self.settings, color_type, has_any_depth
-                            or find_custom_loader(steps) is not None)
+        bands = find_band_loader(steps)
+        is_custom = has_any_depth or (find_custom_loader(steps) is not None and bands is None)
+        return ImageLoading(self.settings, color_type, is_custom, bands)
 
 
 def find_sources(cfg: Config, splits: Sequence[str]) -> Iterator[Source]:

@@ -8,6 +8,7 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from colonnade.datasets.bands import LoadBands
+from colonnade.runtime.bands import TooLargeError
 from colonnade.runtime.bit_depth import DECODER_ERRORS
 from colonnade.runtime.images import convert_to_rgb
 
@@ -44,6 +45,19 @@ class Limits:
             f'the file is larger than the limit of {self.max_bytes / MEGABYTE:g} MB')
 
 
+def read_bands_upload(content: bytes, limits: Limits, bands: LoadBands) -> np.ndarray:
+    """Decode an uploaded file to all its bands, see :func:`read_upload`."""
+    try:
+        return bands.read(content, limits.max_pixels)
+    except TooLargeError as error:
+        raise UploadTooLargeError(str(error)) from error
+    except ImageError as error:
+        if isinstance(error.__context__, UnidentifiedImageError):
+            raise UnsupportedFormatError(
+                f'the file is not a readable image ({", ".join(FORMATS)})') from None
+        raise
+
+
 def read_upload(content: bytes, limits: Limits, bands: LoadBands | None = None) -> np.ndarray:
     """Decode an uploaded file to RGB values, ``(H, W, 3)``, uint8, or to all its bands.
 
@@ -58,7 +72,7 @@ def read_upload(content: bytes, limits: Limits, bands: LoadBands | None = None) 
         raise limits.build_size_error()
     try:
         if bands:
-            return bands.read(content, limits.max_pixels)
+            return read_bands_upload(content, limits, bands)
         with Image.open(BytesIO(content), formats=FORMATS) as image:
             if image.width * image.height > limits.max_pixels:
                 raise UploadTooLargeError(f'the image has {image.width} x {image.height} pixels, '
