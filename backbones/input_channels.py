@@ -1,12 +1,17 @@
 """Number of channels of images, and pretrained weights for others than red, green and blue."""
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from timm.models._manipulate import adapt_input_conv
 from torch import Tensor
 
 from colonnade.common.errors import UserError
+from colonnade.weights.state_dicts import State
+
+#: weight of the convolution of images, of which XCiT has several
+INPUT = re.compile(r'(patch_embed|stem)\.proj\.(0\.0\.)?weight')
 
 
 def check_channels(in_channels: int, rgb_channels: Sequence[int] | None) -> None:
@@ -15,6 +20,9 @@ def check_channels(in_channels: int, rgb_channels: Sequence[int] | None) -> None
         raise UserError(f'in_channels must be at least 1, got {in_channels}')
     if rgb_channels is None:
         return
+    if in_channels == 3:
+        raise UserError('rgb_channels has no effect on three channels: they must be red, green and '
+                        'blue in this order for pretrained weights')
     known = set(range(in_channels))
     if len(rgb_channels) != 3 or len(set(rgb_channels)) < 3 or not known.issuperset(rgb_channels):
         raise UserError('rgb_channels must be three different indices from 0 to '
@@ -37,3 +45,8 @@ def adapt_channels(weight: Tensor, in_channels: int, rgb_channels: Sequence[int]
     adapted = weight.new_zeros(len(weight), in_channels, *weight.shape[2:])
     adapted[:, list(rgb_channels)] = weight
     return adapted
+
+
+def infer_channels(state: State) -> int:
+    """Infer the number of channels of images from the weights of a backbone."""
+    return next((value.shape[1] for key, value in state.items() if INPUT.fullmatch(key)), 3)

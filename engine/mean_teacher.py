@@ -70,7 +70,8 @@ class PseudoLabelHook(Hook):
     checkpoints. Detectors and segmenters of any type are supported, but not panoptic models.
 
     Args:
-        dataloader: Config of the unlabeled images. Its pipeline packs samples without annotations.
+        dataloader: Config of the unlabeled images, by default as many per batch as labeled ones.
+            Its pipeline packs samples without annotations.
         min_score: Scores from which objects, or the labels of pixels, are learned.
         start: Fraction of the training after which the averaged weights predict labels.
     """
@@ -95,7 +96,8 @@ class PseudoLabelHook(Hook):
                             'predict the labels')
         self.teacher: BaseModel = hooks[0].ema_model.module
         self.first = math.ceil(self.start * runner.max_iters)
-        loader = runner.build_dataloader(self.dataloader, seed=runner.seed)
+        settings = dict(batch_size=runner.cfg.train_dataloader.batch_size) | self.dataloader
+        loader = runner.build_dataloader(settings, seed=runner.seed)
         endless, batches = build_endless_loader(loader)
         skipped = max(0, runner.iter - self.first)  # as often as a resumed run has drawn
         batches.start(runner.seed, skipped, skip=skipped)
@@ -160,7 +162,10 @@ def set_labels(sample: BaseDataElement, min_score: float) -> BaseDataElement:
     if 'pred_panoptic_seg' in sample:
         raise UserError('PseudoLabelHook does not support panoptic models')
     if 'pred_sem_seg' in sample:
-        scores, labels = to_probabilities(sample.seg_logits.data).max(0, keepdim=True)
+        logits = sample.seg_logits.data
+        if len(logits) == 1:
+            raise UserError('PseudoLabelHook does not support out_channels=1: use two classes')
+        scores, labels = to_probabilities(logits).max(0, keepdim=True)
         new.gt_sem_seg = PixelData(data=labels.where(scores >= min_score, IGNORED))
         return new
     found = sample.pred_instances

@@ -37,7 +37,10 @@ def build_preprocess(model: Model, limits: ImageSizeLimits) -> Values:
             raise ExportError(f'data_preprocessor.{key} must have {channels} values, got {values}')
     # mmengine 0.10 has no public name for whether it swaps channels.
     return dict(
-        steps=[each for step in get_array_steps(model.cfg) for each in convert_step(step)],
+        steps=[
+            each for step in get_array_steps(model.cfg)
+            for each in convert_step(step, is_bgr=not bands)
+        ],
         bands=dict(number=channels, suffixes=list(bands.suffixes)) if bands else None,
         channels='RGB' if bands or preprocessor._channel_conversion else 'BGR',
         **stats,
@@ -65,7 +68,7 @@ def _get_padding(preprocessor: nn.Module) -> Values | None:
         value=float(preprocessor.pad_val))
 
 
-def convert_step(step: Mapping[str, Any]) -> list[Values]:
+def convert_step(step: Mapping[str, Any], *, is_bgr: bool = True) -> list[Values]:
     """Return a step of a test pipeline for the runtime, or nothing if it changes no image.
 
     Raises:
@@ -94,7 +97,8 @@ def convert_step(step: Mapping[str, Any]) -> list[Values]:
             size=list(size)[::-1] if size else None,
             multiple=step.get('size_divisor') or 1,
             square=bool(step.get('pad_to_square', False)),
-            value=[value] if isinstance(value, (int, float)) else list(value)[::-1])
+            value=[value] if isinstance(value,
+                                        (int, float)) else list(value)[::-1 if is_bgr else 1])
         return [pad]
     raise ExportError(f'{kind} of the test pipeline cannot be exported: the runtime supports only '
                       'Resize and Pad')

@@ -12,6 +12,7 @@ from safetensors import SafetensorError
 
 import colonnade.heads  # noqa: F401  registers the formats of its files
 from colonnade.backbones import ColumnarBackbone
+from colonnade.backbones.input_channels import infer_channels
 from colonnade.backbones.kernels.devices import on_meta_device
 from colonnade.backbones.registry import infer_backbone
 from colonnade.common.atomic_files import atomic_write, check_writable
@@ -20,9 +21,10 @@ from colonnade.weights.downloads import fetch
 from colonnade.weights.files import DATASET_META
 from colonnade.weights.formats import convert_keys, detect_format, list_formats
 from colonnade.weights.loading import Plan, plan_loading
-from colonnade.weights.state_dicts import State, WeightsError, get_state_dict, strip_prefix
+from colonnade.weights.state_dicts import (State, WeightsError, get_omitted, get_state_dict,
+                                           strip_prefix)
 
-from .trained_weights import get_omitted, omit_base, restore_base
+from .trained_weights import omit_base, restore_base
 
 
 def print_formats() -> None:
@@ -39,7 +41,8 @@ def build_backbone(state: State, source: str) -> ColumnarBackbone:
         own = strip_prefix(state, 'backbone.') or state
         backbone, _ = infer_backbone(own)
         with on_meta_device():
-            return backbone(**backbone.get_arguments_for(own))
+            arguments = backbone.get_arguments_for(own)
+            return backbone(in_channels=infer_channels(own), **arguments)
     except (LookupError, ValueError) as error:
         raise WeightsError(f'cannot build the backbone of {source}: {error}') from error
 
@@ -86,6 +89,11 @@ def format_plan(plan: Plan, checkpoint: dict[str, Any]) -> str:
     return '\n'.join([*lines, *(f'{"dropped":8} {key}' for key in plan.dropped), str(plan)])
 
 
+def to_list(values: Any) -> Any:
+    """Convert arrays for JSON."""
+    return values.tolist() if hasattr(values, 'tolist') else list(values)
+
+
 def _write_file(state: State, meta: dict[str, Any], out: Path) -> None:
     """Write a converted file atomically."""
     with atomic_write(out) as scratch:
@@ -93,7 +101,7 @@ def _write_file(state: State, meta: dict[str, Any], out: Path) -> None:
             if out.suffix == '.safetensors':
                 tensors = {key: value.contiguous() for key, value in state.items()}
                 text = {
-                    DATASET_META: json.dumps(meta['dataset_meta'])
+                    DATASET_META: json.dumps(meta['dataset_meta'], default=to_list)
                 } if meta.get('dataset_meta') else None
                 safetensors.torch.save_file(tensors, scratch, metadata=text)
             else:
@@ -139,12 +147,17 @@ def convert(source: str,
     checkpoint = fetch(source, trust=trust)
     omitted = get_omitted(checkpoint)
     if trained_only or omitted:
+        if trained_only and omitted:
+            raise UserError(f'{source} already omits its base model')
         if base is None:
             option = '--trained-only' if trained_only else f'{source}, which omits its base model,'
             raise UserError(f'{option} requires --base, the weights that training started from')
         change = omit_base if trained_only else restore_base
         checkpoint = change(checkpoint, source, base, trust)
         state = checkpoint['state_dict']
+        if in_full:
+            print('\n'.join(f'{"kept":8} {key} {tuple(value.shape)}'
+                            for key, value in state.items()))  # yapf: disable
         number = len((get_omitted(checkpoint) or omitted or {})['names'])
         print(f'{source}: {len(state)} tensors, {"without" if trained_only else "with"} {number} '
               f'of {base}')

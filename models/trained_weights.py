@@ -10,10 +10,8 @@ import torch
 from colonnade.backbones.lora import BASE as ADAPTED
 from colonnade.weights.downloads import fetch
 from colonnade.weights.formats import convert_keys
-from colonnade.weights.state_dicts import (State, WeightsError, add_prefix, get_state_dict,
-                                           strip_prefix)
-
-OMITTED = 'base'  # key in dataset_meta of a file: names and digest of what it omits
+from colonnade.weights.state_dicts import (OMITTED, State, WeightsError, add_prefix, get_omitted,
+                                           get_state_dict, strip_prefix)
 
 
 def omit_base(checkpoint: Mapping[str, Any], source: str, base: str, trust: bool) -> dict[str, Any]:
@@ -34,16 +32,6 @@ def omit_base(checkpoint: Mapping[str, Any], source: str, base: str, trust: bool
     meta = dict((checkpoint.get('meta') or {}).get('dataset_meta') or {})
     kept = {name: value for name, value in state.items() if name not in omitted}
     return dict(meta=dict(dataset_meta=meta | {OMITTED: description}), state_dict=kept)
-
-
-def get_omitted(checkpoint: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the description of what a file omits, or None."""
-    meta = checkpoint.get('meta')
-    dataset_meta = meta.get('dataset_meta') if isinstance(meta, Mapping) else None
-    found = dataset_meta.get(OMITTED) if isinstance(dataset_meta, Mapping) else None
-    if isinstance(found, Mapping) and isinstance(found.get('names'), list):
-        return dict(found)
-    return None
 
 
 def restore_base(checkpoint: Mapping[str, Any], source: str, base: str,

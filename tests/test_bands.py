@@ -12,8 +12,8 @@ import pytest
 import tifffile
 import torch
 from helpers.backbones import OURS, tiny
-from helpers.synthetic_data import (HEIGHT, WIDTH, assert_messages, coco_content, draw_label_maps,
-                                    leaf, run_and_get_errors, train_and_test)
+from helpers.synthetic_data import (HEIGHT, SHORT, WIDTH, assert_messages, coco_content,
+                                    draw_label_maps, leaf, run_and_get_errors, train_and_test)
 from mmengine.config import Config
 from PIL import Image
 from timm.models._manipulate import adapt_input_conv
@@ -139,6 +139,39 @@ def test_errors_name_file_and_cause(tmp_path: Path) -> None:
         LoadBands(num_bands=2, suffixes=['_a.tif', '/../b.tif'])
 
 
+def test_bands_are_counted_before_decoding() -> None:
+    file = io.BytesIO()
+    tifffile.imwrite(file, np.zeros((8, 8, 5000), np.uint8), compression='zlib',
+                     photometric='minisblack', planarconfig='contig')  # yapf: disable
+    with pytest.raises(ImageError, match='it has 5000 bands, expected at most 5'):
+        LoadBands(num_bands=5).read(file.getvalue())
+    deep = cv2.imencode('.png', np.full((8, 8, 3), 1000, np.uint16))[1].tobytes()
+    with pytest.raises(ImageError, match='it has 16 bits in RGB: save it as TIFF'):
+        read_bands(deep)
+
+
+def test_pages_written_apart_are_bands(tmp_path: Path) -> None:
+    with tifffile.TiffWriter(tmp_path / 'a.tif') as file:
+        for band in BANDS.transpose(2, 0, 1):
+            file.write(band, photometric='minisblack')
+    assert np.array_equal(read_bands(tmp_path / 'a.tif'), BANDS)
+
+
+def test_check_finds_faults(label_maps: list, tmp_path: Path, run_tool: Callable,
+                            capsys: pytest.CaptureFixture[str]) -> None:
+    config, folder = tmp_path / 'own.py', tmp_path / 'images'
+    run_tool('create_config', leaf('sem_fpn'), *label_maps, '--in-channels', NUM_BANDS, '--out',
+             config)
+    write_tiff(folder / 'train/a.tif', BANDS[..., :4])
+    (folder / 'train/b.tif').write_bytes(b'II*\0')
+    write_tiff(folder / 'val/a.tif', BANDS[:20])
+    with pytest.raises(SystemExit):
+        run_tool('check_dataset', config)
+    printed = capsys.readouterr().out
+    for text in ('train/a.tif has 4 bands, expected 5', 'train/b.tif', 'has 48 x 40 pixels, but'):
+        assert text in printed
+
+
 def test_pictures_of_bands() -> None:
     assert np.array_equal(
         to_rgb(BANDS.astype(np.uint8), (2, 1, 0)),
@@ -190,6 +223,8 @@ def test_adapts_pretrained_weights(cls: type, tmp_path: Path) -> None:
 
 
 def test_rejects_impossible_channels() -> None:
+    with pytest.raises(ValueError, match='rgb_channels has no effect on three channels'):
+        tiny(rgb_channels=(2, 1, 0))
     with pytest.raises(ValueError, match='in_channels must be at least 1'):
         tiny(in_channels=0)
     with pytest.raises(ValueError, match='rgb_channels must be three different indices from 0 to'):
@@ -283,6 +318,14 @@ def test_files_of_bands(instances: list, tmp_path: Path, run_tool: Callable) -> 
     run_tool('predict', config, tmp_path / 'run/iter_2.pth', tmp_path / 'val', '--out',
              tmp_path / 'predicted')
     assert len(list((tmp_path / 'predicted/visualizations').iterdir())) == 2
+    shards = tmp_path / 'shards'
+    run_tool('make_shards', config, shards, '--data-root', tmp_path)
+    run_tool('train', config, '--work-dir', tmp_path / 'sharded', '--data-root', shards, *SHORT)
+    converted = tmp_path / 'converted.pth'
+    run_tool('convert_checkpoint', tmp_path / 'run/iter_2.pth', converted)
+    assert torch.load(converted)['state_dict']['backbone.patch_embed.proj.0.0.weight'].shape[1] == 6
+    with pytest.raises(SystemExit, match='several files per image, which cannot be uploaded'):
+        run_tool('serve', config, tmp_path / 'run/iter_2.pth', '--port', 0)
 
 
 @pytest.mark.parametrize('options, message', [

@@ -20,6 +20,7 @@ from colonnade.inference import load
 from colonnade.settings.backbone_config import set_trained_part
 from colonnade.settings.reading import read_config
 from colonnade.weights import load_weights
+from colonnade.weights.state_dicts import WeightsError
 
 pytest.importorskip('peft')
 
@@ -169,6 +170,10 @@ def test_trained_weights_alone(tmp_path: Path, run_tool: Callable) -> None:
     assert restored['state_dict'].keys() == state.keys()
     assert all(torch.equal(restored['state_dict'][key], state[key]) for key in state)
 
+    with pytest.raises(WeightsError, match='omits its base model: add it with'):
+        load_weights(model.backbone, small)
+    with pytest.raises(SystemExit, match='already omits its base model'):
+        run_tool('convert_checkpoint', small, tmp_path / 'other.pth', '--trained-only', *base)
     with pytest.raises(SystemExit, match='requires --base, the weights that training started'):
         run_tool('convert_checkpoint', small, tmp_path / 'other.pth')
     torch.save(build(XCiT).apply(shift).state_dict(), tmp_path / 'base.pth')

@@ -49,6 +49,9 @@ def test_keeps_confident_pixels() -> None:
     assert has_labels(labeled)
     assert not has_labels(set_labels(sample, 1.1))
     assert 'pred_sem_seg' not in labeled
+    sample.seg_logits = PixelData(data=logits[:1])
+    with pytest.raises(ValueError, match='does not support out_channels=1'):
+        set_labels(sample, 0.7)
     scores = torch.tensor([[[3., 0.2]], [[1., 0.2]]])  # sums of queries
     torch.testing.assert_close(
         to_probabilities(scores), torch.tensor([[[0.75, 0.2]], [[0.25, 0.2]]]))

@@ -144,5 +144,10 @@ def test_wrong_arguments() -> None:
                                      global_blocks=[]), 'no windows')):
         with pytest.raises(ValueError, match=message):
             PlainViT(ARCH, img_size=64, rel_pos_size=4, **arguments)
+    for arguments in (dict(out_indices=(0, 1)), dict(defer_blocks=True)):
+        with pytest.raises(ValueError, match='requires the feature map of the last block'):
+            PlainViT(ARCH, norm_features='last', **arguments)
+    with pytest.raises(ValueError, match="return_prefix_tokens='class' requires a class token"):
+        PlainViT(ARCH | dict(class_token=False), return_prefix_tokens='class')
     with pytest.raises(ValueError, match="norm_features must be True, False or 'last'"):
         PlainViT(ARCH, norm_features='first')

@@ -17,8 +17,8 @@ from torch import nn
 from .downloads import fetch
 from .formats import convert_keys
 from .state_dicts import (OTHER_SHAPE, Problems, Shapes, State, WeightsError, add_prefix,
-                          find_mismatches, format_mismatches, get_classes, get_state_dict,
-                          infer_num_classes, strip_prefix)
+                          find_mismatches, format_mismatches, get_classes, get_omitted,
+                          get_state_dict, infer_num_classes, strip_prefix)
 
 
 @runtime_checkable
@@ -95,6 +95,9 @@ def plan_loading(module: nn.Module,
         WeightsError: If the checkpoint does not fit ``module``.
     """
     original = get_state_dict(checkpoint, source)
+    if get_omitted(checkpoint):
+        raise WeightsError(f'{source} omits its base model: add it with colonnade '
+                           f'convert-checkpoint {source} OUT --base BASE')
     known, state = convert_keys(original, source)
     if adapt is not None:
         state = adapt(state)

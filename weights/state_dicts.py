@@ -29,6 +29,10 @@ class DamagedError(WeightsError):
     """File that is not as it was saved: truncated, altered, or not a file of weights."""
 
 
+#: key in dataset_meta of a file without its base model: names and digest of the omitted tensors
+OMITTED = 'base'
+
+
 def get_state_dict(checkpoint: Mapping[str, Any], source: str) -> State:
     """Return the state dict of a checkpoint, or raise a WeightsError if it has none."""
     for wrapper in WRAPPERS:
@@ -43,6 +47,16 @@ def get_state_dict(checkpoint: Mapping[str, Any], source: str) -> State:
     if all(key.startswith('module.') for key in state):  # saved by DistributedDataParallel
         state = {key.removeprefix('module.'): value for key, value in state.items()}
     return state
+
+
+def get_omitted(checkpoint: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the description of what a file omits, or None."""
+    meta = checkpoint.get('meta')
+    dataset_meta = meta.get('dataset_meta') if isinstance(meta, Mapping) else None
+    found = dataset_meta.get(OMITTED) if isinstance(dataset_meta, Mapping) else None
+    if isinstance(found, Mapping) and isinstance(found.get('names'), list):
+        return dict(found)
+    return None
 
 
 def get_classes(checkpoint: Mapping[str, Any]) -> tuple[str, ...]:

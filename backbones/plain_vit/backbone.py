@@ -133,11 +133,19 @@ class PlainViT(ColumnarBackbone):
         super().__init__(settings, init_cfg=init_cfg, **kwargs)
         if self.norm_features and isinstance(self.norm, nn.Identity):
             raise UserError(f'{settings["model"]} has no final norm: norm_features must be False')
+        if norm_features == 'last' and (self.defer_blocks or len(self.blocks) < self.depth):
+            raise UserError("norm_features='last' requires the feature map of the last block: "
+                            'set out_indices to include it, or norm_features=False')
+        if return_prefix_tokens == 'class' and self.cls_token is None:
+            raise UserError("return_prefix_tokens='class' requires a class token, but "
+                            f'{self.settings["model"]} has none')
         self.return_prefix_tokens = return_prefix_tokens
         self._blocks_are_plain = all(isinstance(block, PlainBlock) for block in self.blocks)
         if self.rope is not None and not self._blocks_are_plain:
             raise UserError(f'rotary embeddings are not supported for the blocks of {settings}')
         self._set_windows(window_size, global_blocks, window_padding)
+        if rel_pos_type not in ('decomposed', 'table'):
+            raise UserError(f"rel_pos_type must be 'decomposed' or 'table', got {rel_pos_type!r}")
         if rel_pos_size is not None:
             self._add_relative_positions(rel_pos_size, rel_pos_type)
         if pos_embed_resize not in RESIZE_MODES:
@@ -187,8 +195,6 @@ class PlainViT(ColumnarBackbone):
             block.attn.window_padding = padding
 
     def _add_relative_positions(self, size: int, kind: str) -> None:
-        if kind not in ('decomposed', 'table'):
-            raise UserError(f"rel_pos_type must be 'decomposed' or 'table', got {kind!r}")
         if type(size) is not int or size < 1:
             raise UserError(f'rel_pos_size must be a positive integer, got {size!r}')
         if kind == 'table':

@@ -4,6 +4,7 @@ from __future__ import annotations
 import hashlib
 import posixpath
 import shutil
+from collections.abc import Sequence
 from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path, PurePosixPath
@@ -20,10 +21,12 @@ from colonnade.common.storage.file_access import (Settings, exists, get_backend,
                                                   local_copy)
 from colonnade.common.storage.object_storage import convert_storage_errors
 from colonnade.common.storage.shard_index import MANIFEST, ShardIndex
+from colonnade.runtime.bands import find_band_files
 from colonnade.settings.dataset_paths import (check_dataset, find_datasets, get_setting_paths,
                                               iter_evaluators)
 from colonnade.settings.reading import LaunchOptions, load_config
 
+from ..bands import find_band_loader
 from ..options import ShardOptions
 from ..validation.label_map_files import load_infos
 from .shard_writer import ShardWriter
@@ -66,14 +69,20 @@ def make_shards(options: ShardOptions) -> dict[str, Any]:
         for key in dataloaders:
             writer.start(SPLITS[key])
             for _, dataset in find_datasets(cfg, (key, )):
-                _write_dataset(writer, dataset, root)
+                bands = find_band_loader(dataset.get('pipeline'))
+                _write_dataset(writer, dataset, root, bands.suffixes if bands else ())
         if not writer.num_samples:
             raise UserError(f'the datasets of {options.config} have no images')
         return writer.finish(_copy_annotations(cfg, dataloaders, root, folder))
 
 
-def _write_dataset(writer: ShardWriter, dataset: ConfigDict, root: str) -> None:
-    """Add the images of a dataset, also those that training omits."""
+def _write_dataset(writer: ShardWriter, dataset: ConfigDict, root: str,
+                   suffixes: Sequence[str]) -> None:
+    """Add the images of a dataset, also those that training omits.
+
+    Args:
+        suffixes: Ends of the names of the files of an image, see :class:`.LoadBands`.
+    """
     settings = dataset.get('backend_args')
     with redirect_stdout(StringIO()):  # progress of pycocotools
         infos = load_infos(dataset)
@@ -82,6 +91,8 @@ def _write_dataset(writer: ShardWriter, dataset: ConfigDict, root: str) -> None:
     with Progress('images', len(infos)) as progress:
         for number, info in enumerate(infos, 1):
             _write_sample(writer, info, root, settings)
+            for file in find_band_files(info['img_path'], suffixes)[1:] if suffixes else ():
+                _write_sample(writer, dict(img_path=file), root, settings)
             progress(number)
 
 

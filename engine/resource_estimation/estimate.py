@@ -242,7 +242,8 @@ def estimate_training(train: TrainOptions, options: EstimateOptions) -> Training
         objects=round(counts.objects or COCO_OBJECTS),
         processes=options.num_processes,
         fsdp=train.fsdp,
-        unlabeled=sum(hook['dataloader']['batch_size'] for hook in iter_hook_configs(cfg)
+        unlabeled=sum(hook['dataloader'].get('batch_size', cfg.train_dataloader.batch_size)
+                      for hook in iter_hook_configs(cfg)
                       if get_type_name(hook.get('type')) == 'PseudoLabelHook'))
     if here == 'cuda':
         room = TRIAL_FRACTION * torch.cuda.mem_get_info()[0]

@@ -117,6 +117,9 @@ def serve(options: ServeOptions, figures: ModuleType) -> None:
             find_config(path)  # raises if it does not exist
             raise UserError(f'no weights: pass the checkpoint of a trained model after {path}')
         model, load_plain = load_models(options)
+        if model.bands and model.bands.suffixes:
+            raise UserError('the model reads several files per image, which cannot be uploaded: '
+                            'use colonnade predict')
         max_pixels = options.max_pixels or min(Limits.max_pixels, compute_max_pixels(model))
         service = Service(
             model,

@@ -229,7 +229,7 @@ def _build_settings(cfg: Config, args: NewConfigOptions, data: CustomDataset,
             args.band_suffixes[0] if args.band_suffixes else None,
             _count_iterations(changes['train_cfg'], data.num_images[0],
                               batch.get('batch_size', cfg.train_dataloader.batch_size) * args.gpus),
-            batch.get('batch_size', cfg.train_dataloader.batch_size))
+            _format_root(Path(os.path.abspath(args.unlabeled)), out)[0])
         reasons.append(note)
     root, note = _format_root(data.root, out)
     data.reasons += [*reasons, note]

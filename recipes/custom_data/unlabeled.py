@@ -1,7 +1,6 @@
 """Settings for training on a folder of unlabeled images too, with a mean teacher."""
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -39,7 +38,7 @@ def build_pipeline(steps: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def build_hooks(cfg: Config, hooks: Sequence[dict[str, Any]], folder: Path,
                 steps: Sequence[dict[str, Any]], suffix: str | None, num_iterations: int,
-                batch_size: int) -> tuple[list[dict[str, Any]], str]:
+                root: Any) -> tuple[list[dict[str, Any]], str]:
     """Return the hooks of a config with those of the mean teacher, and a comment on them.
 
     Args:
@@ -49,7 +48,7 @@ def build_hooks(cfg: Config, hooks: Sequence[dict[str, Any]], folder: Path,
         steps: Pipeline of the training images.
         suffix: End of the names of files; None for all images.
         num_iterations: Length of the training.
-        batch_size: Unlabeled images per batch and process.
+        root: Value of ``data_root`` for the folder.
 
     Raises:
         FileNotFoundError: If the folder has no images.
@@ -59,14 +58,11 @@ def build_hooks(cfg: Config, hooks: Sequence[dict[str, Any]], folder: Path,
         raise UserError('--unlabeled does not support panoptic models')
     number = len(UnlabeledImages(str(folder), suffix))
     loader: dict[str, Any] = dict(
-        batch_size=batch_size,
         num_workers=cfg.train_dataloader.get('num_workers', 0),
         persistent_workers=cfg.train_dataloader.get('persistent_workers', False),
         sampler=dict(type='InfiniteSampler', shuffle=True),
         dataset=dict(
-            type='mmengine.UnlabeledImages',
-            data_root=os.path.abspath(folder),
-            pipeline=build_pipeline(steps)))
+            type='mmengine.UnlabeledImages', data_root=root, pipeline=build_pipeline(steps)))
     if suffix:
         loader['dataset']['suffix'] = suffix
     added: list[dict[str, Any]] = []
