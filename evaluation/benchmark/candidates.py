@@ -126,7 +126,9 @@ def build_candidate(name: str,
     model: nn.Module = Detect(build_mask_rcnn(backbone, kind)) if is_detector else backbone
     if kind == 'timm':
         model = Intermediates(
-            backbone.build_timm_module(size), backbone.out_indices, norm=backbone.norm_features)
+            backbone.build_timm_module(size),
+            backbone.out_indices,
+            norm=bool(backbone.norm_features))
     if pyramid and not is_detector:
         model = nn.Sequential(model, ColumnarPyramid(**configure_pyramid(backbone)))
     model.train(train).to(device)
