@@ -9,7 +9,7 @@ import ast
 import signal
 import sys
 from difflib import get_close_matches
-from importlib import import_module
+from importlib import import_module, metadata
 from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
@@ -44,7 +44,8 @@ def print_help() -> None:
         for tool in tools:
             print(f'  {tool.replace("_", "-"):{width}}{read_summary(tool)}')
         print()
-    print(f'{"  configs":{width + 2}}List shipped configs, all or those that match a pattern.\n\n'
+    print(f'{"  configs":{width + 2}}List shipped configs, all or those that match a pattern.\n'
+          f'{"  env":{width + 2}}{read_summary("env")}\n\n'
           'Run colonnade COMMAND --help for the options of a command.')
 
 
@@ -69,11 +70,15 @@ def main() -> None:
         print_help()
     elif name == 'configs':
         list_names(arguments)
+    elif command == '--version':
+        print(f'colonnade {metadata.version("colonnade")}')
+    elif name == 'env':
+        import_module('colonnade.tools.env').main()
     elif name in TOOLS:
         sys.argv = [f'colonnade {name.replace("_", "-")}', *arguments]
         import_module(f'colonnade.tools.{name}').main()
     else:
-        matches = get_close_matches(name, (*TOOLS, 'configs'), n=1)
+        matches = get_close_matches(name, (*TOOLS, 'configs', 'env'), n=1)
         hint = f'did you mean {matches[0].replace("_", "-")}? ' if matches else ''
         sys.exit(f'colonnade: unknown command {command!r}: {hint}Run colonnade --help for a list')
 

@@ -33,7 +33,7 @@ class LoadBands(LoadImageFromFile):
                  backend_args: dict | None = None) -> None:
         super().__init__(to_float32=True, backend_args=backend_args)
         if any('/' in suffix or '\\' in suffix for suffix in suffixes):
-            raise UserError(f'suffixes must be ends of file names, got {list(suffixes)}')
+            raise UserError(f'suffixes must be file name endings, got {list(suffixes)}')
         self.num_bands, self.suffixes = num_bands, tuple(suffixes)
         self.rgb_channels = tuple(rgb_channels)
 

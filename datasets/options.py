@@ -89,7 +89,7 @@ class CheckDataOptions(ConfigOptions):
     json: Path | None = option('also write all findings to this JSON file', metavar='FILE')
     allow_external_files: bool = option(ALLOW_EXTERNAL_FILES, False)
     reconvert: bool = option(
-        'first repeat the conversions by colonnade create-config that the config uses', False)
+        'first rerun the colonnade create-config conversions that the config uses', False)
     workers: int | None = option(
         'number of decoding threads (default: one per core, at most 8)', metavar='N')
 

@@ -92,8 +92,8 @@ class PseudoLabelHook(Hook):
         """
         hooks = [hook for hook in runner.hooks if is_ema_hook(hook)]
         if not hooks:
-            raise UserError('PseudoLabelHook requires an EMAHook in custom_hooks, whose weights '
-                            'predict the labels')
+            raise UserError('PseudoLabelHook requires an EMAHook in custom_hooks: its averaged '
+                            'weights predict the labels')
         self.teacher: BaseModel = hooks[0].ema_model.module
         self.first = math.ceil(self.start * runner.max_iters)
         settings = dict(batch_size=runner.cfg.train_dataloader.batch_size) | self.dataloader

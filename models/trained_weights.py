@@ -26,8 +26,8 @@ def omit_base(checkpoint: Mapping[str, Any], source: str, base: str, trust: bool
         for name, value in state.items() if _is_equal(value, known.get(_get_plain_name(name)))
     }
     if not omitted:
-        raise WeightsError(f'--base {base}: no tensor of {source} is the same there, so it is not '
-                           'what the training started from')
+        raise WeightsError(f'--base {base}: it shares no identical tensor with {source}, so '
+                           'training did not start from it')
     description = dict(names=sorted(omitted), sha256=compute_digest(omitted))
     meta = dict((checkpoint.get('meta') or {}).get('dataset_meta') or {})
     kept = {name: value for name, value in state.items() if name not in omitted}

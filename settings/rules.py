@@ -224,7 +224,7 @@ BROWSER_RULES = {
         meaning='Their 64-bit difference hashes differ in at most 6 bits, and their gray values '
         'differ little. Evaluation on a training image is meaningless.'),
     'tiny-box': Rule('note', 'boxes at most one pixel wide or high',
-        meaning='mmdet ignores boxes with a side of less than one pixel.'),
+        meaning='mmdet ignores boxes with a side of less than one pixel, also after resizing.'),
     'unlabelled-map': Rule('note', 'label maps with more than 90% unlabeled pixels',
         meaning='Label 0 may be a class that is treated as unlabeled, or annotation may be '
         'unfinished.'),

@@ -135,7 +135,7 @@ def test_errors_name_file_and_cause(tmp_path: Path) -> None:
         file.write_bytes(content)
         with pytest.raises(ImageError, match='a.tif'):
             read_bands(file)
-    with pytest.raises(ValueError, match='suffixes must be ends of file names'):
+    with pytest.raises(ValueError, match='suffixes must be file name endings'):
         LoadBands(num_bands=2, suffixes=['_a.tif', '/../b.tif'])
 
 
