@@ -25,8 +25,7 @@ class NewConfigOptions(DataOptions):
         'e.g. 2 1 0 (default: weights are repeated for all bands, and the first three shown)',
         metavar=('R', 'G', 'B'))
     unlabeled: Path | None = option(
-        'folder of images without annotations to train on too, with labels that averaged weights '
-        'predict',
+        'folder of unlabeled images to train on as well, with labels predicted by averaged weights',
         metavar='DIR')
     epochs: int | None = option(
         'passes over the dataset (default: as in the base config, more for small datasets)',

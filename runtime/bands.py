@@ -196,7 +196,7 @@ def _decode_others(content: bytes, max_bands: int, max_pixels: int) -> np.ndarra
     with any_size, Image.open(BytesIO(content), formats=FORMATS) as image:
         check_size(image.height, image.width, max_pixels)
         if has_16_bits(image) and not image.mode.startswith('I'):  # Pillow drops the lower 8
-            raise ImageError(f'it has 16 bits in {image.mode}: save it as TIFF')
+            raise ImageError(f'it is a 16-bit image in {image.mode}: save it as TIFF')
         return np.array(image.convert('RGB') if image.mode == 'P' else image)
 
 

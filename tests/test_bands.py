@@ -146,7 +146,7 @@ def test_bands_are_counted_before_decoding() -> None:
     with pytest.raises(ImageError, match='it has 5000 bands, expected at most 5'):
         LoadBands(num_bands=5).read(file.getvalue())
     deep = cv2.imencode('.png', np.full((8, 8, 3), 1000, np.uint16))[1].tobytes()
-    with pytest.raises(ImageError, match='it has 16 bits in RGB: save it as TIFF'):
+    with pytest.raises(ImageError, match='it is a 16-bit image in RGB: save it as TIFF'):
         read_bands(deep)
 
 

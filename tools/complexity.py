@@ -28,7 +28,7 @@ class ComplexityOptions:
         'also measure time and peak memory of the full model, and time per module, unfused and '
         'fused, with random weights', False)
     device: str | None = option(
-        'device of --time, e.g. cpu or cuda:0 (default: a GPU if available)')
+        'device for --time, e.g. cpu or cuda:0 (default: a GPU if available)')
     amp: Amp = amp_option()
     table: bool = option('print a table of all backbones and published configs', False)
 
