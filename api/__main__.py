@@ -44,7 +44,7 @@ def print_help() -> None:
         for tool in tools:
             print(f'  {tool.replace("_", "-"):{width}}{read_summary(tool)}')
         print()
-    print(f'{"  configs":{width + 2}}List shipped configs, all or those that match a pattern.\n'
+    print(f'{"  configs":{width + 2}}List all shipped configs, or those that match a pattern.\n'
           f'{"  env":{width + 2}}{read_summary("env")}\n\n'
           'Run colonnade COMMAND --help for the options of a command.')
 

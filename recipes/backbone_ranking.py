@@ -47,7 +47,7 @@ def complete_options(args: RankOptions) -> list[NamedBackbone]:
     if not 0 < args.knn_temperature < math.inf:
         raise UserError(f'--knn-temperature must be positive, got {args.knn_temperature}')
     if args.in_channels is not None:
-        raise UserError('--in-channels: pretrained backbones are ranked on RGB images')
+        raise UserError('--in-channels is not supported: backbones are ranked on RGB images')
     check_writable(args.out)
     names = [name if '=' in name or not args.random else f'{name}={RANDOM}'
              for name in args.backbones]  # yapf: disable

@@ -232,7 +232,7 @@ def test_space_on_each_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ful
     free[str(folders[full])] = 0.2e9
     with pytest.raises(tool.SetupError) as error:
         tool.check_space(folders['venv'], compiled=True)
-    assert f'0.2 GB are free on the disk of {tmp_path / full}, ' in str(error.value)
+    assert f'0.2 GB is free on the disk of {tmp_path / full}, ' in str(error.value)
     assert str(error.value).endswith(f'choose another folder with {hint}')
 
 
@@ -245,16 +245,16 @@ def test_space_on_one_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(tool, 'get_disk', lambda folder: 0)
     monkeypatch.setattr(shutil, 'disk_usage', lambda folder: SimpleNamespace(free=6.1e9))
     monkeypatch.delenv('UV_LINK_MODE', raising=False)
-    with pytest.raises(tool.SetupError, match='6.1 GB are free .* 7.4 GB are required'):
+    with pytest.raises(tool.SetupError, match='6.1 GB is free .* 7.4 GB is required'):
         tool.check_space(tmp_path, compiled=False)
-    with pytest.raises(tool.SetupError, match='7.8 GB are required'):
+    with pytest.raises(tool.SetupError, match='7.8 GB is required'):
         tool.check_space(tmp_path, compiled=True)
     monkeypatch.setenv('UV_LINK_MODE', 'copy')
-    with pytest.raises(tool.SetupError, match='14 GB are required'):
+    with pytest.raises(tool.SetupError, match='14 GB is required'):
         tool.check_space(tmp_path, compiled=False)
     monkeypatch.delenv('UV_LINK_MODE')
     monkeypatch.setattr(tool.os, 'link', raise_os_error)
-    with pytest.raises(tool.SetupError, match='14.4 GB are required'):
+    with pytest.raises(tool.SetupError, match='14.4 GB is required'):
         tool.check_space(tmp_path, compiled=True)
     (tmp_path / 'torch').touch()
     monkeypatch.setattr(tool, 'get_num_blocks', lambda path: 6e9 / 512)

@@ -32,7 +32,7 @@ def drawn(tmp_path: Path) -> Parts:
         2: 'b'
     }), 'numbered from 0 without gaps, got [0, 2]'),
     (dict(names=['a', 'a']), "names: 'a' is duplicated"),
-    (dict(names=['a', True]), 'names must be strings, got True: put it in quotes'),
+    (dict(names=['a', True]), 'each name must be a string, got True: put it in quotes'),
     (dict(names='a'), "names must be a list of class names, got 'a'"),
     (dict(nc=3), 'nc is 3, but there are 2 names'),
     (dict(train='images/no'), 'images/no does not exist'),

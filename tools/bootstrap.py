@@ -170,8 +170,8 @@ def check_space(venv: Path, compiled: bool) -> None:
         free = shutil.disk_usage(folders[names[0]]).free / 1e9
         if free < required:
             paths = ' and '.join(str(folders[name]) for name in names)
-            raise SetupError(f'{free:.1f} GB are free on the disk of {paths}, but {required:g} '
-                             'GB are required: free up space, or choose another folder with '
+            raise SetupError(f'{free:.1f} GB is free on the disk of {paths}, but {required:g} '
+                             'GB is required: free up space, or choose another folder with '
                              f'{" and ".join(f"{name}=..." for name in names)}')
 
 

@@ -21,7 +21,7 @@ def rename_keys(state: State, rules: Rules) -> State:
         for pattern, replacement in rules:
             key = re.sub(pattern, replacement, key)
         if key in renamed:
-            raise WeightsError(f'two keys of the file would be renamed to {key}')
+            raise WeightsError(f'two keys in the file would both be renamed to {key}')
         renamed[key] = value
     return renamed
 

@@ -252,7 +252,7 @@ def estimate_training(train: TrainOptions, options: EstimateOptions) -> Training
     needed = STEP_FACTOR * _count_bytes(build_on_meta(cfg.model))
     if needed > room:
         raise UserError(f'a step of this model takes {needed / GIB:.1f} GiB even without images, '
-                        f'but only {room / GIB:.1f} GiB are free: use a machine with more memory')
+                        f'but only {room / GIB:.1f} GiB is free: use a machine with more memory')
     trial = Trial(setting)
     steps = trial.measure_sizes(size, room, num_timed=NUM_TIMED if here == device else 0)
     return TrainingEstimate(setting, counts.images, size, mean_pixels, steps,
