@@ -58,7 +58,7 @@ CONFIG_RULES = {
     'meta-keys': Rule('error', 'missing meta keys that metrics need'),
     'metric-file': Rule('warning', 'metrics that read a different file than their dataset does'),
     'metric-masks': Rule('error', 'mask metrics for a model that predicts no masks'),
-    'metric-task': Rule('error', 'metrics for a different task than that of their dataset'),
+    'metric-task': Rule('error', "metrics for a task other than their dataset's"),
     'misnamed-classes': Rule('error', 'classes under an unknown key'),
     'missing-step': Rule('error', 'missing pipeline steps'),
     'model-build': Rule('error', 'models that cannot be built'),
@@ -141,7 +141,7 @@ DATA_RULES = {
         'copy or download the file again', 'sample'),
     'other-size': Rule('error', 'images whose size differs from that in their annotations',
         'annotate the image again, or restore the image that was annotated', 'meaning',
-        meaning='Compared with the size in the annotation file or label map. '
+        meaning='The size is compared with that in the annotation file or label map. '
         'The image may have been rotated or resized since it was annotated.'),
     'large-image': Rule('note', 'images that are too large to decode here',
         'split the image into tiles: decoding takes gigabytes of memory'),
