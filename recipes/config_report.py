@@ -101,7 +101,7 @@ def _check_data(cfg: Config, *, is_required: bool) -> list[Finding]:
     return [Finding('not-checked', text, places, 'pass --data-root DIR')]
 
 
-def write_report(path: Path, config: str | Path, findings: list[Finding]) -> None:
+def write_findings(path: Path, config: str | Path, findings: list[Finding]) -> None:
     """Write findings as JSON."""
     counts = {f'{kind}s': sum(each.severity == kind for each in findings) for kind in SEVERITIES}
     content = [each.to_json() for each in findings]

@@ -37,7 +37,7 @@ def main(options: CheckConfigOptions, config_report: ModuleType) -> None:
         cfg_options=options.cfg_options,
         step=options.step)
     if options.json:
-        config_report.write_report(options.json, options.config, findings)
+        config_report.write_findings(options.json, options.config, findings)
     for finding in findings:
         if finding.cause is not None and not isinstance(finding.cause, UserError):
             traceback.print_exception(finding.cause)

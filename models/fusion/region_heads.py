@@ -98,7 +98,7 @@ def fuse_regions(model: nn.Module) -> list[str]:
             replacements |= {layer: copy_as(BagRoIAlign, layer) for layer in module.roi_layers}
             done[SUMMED] += 1
         elif is_exact_type(module, RPNHead) and can_split_nms(module):
-            split_nms(module)
+            apply_nms_per_level(module)
             done[SPLIT] += 1
     replace_modules(model, replacements)
     for module in filter(can_read_any_format, list(model.modules())):
@@ -201,7 +201,7 @@ def can_split_nms(head: RPNHead) -> bool:
             and not nms.keys() & {'split_thr', 'class_agnostic'})
 
 
-def split_nms(head: RPNHead) -> None:
+def apply_nms_per_level(head: RPNHead) -> None:
     """Make mmcv apply NMS to the boxes of each level separately, whatever their number."""
     head.test_cfg = copy.deepcopy(head.test_cfg)
     head.test_cfg['nms']['split_thr'] = 0

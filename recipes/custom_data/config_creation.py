@@ -36,7 +36,7 @@ REQUIRED_KEYS = ('default_scope', 'model', 'train_dataloader.batch_size',
                  'optim_wrapper.optimizer.lr', 'param_scheduler', 'default_hooks.checkpoint')
 
 
-def read_recipe(args: NewConfigOptions) -> Config:
+def read_base_config(args: NewConfigOptions) -> Config:
     """Return the base config, if it can be adapted to a custom dataset.
 
     Args:
@@ -125,8 +125,7 @@ def read_dataset_description(args: DataOptions,
             polygons_only=polygons_only)
 
 
-def read_recipe_dataset(cfg: Config, args: NewConfigOptions,
-                        report: Report) -> CustomDataset | None:
+def read_dataset_for(cfg: Config, args: NewConfigOptions, report: Report) -> CustomDataset | None:
     """Call :func:`read_dataset_description` with the settings of a base config.
 
     External files are errors, because training would reject them, unless ``args`` allows them.
