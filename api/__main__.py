@@ -72,9 +72,7 @@ def main() -> None:
         list_names(arguments)
     elif command == '--version':
         print(f'colonnade {metadata.version("colonnade")}')
-    elif name == 'env':
-        import_module('colonnade.tools.env').main()
-    elif name in TOOLS:
+    elif name in (*TOOLS, 'env'):
         sys.argv = [f'colonnade {name.replace("_", "-")}', *arguments]
         import_module(f'colonnade.tools.{name}').main()
     else:

@@ -15,12 +15,12 @@ from mmengine.logging import print_log
 from torch import Tensor, is_grad_enabled, nn
 from torch.utils.checkpoint import checkpoint
 
+from colonnade.common.channels import check_channels
 from colonnade.common.errors import UserError
 from colonnade.weights.loading import require_complete, resize_tensors
 from colonnade.weights.state_dicts import State, add_prefix, strip_prefix
 
 from .deferred_blocks import DeferredBlocks
-from .input_channels import check_channels
 from .kernels.folding import FusedError, Fusible
 from .kernels.matmul_backend import check_matmul_backend
 from .kernels.memory_format import as_map

@@ -2,8 +2,10 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -107,3 +109,11 @@ def test_invalid_options(tmp_path: Path) -> None:
         colonnade.train(config('sem_fpn'), wrok_dir=tmp_path)
     with pytest.raises(FileNotFoundError, match='no such config file'):
         colonnade.evaluate('sem_fpn/xcit_nano', 'a.pth')
+
+
+def test_versions_for_bug_reports() -> None:
+    printed = run_python('-m', 'colonnade', 'env')
+    assert re.search(r'^torch +\d+\.\d+', printed, re.MULTILINE)
+    assert re.search(r'^mmdet +\d+\.\d+.* \(onedl-mmdetection\)$', printed, re.MULTILINE)
+    assert 'CPU ' in printed
+    assert run_python('-m', 'colonnade', '--version') == f'colonnade {version("colonnade")}\n'

@@ -84,8 +84,8 @@ def _parse_names(file: Path, content: dict[str, Any], context: ReadContext) -> l
         return []
     for name in names:
         if isinstance(name, bool) or not isinstance(name, (str, int)):
-            context.add_error(file,
-                              f'each name must be a string, got {abbreviate(name)}: put it in quotes')
+            context.add_error(
+                file, f'each name must be a string, got {abbreviate(name)}: put it in quotes')
     names = [str(name) for name in names]
     if number is not None and number != len(names):
         context.add_error(file, f'nc is {abbreviate(number)}, but there are {len(names)} names')

@@ -28,7 +28,6 @@ from colonnade.settings.reading import read_file
 from ..options import NewConfigOptions
 from .bands import IMPORTS, adapt_pipeline, build_band_settings, build_loading
 from .scaled_schedule import scale_schedule
-from .unlabeled import build_hooks
 
 SPLITS = ('train', 'val')
 REQUIRED_KEYS = ('default_scope', 'model', 'train_dataloader.batch_size',
@@ -220,6 +219,7 @@ def _build_settings(cfg: Config, args: NewConfigOptions, data: CustomDataset,
         epochs=args.epochs)
     imports = list(IMPORTS[cfg.default_scope]) if args.in_channels else []
     if args.unlabeled:
+        from .unlabeled import build_hooks  # imports torchvision
         imports.append('colonnade.engine.mean_teacher')
         changes['custom_hooks'], note = build_hooks(
             cfg,

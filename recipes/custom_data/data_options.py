@@ -5,7 +5,7 @@ import os
 import re
 from pathlib import Path
 
-from colonnade.backbones.input_channels import check_channels
+from colonnade.common.channels import check_channels
 from colonnade.common.errors import UserError
 from colonnade.common.name_lists import format_names
 from colonnade.datasets.options import DataOptions
