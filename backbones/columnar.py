@@ -149,6 +149,10 @@ class ColumnarBackbone(Fusible, LoadableBackbone):
             replace_batch_norms(self, norm_cfg)
         for part in self._iter_frozen():
             part.requires_grad_(False)
+        if rgb_channels is not None and (frozen_stages >= 0 or lora is not None):
+            raise UserError(
+                'rgb_channels leaves the other channels at zero, which a frozen stem cannot '
+                'change: remove it, or train the stem')
         self.lora = lora
         if lora is not None:
             if frozen_stages >= 0:

@@ -49,17 +49,25 @@ def add_lora(backbone: nn.Module,
             target_modules=names), backbone)
 
 
-def merge_lora(module: nn.Module) -> bool:
-    """Replace adapted layers by ordinary ones with the updates added; return whether any was."""
-    if not any(UPDATE in name for name, _ in module.named_parameters()):
-        return False
-    from peft.tuners.lora import LoraLayer
-    for parent in list(module.modules()):
-        for name, layer in list(parent.named_children()):
-            if isinstance(layer, LoraLayer):
-                layer.merge()
-                setattr(parent, name, layer.get_base_layer())
-    return True
+def merge_updates(state: State, rank: int = 8, alpha: int | None = None, **_: float) -> State:
+    """Return a state dict without updates, which are added to the weights that they adapt.
+
+    Args:
+        state: Tensors of an adapted backbone, or of a model with one.
+        rank: Rank of the updates.
+        alpha: See :func:`add_lora`.
+    """
+    scale = (2 * rank if alpha is None else alpha) / rank
+    merged = {}
+    for name, value in state.items():
+        if UPDATE in name:
+            continue
+        layer, base, rest = name.partition(BASE)
+        if base and rest == 'weight':
+            down, up = (state[f'{layer}{UPDATE}{part}.default.weight'] for part in 'AB')
+            value = value + scale * (up @ down)
+        merged[name.replace(BASE, '.')] = value
+    return merged
 
 
 def rename_adapted(module: nn.Module, state: State) -> State:

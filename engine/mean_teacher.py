@@ -110,6 +110,8 @@ class PseudoLabelHook(Hook):
         """Add images to a batch, in place."""
         if data_batch is None or runner.iter < self.first:
             return
+        if runner.iter == self.first:
+            runner.logger.info('averaged weights now label unlabeled images')
         inputs, samples = label_batch(self.teacher, next(self.batches), self.min_score)
         data_batch['inputs'] = [*data_batch['inputs'], *inputs]
         data_batch['data_samples'] = [*data_batch['data_samples'], *samples]

@@ -14,7 +14,7 @@ from mmengine.device import get_device
 from mmengine.model import revert_sync_batchnorm
 from mmengine.registry import DATASETS, MODELS, DefaultScope
 
-from colonnade.backbones.lora import merge_lora
+from colonnade.backbones.lora import merge_updates
 from colonnade.common.errors import UserError
 from colonnade.configs import find_config
 from colonnade.engine.work_dir import Run
@@ -36,7 +36,7 @@ from colonnade.weights.downloads import fetch
 from colonnade.weights.loading import plan_loading
 from colonnade.weights.mmengine_loaders import strip_code
 from colonnade.weights.sharded_files import is_sharded
-from colonnade.weights.state_dicts import WeightsError
+from colonnade.weights.state_dicts import WeightsError, get_state_dict
 
 from .drawing import Color
 from .model import Model, get_model_kind
@@ -119,13 +119,19 @@ def build_model(cfg: Config, weights: str | Path, device: torch.device, *, trust
     settings = replace_sync_norms(cfg.model)
     fill_backbone_settings(settings)
     checkpoint = None
+    if lora := pop_lora(settings):
+        checkpoint = fetch(weights, trust=trust)
+        state = get_state_dict(checkpoint, str(weights))
+        checkpoint = dict(
+            meta=checkpoint.get('meta') or {}, state_dict=merge_updates(state, **lora))
+        pop_lora(cfg.model)
     if not trust_config:
         # All weights are loaded from the file, so initializers would only read other files.
         settings = ConfigDict(remove_key(settings, 'init_cfg'))
-        if Path(weights).suffix == '.safetensors':
+        if checkpoint is None and Path(weights).suffix == '.safetensors':
             check_safetensors(settings, weights, str(weights))
         else:
-            checkpoint = fetch(weights)
+            checkpoint = checkpoint or fetch(weights)
             check_checkpoint(settings, checkpoint, str(weights))
     log_warnings(check_model(cfg))
     fill_backbone_settings(cfg.model)
@@ -135,13 +141,17 @@ def build_model(cfg: Config, weights: str | Path, device: torch.device, *, trust
     if checkpoint is None:
         checkpoint = fetch(weights, trust=trust)
     module.load_state_dict(plan_loading(module, checkpoint, str(weights)).state)
-    if merge_lora(module):
-        del cfg.model.backbone['lora']
     meta = checkpoint.get('meta') or {}
     classes, palette = find_classes(cfg, meta, str(weights))
     progress = {key: meta[key] for key in ('epoch', 'iter') if type(meta.get(key)) is int}
     module.to(device).eval()
     return Model(module.requires_grad_(False), cfg, classes, palette, str(weights), progress)
+
+
+def pop_lora(settings: dict[str, Any]) -> dict[str, Any] | None:
+    """Remove the LoRA of a model's backbone from its settings, and return it."""
+    backbone = settings.get('backbone')
+    return backbone.pop('lora', None) if isinstance(backbone, dict) else None
 
 
 def optimize_model(model: Model, fuse: bool | None, dtype: torch.dtype | None) -> bool:

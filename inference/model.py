@@ -305,6 +305,8 @@ class Model:
         """
         if channels not in CHANNELS:
             raise UserError(f'channels must be {" or ".join(CHANNELS)}, got {channels!r}')
+        if self.bands and channels != 'rgb':
+            raise UserError(f'channels has no effect: the model reads {self.bands.num_bands} bands')
         size = self.default_batch_size if batch_size is None else batch_size
         if size < 1:
             raise UserError(f'batch_size must be at least 1, got {size}')

@@ -103,7 +103,10 @@ def _write_file(state: State, meta: dict[str, Any], out: Path) -> None:
                 text = {
                     DATASET_META: json.dumps(meta['dataset_meta'], default=to_list)
                 } if meta.get('dataset_meta') else None
+                Path(scratch).touch()
+                mode = Path(scratch).stat().st_mode
                 safetensors.torch.save_file(tensors, scratch, metadata=text)
+                Path(scratch).chmod(mode)  # safetensors makes files private
             else:
                 torch.save(dict(meta=meta, state_dict=state), scratch)
         except (RuntimeError, SafetensorError) as error:  # their errors of a full disk
@@ -159,8 +162,9 @@ def convert(source: str,
             print('\n'.join(f'{"kept":8} {key} {tuple(value.shape)}'
                             for key, value in state.items()))  # yapf: disable
         number = len((get_omitted(checkpoint) or omitted or {})['names'])
-        print(f'{source}: {len(state)} tensors, {"without" if trained_only else "with"} {number} '
-              f'of {base}')
+        size = sum(value.nbytes for value in state.values()) / 1e6
+        print(f'{source}: {len(state)} tensors ({size:.1f} MB), '
+              f'{"without" if trained_only else "with"} {number} of {base}')
         if not dry_run:
             _write_file(state, checkpoint['meta'], out)
         return

@@ -13,6 +13,8 @@ from colonnade.weights.formats import convert_keys
 from colonnade.weights.state_dicts import (OMITTED, State, WeightsError, add_prefix, get_omitted,
                                            get_state_dict, strip_prefix)
 
+MIN_SHARED = 0.1  # of a file's bytes that a base model must have
+
 
 def omit_base(checkpoint: Mapping[str, Any], source: str, base: str, trust: bool) -> dict[str, Any]:
     """Return a checkpoint without the tensors that are equal in ``base``.
@@ -29,9 +31,14 @@ def omit_base(checkpoint: Mapping[str, Any], source: str, base: str, trust: bool
         raise WeightsError(f'--base {base}: it shares no identical tensor with {source}, so '
                            'training did not start from it')
     description = dict(names=sorted(omitted), sha256=compute_digest(omitted))
-    meta = dict((checkpoint.get('meta') or {}).get('dataset_meta') or {})
+    size = sum(value.nbytes for value in state.values())
+    if sum(value.nbytes for value in omitted.values()) < MIN_SHARED * size:
+        raise WeightsError(f'--base {base}: it shares less than {MIN_SHARED:.0%} of {source}, so '
+                           'training did not start from it, or changed all weights')
+    meta = dict(checkpoint.get('meta') or {})
+    meta['dataset_meta'] = dict(meta.get('dataset_meta') or {}) | {OMITTED: description}
     kept = {name: value for name, value in state.items() if name not in omitted}
-    return dict(meta=dict(dataset_meta=meta | {OMITTED: description}), state_dict=kept)
+    return dict(meta=meta, state_dict=kept)
 
 
 def restore_base(checkpoint: Mapping[str, Any], source: str, base: str,
@@ -49,10 +56,12 @@ def restore_base(checkpoint: Mapping[str, Any], source: str, base: str,
         raise WeightsError(f'--base {base} is not the base model of {source}: '
                            f'{len(description["names"])} tensors must have the SHA-256 '
                            f'{description.get("sha256")}')
-    meta = {key: value for key, value in checkpoint['meta']['dataset_meta'].items()
-            if key != OMITTED}  # yapf: disable
-    state = omitted | get_state_dict(checkpoint, source)
-    return dict(meta=dict(dataset_meta=meta), state_dict=state)
+    meta = dict(checkpoint['meta'])
+    meta['dataset_meta'] = {
+        key: value
+        for key, value in meta['dataset_meta'].items() if key != OMITTED
+    }
+    return dict(meta=meta, state_dict=omitted | get_state_dict(checkpoint, source))
 
 
 def read_base(base: str, trust: bool) -> State:

@@ -186,7 +186,8 @@ def _decode_tiff(content: bytes, max_bands: int, max_pixels: int) -> np.ndarray:
         check_size(height, width, max_pixels)
         number = len(parts) * math.prod(first.shape) // max(1, height * width)
         if number > max_bands:
-            raise ImageError(f'it has {number} bands, expected at most {max_bands}')
+            most = 'at most ' * (max_bands == MAX_BANDS)
+            raise ImageError(f'it has {number} bands, expected {most}{max_bands}')
         values = [np.moveaxis(part.asarray(), (rows, columns), (0, 1)) for part in parts]
     return np.concatenate([part.reshape(height, width, -1) for part in values], axis=2)
 

@@ -102,7 +102,8 @@ def _find_value_problem(tags: Tags) -> str | None:
     formats, colors = tags.get(FORMAT) or (1, ), tags.get(PHOTOMETRIC)
     max_samples = 4 if colors == COLOR else 1 if colors in GRAY else samples
     if samples > max_samples:
-        return f'it has {samples} channels instead of one or three: save three of them as RGB'
+        return (f'it has {samples} channels instead of one or three: save three of them as RGB, or '
+                f'train on all, with create-config --in-channels {samples}')
     if FLOAT in formats:
         return NO_RANGE
     if SIGNED in formats:

@@ -511,7 +511,11 @@ def test_documented_commands(tmp_path: Path, run_tool: Callable,
     (tmp_path / 'colors.json').write_text(json.dumps(table))
     monkeypatch.chdir(tmp_path)
     guide = (ROOT / 'docs/guides/custom_datasets.md').read_text()
-    guide = guide.partition('\n## Label maps')[2].partition('\n## What the config sets')[0]
+    guide = ''.join(
+        guide.partition(f'\n## {first}')[2].partition(f'\n## {after}')[0]
+        for first, after in (('Label maps', 'More bands than RGB'),
+                             ('Unlabeled images', 'What the config sets')))
+    shutil.copytree(tmp_path / 'my_masks/images', tmp_path / 'my_unlabeled')
     formats = (ROOT / 'docs/reference/data_formats.md').read_text()
     page = guide + formats.partition('\n## Label map formats')[2]
     commands = [
@@ -520,7 +524,7 @@ def test_documented_commands(tmp_path: Path, run_tool: Callable,
     ]
     for _, tool, *arguments in map(shlex.split, commands):
         run_tool(tool.replace('-', '_'), *arguments)
-    assert len(commands) == len(list(tmp_path.glob('*.py'))) == 2
+    assert len(commands) == len(list(tmp_path.glob('*.py'))) == 3
 
 
 def test_ambiguous_folders(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from colonnade.backbones import CaiT, ColumnarBackbone, SimplifiedViT, XCiT
-from colonnade.backbones.lora import UPDATE, merge_lora
+from colonnade.backbones.lora import UPDATE, merge_updates
 from colonnade.inference import load
 from colonnade.settings.backbone_config import set_trained_part
 from colonnade.settings.reading import read_config
@@ -60,12 +60,12 @@ def test_load_train_and_merge(cls: type[ColumnarBackbone], tmp_path: Path) -> No
     again = build(cls, lora=dict(rank=2)).eval()
     load_weights(again, tmp_path / 'adapted.pth')
     torch.testing.assert_close(again(images), outputs)
-    assert merge_lora(adapted) and not merge_lora(adapted)
-    assert adapted.state_dict().keys() == plain.state_dict().keys()
-    torch.testing.assert_close(adapted(images), outputs, rtol=1e-4, atol=1e-5)
+    merged = build(cls).eval()
+    merged.load_state_dict(merge_updates(adapted.state_dict(), rank=2))
+    torch.testing.assert_close(merged(images), outputs, rtol=1e-4, atol=1e-5)
     if cls is not SimplifiedViT:  # which cannot be fused
-        adapted.fuse()
-        torch.testing.assert_close(adapted(images), outputs, rtol=1e-4, atol=1e-5)
+        merged.fuse()
+        torch.testing.assert_close(merged(images), outputs, rtol=1e-4, atol=1e-5)
 
 
 def test_state_of_a_detector() -> None:

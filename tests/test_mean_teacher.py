@@ -117,8 +117,12 @@ def test_trains_and_resumes(head: str, unlabeled: Path, tmp_path: Path, run_tool
 def test_wrong_settings(unlabeled: Path, tmp_path: Path, run_tool: Callable) -> None:
     data = [leaf('sem_fpn'), *draw_label_maps(tmp_path), '--classes', 'a', 'b', '--label-zero',
             'class', '--out', tmp_path / 'own.py']  # yapf: disable
-    with pytest.raises(SystemExit, match='no such folder, or it has no images'):
+    with pytest.raises(SystemExit, match='no such folder: --unlabeled .*missing'):
         run_tool('create_config', *data, '--unlabeled', tmp_path / 'missing')
+    (unlabeled / 'broken.png').write_bytes(b'no image')
+    with pytest.raises(SystemExit, match='--unlabeled: 1 images cannot be used: .*broken.png'):
+        run_tool('create_config', *data, '--unlabeled', unlabeled)
+    (unlabeled / 'broken.png').unlink()
     run_tool('create_config', *data, '--unlabeled', unlabeled)
     cfg = Config.fromfile(tmp_path / 'own.py')
     cfg.custom_hooks = [each for each in cfg.custom_hooks if each.type == 'PseudoLabelHook']

@@ -39,7 +39,7 @@ LEAF = 'sem_fpn/xcit_nano_12_p16_slim_shapes'
 
 class FakeModel:
     """A model that predicts the mean of an image, waits for ``gate`` and fails on black images."""
-    module = torch.nn.Identity()
+    module, bands = torch.nn.Identity(), None
     kind, classes, palette, default_batch_size = 'labels', ('a', 'b'), ((0, 0, 0), ) * 2, 2
 
     def __init__(self) -> None:

@@ -163,6 +163,9 @@ def explain_mismatch(problems: Problems, loadable: Loadable | None, prefix: str,
                      adapted: bool) -> str:
     """Explain in a sentence why weights do not fit."""
     keys = [key for keys in problems.values() for key in keys]
+    if any('.lora_A.' in key for key in keys):
+        return ('the file is of a run with LoRA: pass the same train --tune lora:RANK, or set '
+                'lora=dict(rank=RANK) in model.backbone.')
     if loadable is not None and any(key.startswith(prefix) for key in keys):
         file, model = loadable.describe(own), loadable.describe()
         if file != model:

@@ -42,7 +42,7 @@ def describe_instances(indices: Sequence[DataIndex],
                        masks: bool,
                        filter_cfg: dict,
                        report: Report,
-                       all_bands: bool = False,
+                       num_bands: int | None = None,
                        polygons_only: bool = False) -> CustomDataset | None:
     """Return the settings for two COCO files, or None if they cannot be used.
 
@@ -75,7 +75,7 @@ def describe_instances(indices: Sequence[DataIndex],
         filter_cfg = filter_cfg | dict(filter_empty_gt=False)
     for index, usage in zip(indices, usages, strict=True):
         num_errors = report.num_errors
-        check = make_header_check(index.images, depths, all_bands=all_bands)
+        check = make_header_check(index.images, depths, num_bands=num_bands)
         assert index.file is not None
         splits.append(
             check_instances(index.file, index.rows, report, check_images=check, usage=usage))

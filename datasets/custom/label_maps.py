@@ -20,14 +20,15 @@ Labels = dict[Path, frozenset[int]]  # label map -> values in it
 
 
 def describe_label_maps(data: LabelSet, names: list[str] | None, *, label_zero: str | None,
-                        ignore_255: bool, all_bands: bool, report: Report) -> CustomDataset | None:
+                        ignore_255: bool, num_bands: int | None,
+                        report: Report) -> CustomDataset | None:
     """Return the settings for label maps of training and validation, or None if they are unusable.
 
     Args:
         data: Label maps that mmseg can read.
         names, label_zero: See :func:`interpret_labels`; what the data format sets comes first.
         ignore_255: Whether label 255 stands for unlabeled pixels.
-        all_bands: See :func:`.read_image_size`.
+        num_bands: See :func:`.read_image_size`.
     """
     splits, suffixes = data.splits, data.suffixes
     if not splits or suffixes is None:  # reported by the reader
@@ -41,7 +42,7 @@ def describe_label_maps(data: LabelSet, names: list[str] | None, *, label_zero: 
                          f'images *{suffixes[0]}: move them to separate folders')
         return None
     depths = ImageDepths()
-    train, val = (_read_labels(split, depths, report, all_bands) for split in splits)
+    train, val = (_read_labels(split, depths, report, num_bands) for split in splits)
     report_depths(depths, report)
     values = _merge_values(train) | _merge_values(val)
     if not values:
@@ -80,13 +81,14 @@ def describe_label_maps(data: LabelSet, names: list[str] | None, *, label_zero: 
         train_images=[images[0] / name for name in image_names[0]])
 
 
-def _read_labels(split: DataIndex, depths: ImageDepths, report: Report, all_bands: bool) -> Labels:
+def _read_labels(split: DataIndex, depths: ImageDepths, report: Report,
+                 num_bands: int | None) -> Labels:
     """Return the labels in all label maps of a split, and check the headers of their images."""
     labels = {}
     for name, mask in split.label_maps.items():
         image = split.images / name
         try:
-            size = read_image_size(image, depths, all_bands=all_bands)
+            size = read_image_size(image, depths, num_bands=num_bands)
         except OSError as error:
             report.add_error(f'{image} cannot be read: {error}')
             continue

@@ -105,7 +105,7 @@ class CocoRepairer:
                     continue
                 try:
                     sides, repair = read_image_size(
-                        folder / name, all_bands=True), 'read from their files'
+                        folder / name, num_bands=0), 'read from their files'
                 except OSError as error:
                     unreadable.append((entry, describe_read_error(folder / name, error).message))
                     continue

@@ -59,7 +59,7 @@ class ReadContext:
     paths: Sequence[Path] = ()  # paths passed with ``--data``
     skips_bad_data: bool = False  # whether to skip unusable samples instead of reporting errors
     boxes_only: bool = False  # whether masks are not used
-    all_bands: bool = False  # see :func:`.read_image_size`
+    num_bands: int | None = None  # see :func:`.read_image_size`
     # What the COCO format cannot hold, or is not used.
     dropped: dict[str, Occurrences] = field(default_factory=dict)
     repairs: dict[str, Occurrences] = field(default_factory=dict)  # completed repairs
@@ -134,7 +134,7 @@ class ReadContext:
             annotations: File of the annotations.
         """
         try:
-            size = read_image_size(image, all_bands=self.all_bands)
+            size = read_image_size(image, num_bands=self.num_bands)
         except OSError as error:
             self.reject(image, f'cannot be read: {error}')
             return None

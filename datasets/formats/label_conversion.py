@@ -150,7 +150,7 @@ def _read_label_maps(split: DataIndex, labels: LabelSet,
     """Yield the images of a split with their label maps, or just their labels without a reader."""
     for image, source in split.label_maps.items():
         try:
-            size = read_image_size(split.images / image, all_bands=True)
+            size = read_image_size(split.images / image, num_bands=0)
         except OSError as error:
             report.add_error(f'{split.images / image} cannot be read: {error}')
             continue

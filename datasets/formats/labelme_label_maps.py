@@ -53,7 +53,7 @@ def read_labelme_label_maps(args: DataOptions, report: Report) -> LabelSet:
         root,
         report,
         skips_bad_data=args.on_bad_data == 'skip',
-        all_bands=args.in_channels is not None)
+        num_bands=None if args.in_channels is None else 0)
     images = [read_labelme_folder(folder, context) for folder in folders]
     context.count_unused_images(images)
     report_skipped(list(context.skipped.values()), report)

@@ -135,13 +135,13 @@ class Usage:
 def make_header_check(folder: Path,
                       depths: ImageDepths | None = None,
                       *,
-                      all_bands: bool = False) -> ImageCheck:
+                      num_bands: int | None = None) -> ImageCheck:
     """Return a check of the headers of images in a folder."""
 
     def check(entries: list[Entry]) -> Iterator[tuple[Entry, Finding]]:
         for entry in entries:
             path = folder / entry['file_name']
-            if finding := check_header(path, get_size(entry), depths, all_bands=all_bands):
+            if finding := check_header(path, get_size(entry), depths, num_bands=num_bands):
                 yield entry, finding
 
     return check

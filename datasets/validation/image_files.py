@@ -64,16 +64,19 @@ def read_image_size(path: Path,
                     depths: ImageDepths | None = None,
                     *,
                     color_type: str = 'color',
-                    all_bands: bool = False) -> tuple[int, int]:
+                    num_bands: int | None = None) -> tuple[int, int]:
     """Return width and height as OpenCV decodes an image, from its header where possible.
 
     Args:
         depths: Records bit depth and channels.
         color_type: ``color_type`` of mmcv's loading step.
-        all_bands: Whether :class:`.LoadBands` loads it, with all bands of any depth.
+        num_bands: Number of bands that :class:`.LoadBands` loads, of any depth, or 0 for any
+            number. Defaults to loading it as RGB.
     """
-    if all_bands:
-        return _read_band_size(path)
+    if any('\ud800' <= letter <= '\udfff' for letter in str(path)):  # OpenCV would crash
+        raise NotDecodedError('its name is not valid UTF-8: rename it')
+    if num_bands is not None:
+        return _read_band_size(path, num_bands)
     try:
         with open_image(path) as image:
             size, format_name, exif = image.size, image.format, image.info.get('exif')
@@ -84,8 +87,6 @@ def read_image_size(path: Path,
     except UnidentifiedImageError as error:
         with path.open('rb') as file:
             raise FileError(find_tiff_problem(file) or 'it is not an image') from error
-    if any('\ud800' <= letter <= '\udfff' for letter in str(path)):  # OpenCV would crash
-        raise NotDecodedError('its name is not valid UTF-8: rename it')
     if not cv2.haveImageReader(str(path)):
         raise NotDecodedError(f'OpenCV, which loads the images, cannot decode {format_name}: save '
                               'it as JPEG or PNG')
@@ -107,15 +108,18 @@ def read_image_size(path: Path,
     return size[::-1] if orientation >= 5 else size
 
 
-def _read_band_size(path: Path) -> tuple[int, int]:
+def _read_band_size(path: Path, num_bands: int) -> tuple[int, int]:
     with path.open('rb') as file:
-        if size := read_band_size(file):
-            return size[:2]
-    try:
-        with open_image(path) as image:
-            return image.size
-    except UnidentifiedImageError as error:
-        raise FileError('it is not an image') from error
+        found = read_band_size(file)
+    if found is None:
+        try:
+            with open_image(path) as image:
+                found = (*image.size, len(image.getbands()))
+        except UnidentifiedImageError as error:
+            raise FileError('it is not an image') from error
+    if num_bands and found[2] != num_bands:
+        raise NotDecodedError(f'it has {found[2]} bands, expected {num_bands}')
+    return found[:2]
 
 
 def _has_exif(path: Path) -> bool:
@@ -156,15 +160,15 @@ def check_header(path: Path,
                  depths: ImageDepths | None = None,
                  *,
                  color_type: str = 'color',
-                 all_bands: bool = False) -> Finding | None:
+                 num_bands: int | None = None) -> Finding | None:
     """Return what is wrong with an image according to its header, or None.
 
     Args:
         declared: Width and height in its annotations, or None.
-        depths, color_type, all_bands: See :func:`read_image_size`.
+        depths, color_type, num_bands: See :func:`read_image_size`.
     """
     try:
-        size = read_image_size(path, depths, color_type=color_type, all_bands=all_bands)
+        size = read_image_size(path, depths, color_type=color_type, num_bands=num_bands)
         return _compare_size(path, size, declared)
     except OSError as error:
         return describe_read_error(path, error)
@@ -228,8 +232,9 @@ def check_bands(path: str, declared: tuple[int, int] | None, bands: LoadBands, *
         if is_full or '://' in path:
             height, width = bands.read(path).shape[:2]
         else:
+            expected = 0 if bands.suffixes else bands.num_bands
             for file in find_band_files(path, bands.suffixes) if bands.suffixes else [path]:
-                width, height = _read_band_size(Path(file))
+                width, height = _read_band_size(Path(file), expected)
     except OSError as error:
         return describe_read_error(path if error.filename is None else error.filename, error)
     except ImageError as error:

@@ -40,7 +40,7 @@ class LabelLoading:
     settings: dict[str, Any] | None  # ``backend_args`` of the dataset
     is_stock: bool  # whether the step is mmseg's, which uses pixel values as labels
     color_type: str = 'color'  # ``color_type`` of mmcv's step that loads images
-    all_bands: bool = False  # whether :class:`.LoadBands` loads images
+    num_bands: int | None = None  # 0 if :class:`.LoadBands` loads images
 
     def read_image_size(self, info: dict[str, Any]) -> tuple[int, int] | None:
         """Return width and height of an image, or None if it cannot be read."""
@@ -50,7 +50,7 @@ class LabelLoading:
                 with open_image(source) as image:
                     return image.size
             return read_image_size(
-                Path(source), color_type=self.color_type, all_bands=self.all_bands)
+                Path(source), color_type=self.color_type, num_bands=self.num_bands)
         except OSError:  # the check of images reports it
             return None
 
@@ -69,7 +69,7 @@ def build_label_loading(cfg: Config, dataset: ConfigDict) -> LabelLoading | None
                         {dataset.get('ignore_index', IGNORED), *find_ignored_labels(cfg)},
                         dataset.get('backend_args'), is_stock,
                         dataset.pipeline[0].get('color_type', 'color'),
-                        find_band_loader(dataset.pipeline) is not None)  # yapf: disable
+                        None if find_band_loader(dataset.pipeline) is None else 0)  # yapf: disable
 
 
 def find_label_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[Finding]:

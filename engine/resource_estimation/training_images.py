@@ -101,9 +101,9 @@ def _read_sizes(dataset: ConfigDict) -> Iterator[Size]:
     prefix = prefixes.get('img', prefixes.get('img_path', ''))
     folder = Path(dataset.get('data_root') or '', prefix)
     files = (path for path in folder.rglob('*') if path.suffix.lower() in SUFFIXES)
-    all_bands = find_band_loader(dataset.get('pipeline')) is not None
+    num_bands = 0 if find_band_loader(dataset.get('pipeline')) else None
     for path in islice(files, NUM_READ) if prefix and folder.is_dir() else ():
-        width, height = read_image_size(path, all_bands=all_bands)  # only reads the header
+        width, height = read_image_size(path, num_bands=num_bands)  # only reads the header
         yield height, width
 
 

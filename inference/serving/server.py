@@ -120,6 +120,10 @@ def serve(options: ServeOptions, figures: ModuleType) -> None:
         if model.bands and model.bands.suffixes:
             raise UserError('the model reads several files per image, which cannot be uploaded: '
                             'use colonnade predict')
+        if model.bands:
+            print(
+                f'the page takes RGB images only: send images of {model.bands.num_bands} bands to '
+                'the API')
         max_pixels = options.max_pixels or min(Limits.max_pixels, compute_max_pixels(model))
         service = Service(
             model,

@@ -85,6 +85,7 @@ def read_dataset_description(args: DataOptions,
                              *,
                              masks: bool,
                              filter_cfg: dict,
+                             num_bands: int | None = None,
                              polygons_only: bool = False,
                              kind: AnnotationType | None = None) -> CustomDataset | None:
     """Return the description of a dataset, or None if it has errors.
@@ -94,6 +95,7 @@ def read_dataset_description(args: DataOptions,
         report: Report, to which findings are added.
         masks: Whether to use the segmentations of a COCO file.
         filter_cfg: Setting of mmdet that excludes images from training.
+        num_bands: Bands of each image file, see :func:`.read_image_size`.
         polygons_only: Whether training supports polygons but not RLE.
         kind: Annotation type of the model. Defaults to that of the dataset.
 
@@ -110,7 +112,7 @@ def read_dataset_description(args: DataOptions,
                 args.classes,
                 label_zero=args.label_zero,
                 ignore_255=args.ignore_255,
-                all_bands=args.in_channels is not None,
+                num_bands=num_bands,
                 report=report)
         if data is None:
             return None
@@ -120,7 +122,7 @@ def read_dataset_description(args: DataOptions,
             masks=masks and not args.boxes_only,
             filter_cfg=filter_cfg,
             report=report,
-            all_bands=args.in_channels is not None,
+            num_bands=num_bands,
             polygons_only=polygons_only)
 
 
@@ -135,6 +137,7 @@ def read_dataset_for(cfg: Config, args: NewConfigOptions, report: Report) -> Cus
         report,
         masks=has_masks(cfg),
         filter_cfg=cfg.train_dataloader.dataset.get('filter_cfg') or {},
+        num_bands=0 if args.band_suffixes else args.in_channels,
         polygons_only=any(step.get('poly2mask') is False for step in steps),
         kind='labels'
         if cfg.default_scope == 'mmseg' else 'panoptic' if loads_segments(cfg) else 'instances')

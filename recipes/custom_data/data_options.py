@@ -40,6 +40,8 @@ def complete_options(args: NewConfigOptions) -> Path:
         raise UserError('--band-suffixes requires --coco or --masks')
     if args.in_channels is not None:
         check_channels(args.in_channels, args.rgb_channels)
+    if args.unlabeled is not None and not args.unlabeled.is_dir():
+        raise UserError(f'no such folder: --unlabeled {args.unlabeled}')
     complete_data_options(args)
     return args.out
 

@@ -8,6 +8,8 @@ from typing import Any
 from mmengine.config import Config
 
 from colonnade.common.errors import UserError
+from colonnade.datasets.bands import LoadBands, find_band_loader
+from colonnade.datasets.validation.image_files import check_header
 from colonnade.engine.mean_teacher import UnlabeledImages
 from colonnade.engine.runner.hooks import is_ema_hook
 from colonnade.settings.config_values import loads_segments
@@ -16,6 +18,7 @@ from colonnade.settings.pipeline_steps import get_step_type, is_loading_annotati
 from .bands import COLOR_STEPS, MIXING_STEPS
 
 ANNOTATION_STEPS = ('CopyPaste', 'FilterAnnotations', *COLOR_STEPS, *MIXING_STEPS)
+MAX_SHOWN = 5
 #: EMA momentum times the number of iterations, its bounds, and the fraction of a training after
 #: which it is half of the initial 1, so that random weights are forgotten
 MEMORY, SLOWEST, FASTEST, START = 10, 0.0005, 0.01, 0.05
@@ -34,6 +37,17 @@ def build_pipeline(steps: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
             step = dict(step, cat_max_ratio=1.)
         kept.append(dict(step))
     return kept
+
+
+def check_images(paths: Sequence[Path], bands: LoadBands | None) -> None:
+    """Raise a UserError that lists the images whose headers show that they cannot be loaded."""
+    num_bands = None if bands is None else 0 if bands.suffixes else bands.num_bands
+    found = [
+        each.message for path in paths if (each := check_header(path, None, num_bands=num_bands))
+    ]
+    if found:
+        raise UserError(f'--unlabeled: {len(found)} images cannot be used: '
+                        f'{"; ".join(found[:MAX_SHOWN])}')
 
 
 def build_hooks(cfg: Config, hooks: Sequence[dict[str, Any]], folder: Path,
@@ -56,7 +70,9 @@ def build_hooks(cfg: Config, hooks: Sequence[dict[str, Any]], folder: Path,
     """
     if loads_segments(cfg):
         raise UserError('--unlabeled does not support panoptic models')
-    number = len(UnlabeledImages(str(folder), suffix))
+    images = UnlabeledImages(str(folder), suffix)
+    check_images([Path(images.get_data_info(index)['img_path']) for index in range(len(images))],
+                 find_band_loader(steps))
     loader: dict[str, Any] = dict(
         num_workers=cfg.train_dataloader.get('num_workers', 0),
         persistent_workers=cfg.train_dataloader.get('persistent_workers', False),
@@ -75,5 +91,6 @@ def build_hooks(cfg: Config, hooks: Sequence[dict[str, Any]], folder: Path,
                 momentum=momentum,
                 gamma=max(1, round(START * num_iterations))))
     added.append(dict(type='PseudoLabelHook', dataloader=loader))
-    return [*hooks, *added], (f'{number} unlabeled images are learned with confident labels that '
-                              'averaged weights predict')
+    return [*hooks,
+            *added], (f'{len(images)} unlabeled images are learned with confident labels that '
+                      'averaged weights predict')
