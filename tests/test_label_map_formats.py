@@ -513,8 +513,8 @@ def test_documented_commands(tmp_path: Path, run_tool: Callable,
     guide = (ROOT / 'docs/guides/custom_datasets.md').read_text()
     guide = ''.join(
         guide.partition(f'\n## {first}')[2].partition(f'\n## {after}')[0]
-        for first, after in (('Label maps', 'More bands than RGB'),
-                             ('Unlabeled images', 'What the config sets')))
+        for first, after in (('Label maps', 'More bands than RGB'), ('Unlabeled images',
+                                                                     'What the config sets')))
     shutil.copytree(tmp_path / 'my_masks/images', tmp_path / 'my_unlabeled')
     formats = (ROOT / 'docs/reference/data_formats.md').read_text()
     page = guide + formats.partition('\n## Label map formats')[2]
