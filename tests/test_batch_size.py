@@ -111,8 +111,10 @@ def test_grad_accum_stretches_schedulers_of_several_optimizers() -> None:
 
 
 @pytest.mark.parametrize('changes, count, message', [
-    (dict(train_dataloader=dict(batch_size=3)), None, '1 process x 3 images do not divide .* 16'),
-    (dict(train_dataloader=dict(batch_size=32)), None, '1 process x 32 images do not divide'),
+    (dict(train_dataloader=dict(batch_size=3)), None,
+     'of 16 .* is not a multiple of 1 process x 3 images'),
+    (dict(train_dataloader=dict(batch_size=32)), None,
+     'is not a multiple of 1 process x 32 images'),
     (dict(auto_scale_lr=dict(_delete_=True)), None, 'no auto_scale_lr.base_batch_size'),
     ({}, -1, '--grad-accum must be at least 1, got -1'),
 ])

@@ -44,7 +44,7 @@ def check_annotation(annotation: dict[str, Any], folder: Path, evaluated: bool =
 @pytest.mark.parametrize('kind, values, says', [
     ('images', dict(file_name=7), 'image 1: file_name must be a string, got 7'),
     ('images', dict(file_name='a\0b'), 'cannot be read: ValueError: embedded null byte'),
-    ('images', dict(file_name='\ud800.jpg'), 'cannot be read: UnicodeEncodeError'),
+    ('images', dict(file_name='\ud800.jpg'), 'its name is not valid UTF-8'),
     ('images', dict(file_name='.'), 'cannot be read: Is a directory'),
     ('images', dict(file_name='no.jpg'), 'train/no.jpg'),
     ('images', dict(id=[1]), 'images[0]: id must be an integer, got [1]'),

@@ -254,7 +254,7 @@ def test_bad_images_are_skipped(spoil: Callable, says: str, tmp_path: Path) -> N
 @pytest.mark.parametrize('metainfo, model, says', [
     (dict(classes=('sky', 'disc')), {}, 'must start with'),
     (dict(thing_classes=None), {}, 'must start with'),
-    (dict(thing_classes=('disc', 'sky')), {}, 'the categories with isthing are disc'),
+    (dict(thing_classes=('disc', 'sky')), {}, 'the categories with isthing=1 are disc'),
     (dict(classes=('disc', )), {}, 'does not have sky, which are categories'),
     (dict(classes=('disc', 'sky', 'sea')), {}, 'has sea, but the categories of'),
     ({}, dict(num_stuff_classes=2), 'model.panoptic_head.num_stuff_classes is 2, but'),

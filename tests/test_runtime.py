@@ -248,7 +248,7 @@ INVALID: dict[str, tuple[dict[str, Any], str]] = {
     'mean': (dict(preprocess=ABOUT['preprocess'] | dict(mean=[1.])),
              r'preprocess.mean must be 3 numbers, got \[1.0\]'),
     'std': (dict(preprocess=ABOUT['preprocess'] | dict(std=[1, 0, 1])),
-            'preprocess.std must be three numbers above 0'),
+            'preprocess.std must be 3 numbers above 0'),
     'step': (dict(preprocess=ABOUT['preprocess'] | dict(steps=[dict(type='flip')])),
              r"preprocess.steps\[0\].type must be one of resize, pad, got 'flip'"),
     'multiple': (dict(preprocess=ABOUT['preprocess'] | dict(multiple=0)),

@@ -89,7 +89,7 @@ REFUSED = {
     'mmseg::bisenetv1/bisenetv1_r18-d32-in1k-pre_4xb4-160k_cityscapes-1024x1024.py': 'BiSeNetV1',
     'mmseg::mobilenet_v3/mobilenet-v3-d8_lraspp_4xb4-320k_cityscapes-512x1024.py':
     r'strides \[2, 4, 8\], but a pyramid on patches of 16 has 4 to 64',
-    'mmseg::dpt/dpt_vit-b16_8xb2-160k_ade20k-512x512.py': 'outputs more than feature maps',
+    'mmseg::dpt/dpt_vit-b16_8xb2-160k_ade20k-512x512.py': 'outputs more than just feature maps',
 }
 
 
@@ -152,7 +152,8 @@ def test_unsupported_models_are_rejected(name: str, message: str, tmp_path: Path
     ('xcit_smal_12_p16', 'own.py',
      "unknown backbone 'xcit_smal_12_p16': did you mean xcit_small_12_p16"),
     ('vit_small_patch16_dinov', 'own.py', 'did you mean vit_small_patch16_dinov3'),
-    ('vit_small_patch16_dinov3.no', 'own.py', "timm has no weights 'vit_small_patch16_dinov3.no'"),
+    ('vit_small_patch16_dinov3.no', 'own.py',
+     "timm has no weights named 'vit_small_patch16_dinov3.no'"),
     ('none', 'own.py',
      "unknown backbone 'none': pass xcit_small_12_p16, or the timm name of a plain ViT"),
     (NANO, 'own', '--out must end in .py'),

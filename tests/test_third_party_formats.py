@@ -84,7 +84,7 @@ def test_yolo_poses_are_rejected(points: int, flag: str, drawn: Parts, tmp_path:
     for file in (tmp_path / 'set/labels').rglob('*.txt'):
         write_lines(file, line)
     _, report = read(options(tmp_path / 'set', out=tmp_path / 'own.py'))
-    assert_messages(report.errors, f'as for a class, a box and {points} keypoints')
+    assert_messages(report.errors, f'which fits a class, a box and {points} keypoints')
     assert len(report.errors) == 1
     write_lines(tmp_path / 'set/labels/train/1.txt', line, BOX)
     _, report = read(options(tmp_path / 'set', out=tmp_path / 'own.py'))

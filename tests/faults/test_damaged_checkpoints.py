@@ -447,4 +447,5 @@ def test_file_system_without_locks_warns(tmp_path: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(locking.fcntl, 'flock', no_locks)
     with lock_work_dir(Config(dict(work_dir=str(tmp_path), launcher='none'))):
-        assert 'does not support locks: do not start another run in it' in capsys.readouterr().out
+        printed = capsys.readouterr().out
+    assert 'does not support locks: do not start another run in this folder' in printed

@@ -176,7 +176,8 @@ def test_evaluation_refuses_different_checkpoints(shapes: Path, tmp_path: Path) 
     ended = run_independently(*commands, out=tmp_path)
     assert [each.status for each in ended] == [1, 1]
     for each in ended:
-        assert re.search('test: process 1 .* evaluates different weights from process 0 .*: '
+        assert re.search('test: process 1 .* evaluates weights that differ from those of process 0'
+                         ' .*: '
                          '.*other.pth, not .*one.pth', each.printed)  # yapf: disable
 
 
@@ -251,7 +252,8 @@ def test_process_consistency(tmp_path: Path) -> None:
     printed = run_two('tests/helpers/consistent_processes.py', tmp_path, out=tmp_path)
     assert printed.count('the same file: the same') == 2
     assert printed.count('equal shards: the same') == 2
-    assert len(re.findall('other shards: process 1 .* evaluates different weights from process 0 '
+    assert len(re.findall('other shards: process 1 .* evaluates weights that differ from those of process'
+                          ' 0 '
                           '.*: .*other, not .*one', printed)) == 2  # yapf: disable
     assert printed.count('the same URL: the same') == 2
     assert len(re.findall('another URL: .*: https://b/x.pth, not https://a/x.pth', printed)) == 2
