@@ -55,7 +55,7 @@ def measure(folder: Path, num_bands: int) -> dict[str, float]:
         folder / 'own.py')  # yapf: disable
     run('train', folder / 'own.py', '--work-dir', folder / 'run', '--cfg-options',
         f'train_cfg.max_iters={ITERATIONS}', f'train_cfg.val_interval={ITERATIONS}',
-        f'param_scheduler.1.end={ITERATIONS}')
+        f'param_scheduler.1.end={ITERATIONS}', 'randomness.seed=0')
     run('test', folder / 'own.py', folder / f'run/iter_{ITERATIONS}.pth', '--out',
         folder / 'metrics.json')
     return json.loads((folder / 'metrics.json').read_text())['metrics']

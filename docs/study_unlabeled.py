@@ -53,7 +53,8 @@ def measure(head: str, folder: Path, shapes: Path, iterations: int, unlabeled: b
         '--allow-external-files', *['--unlabeled', folder / 'unlabeled'] * unlabeled)
     run('train', config, '--work-dir', config.with_suffix(''), '--allow-external-files',
         '--cfg-options', f'train_cfg.max_iters={iterations}', 'train_cfg.val_interval=9999',
-        f'param_scheduler.1.end={iterations}', f'default_hooks.checkpoint.interval={iterations}')
+        f'param_scheduler.1.end={iterations}', f'default_hooks.checkpoint.interval={iterations}',
+        'randomness.seed=0')
     metrics = config.with_suffix('.json')
     run('test', config,
         config.with_suffix('') / f'iter_{iterations}.pth', '--out', metrics,

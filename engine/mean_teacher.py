@@ -6,7 +6,7 @@ images are changed more strongly for the student than for the teacher (FixMatch,
 from __future__ import annotations
 
 import math
-import os
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,12 +21,13 @@ from torch import Tensor
 from torchvision.transforms import v2
 
 from colonnade.common.errors import MissingFileError, UserError
+from colonnade.datasets.formats.data_format import find_files
+from colonnade.datasets.validation.label_map_files import IGNORED
 from colonnade.runtime.images import SUFFIXES
 
 from .runner.hooks import is_ema_hook
 from .runner.seeding import build_endless_loader
 
-IGNORED = 255  # label of pixels without a confident label
 HIDDEN = (0.1, 0.3)  # sides of the hidden rectangle, relative to those of the image
 JITTER = v2.ColorJitter(brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1)
 
@@ -51,11 +52,8 @@ class UnlabeledImages(BaseDataset):
         Raises:
             FileNotFoundError: If the folder does not exist, or has no images.
         """
-        paths = [
-            os.path.join(folder, name) for folder, _, names in os.walk(self.data_root)
-            for name in names
-            if (name.endswith(self.suffix) if self.suffix else name.lower().endswith(SUFFIXES))
-        ]
+        paths = [str(path) for path in find_files(Path(self.data_root), SUFFIXES)
+                 if not self.suffix or path.name.endswith(self.suffix)]  # yapf: disable
         if not paths:
             raise MissingFileError(f'{self.data_root}: no such folder, or it has no images')
         return [dict(img_path=path, img_id=index, reduce_zero_label=False, seg_fields=[])
@@ -139,7 +137,7 @@ def label_batch(teacher: BaseModel, batch: dict[str, Any],
         teacher.train(training)
     inputs, samples = [], []
     for image, sample in zip(batch['inputs'], predicted, strict=True):
-        if has_labels(labeled := set_labels(sample.cpu(), min_score)):
+        if has_labels(labeled := set_labels(sample, min_score).cpu()):
             inputs.append(change_image(image))
             samples.append(labeled)
     return inputs, samples
@@ -178,7 +176,7 @@ def set_labels(sample: BaseDataElement, min_score: float) -> BaseDataElement:
         bboxes=found.bboxes.new_zeros(0, 4), labels=found.labels.new_zeros(0))
     if 'masks' in found:
         from mmdet.structures.mask import BitmapMasks  # segmenters do not need mmdet
-        masks = found.masks.numpy().astype(np.uint8)
+        masks = found.masks.cpu().numpy().astype(np.uint8)
         new.gt_instances.masks = BitmapMasks(masks.reshape(-1, *size), *size)
     return new
 

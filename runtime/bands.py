@@ -5,13 +5,16 @@ import math
 from collections.abc import Callable, Sequence
 from io import BytesIO
 from pathlib import Path
-from typing import Any, BinaryIO, TypeAlias
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from .bit_depth import DECODER_ERRORS, has_16_bits
 from .images import MAX_PIXELS, ImageError, any_size, get_image_name
+
+if TYPE_CHECKING:
+    from tifffile import TiffFile, TiffPageSeries
 
 TIFF_STARTS = (b'II*\0', b'MM\0*', b'II+\0', b'MM\0+')
 #: formats of other files, whose decoders run no other program
@@ -94,13 +97,9 @@ def read_band_size(content: bytes | BinaryIO | Path) -> tuple[int, int, int] | N
     file: Any = BytesIO(content) if isinstance(content, bytes) else content
     try:
         with TiffFile(file) as tiff:
-            shape, axes = tiff.series[0].shape, tiff.series[0].axes
+            return _find_series(tiff)[1]
     except DECODER_ERRORS:
         return None
-    if 'Y' not in axes or 'X' not in axes:
-        return None
-    height, width = shape[axes.index('Y')], shape[axes.index('X')]
-    return width, height, int(np.prod(shape)) // max(1, height * width)
 
 
 def has_georeference(path: Path) -> bool:
@@ -176,20 +175,28 @@ def _decode(content: bytes, name: str, max_bands: int, max_pixels: int) -> np.nd
 def _decode_tiff(content: bytes, max_bands: int, max_pixels: int) -> np.ndarray:
     from tifffile import TiffFile
     with TiffFile(BytesIO(content)) as tiff:
-        first = tiff.series[0]
-        if not {'Y', 'X'} <= set(first.axes):
-            raise ImageError(f'its axes are {first.axes}, not rows and columns')
-        parts = [each for each in tiff.series
-                 if (each.shape, each.axes) == (first.shape, first.axes)]  # yapf: disable
-        rows, columns = first.axes.index('Y'), first.axes.index('X')
-        height, width = first.shape[rows], first.shape[columns]
+        parts, (width, height, number) = _find_series(tiff)
         check_size(height, width, max_pixels)
-        number = len(parts) * math.prod(first.shape) // max(1, height * width)
+        rows, columns = parts[0].axes.index('Y'), parts[0].axes.index('X')
         if number > max_bands:
             most = 'at most ' * (max_bands == MAX_BANDS)
             raise ImageError(f'it has {number} bands, expected {most}{max_bands}')
         values = [np.moveaxis(part.asarray(), (rows, columns), (0, 1)) for part in parts]
     return np.concatenate([part.reshape(height, width, -1) for part in values], axis=2)
+
+
+def _find_series(tiff: TiffFile) -> tuple[list[TiffPageSeries], tuple[int, int, int]]:
+    """Return the parts of a TIFF that hold its bands, and width, height and number of bands.
+
+    Pages that were written apart are parts of their own; others, such as thumbnails, differ.
+    """
+    first = tiff.series[0]
+    if not {'Y', 'X'} <= set(first.axes):
+        raise ImageError(f'its axes are {first.axes}, not rows and columns')
+    parts = [each for each in tiff.series
+             if (each.shape, each.axes) == (first.shape, first.axes)]  # yapf: disable
+    height, width = (first.shape[first.axes.index(axis)] for axis in 'YX')
+    return parts, (width, height, len(parts) * math.prod(first.shape) // max(1, height * width))
 
 
 def _decode_others(content: bytes, max_bands: int, max_pixels: int) -> np.ndarray:

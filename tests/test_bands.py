@@ -20,6 +20,7 @@ from timm.models._manipulate import adapt_input_conv
 
 from colonnade import load
 from colonnade.datasets.bands import LoadBands, measure_bands
+from colonnade.datasets.validation.image_files import read_image_size, read_size_of_any
 from colonnade.export.features import get_size_limits
 from colonnade.export.preprocessing import build_preprocess
 from colonnade.inference.packages.package_errors import PackageError
@@ -155,6 +156,23 @@ def test_pages_written_apart_are_bands(tmp_path: Path) -> None:
         for band in BANDS.transpose(2, 0, 1):
             file.write(band, photometric='minisblack')
     assert np.array_equal(read_bands(tmp_path / 'a.tif'), BANDS)
+    assert read_image_size(tmp_path / 'a.tif', num_bands=NUM_BANDS) == (WIDTH, HEIGHT)
+    Image.new('P', (8, 6)).save(tmp_path / 'palette.png')
+    assert read_bands(tmp_path / 'palette.png').shape == (6, 8, 3)
+    assert read_image_size(tmp_path / 'palette.png', num_bands=3) == (8, 6)
+
+
+def test_sizes_of_rotated_images_for_conversions(tmp_path: Path) -> None:
+    """Images without bands have the size that OpenCV decodes."""
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.new('RGB', (8, 6)).save(tmp_path / 'a.jpg', exif=exif)
+    assert read_size_of_any(tmp_path / 'a.jpg') == (6, 8)
+    write_tiff(tmp_path / 'a.tif')
+    assert read_size_of_any(tmp_path / 'a.tif') == (WIDTH, HEIGHT)
+    (tmp_path / 'b.tif').write_text('no image')
+    with pytest.raises(OSError, match='it is not an image'):
+        read_size_of_any(tmp_path / 'b.tif')
 
 
 def test_check_finds_faults(label_maps: list, tmp_path: Path, run_tool: Callable,

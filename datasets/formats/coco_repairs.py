@@ -17,7 +17,7 @@ from ..data_index import DataIndex
 from ..rle import encode_segmentation, get_area, get_box
 from ..validation.coco_files import (BOX, CONVERTED_FROM, FIELDS, FLAG, INTEGER, NUMBER, SIDE,
                                      SINGULAR, Entry, make_header_check)
-from ..validation.image_files import describe_read_error, read_image_size
+from ..validation.image_files import describe_read_error, read_size_of_any
 from ..validation.segmentations import are_numbers, find_segmentation_error, is_polygon, is_size
 from ..validation.validation_report import find_repeated
 from .data_format import ReadContext, compute_box
@@ -104,8 +104,7 @@ class CocoRepairer:
                 if not isinstance(name, str) or not folder.is_dir():
                     continue
                 try:
-                    sides, repair = read_image_size(
-                        folder / name, num_bands=0), 'read from their files'
+                    sides, repair = read_size_of_any(folder / name), 'read from their files'
                 except OSError as error:
                     unreadable.append((entry, describe_read_error(folder / name, error).message))
                     continue

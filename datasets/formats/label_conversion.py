@@ -18,7 +18,7 @@ from colonnade.common.progress import Progress
 from ..data_index import DataIndex, LabelSet
 from ..options import DataOptions
 from ..validation.conversion_sources import RECORD
-from ..validation.image_files import read_image_size, read_label_values
+from ..validation.image_files import read_label_values, read_size_of_any
 from ..validation.label_map_files import IGNORED
 from ..validation.validation_report import Report
 from .conversion import SIDES, convert_once, describe_split, split_images
@@ -150,7 +150,7 @@ def _read_label_maps(split: DataIndex, labels: LabelSet,
     """Yield the images of a split with their label maps, or just their labels without a reader."""
     for image, source in split.label_maps.items():
         try:
-            size = read_image_size(split.images / image, num_bands=0)
+            size = read_size_of_any(split.images / image)
         except OSError as error:
             report.add_error(f'{split.images / image} cannot be read: {error}')
             continue

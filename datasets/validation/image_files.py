@@ -108,13 +108,24 @@ def read_image_size(path: Path,
     return size[::-1] if orientation >= 5 else size
 
 
+def read_size_of_any(path: Path) -> tuple[int, int]:
+    """Return width and height of an RGB image, or else of one with any number of bands."""
+    try:
+        return read_image_size(path)
+    except OSError:
+        with suppress(OSError):
+            return read_image_size(path, num_bands=0)
+        raise
+
+
 def _read_band_size(path: Path, num_bands: int) -> tuple[int, int]:
     with path.open('rb') as file:
         found = read_band_size(file)
     if found is None:
         try:
             with open_image(path) as image:
-                found = (*image.size, len(image.getbands()))
+                number = 3 if image.mode == 'P' else len(image.getbands())
+                found = (*image.size, number)
         except UnidentifiedImageError as error:
             raise FileError('it is not an image') from error
     if num_bands and found[2] != num_bands:

@@ -8,7 +8,7 @@ import numpy as np
 from mmengine.config import Config
 
 from colonnade.common.errors import UserError
-from colonnade.datasets.bands import LoadBands, measure_bands
+from colonnade.datasets.bands import find_band_loader, measure_bands
 from colonnade.datasets.custom.instance_datasets import CustomDataset
 from colonnade.runtime.bands import has_georeference
 from colonnade.settings.pipeline_steps import get_step_type, iter_steps
@@ -67,8 +67,8 @@ def build_band_settings(cfg: Config, args: NewConfigOptions,
     """
     paths = data.train_images
     picked = paths[::max(1, -(-len(paths) // MAX_MEASURED))]
-    loader = LoadBands(**{key: value for key, value in build_loading(args).items()
-                          if key != 'type'})  # yapf: disable
+    loader = find_band_loader([build_loading(args)])
+    assert loader is not None  # because of its type
 
     def read() -> Iterator[np.ndarray]:
         for path in picked:

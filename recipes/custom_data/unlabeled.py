@@ -18,7 +18,7 @@ from colonnade.settings.pipeline_steps import get_step_type, is_loading_annotati
 from .bands import COLOR_STEPS, MIXING_STEPS
 
 ANNOTATION_STEPS = ('CopyPaste', 'FilterAnnotations', *COLOR_STEPS, *MIXING_STEPS)
-MAX_SHOWN = 5
+MAX_SHOWN, MAX_CHECKED = 5, 1000
 #: EMA momentum times the number of iterations, its bounds, and the fraction of a training after
 #: which it is half of the initial 1, so that random weights are forgotten
 MEMORY, SLOWEST, FASTEST, START = 10, 0.0005, 0.01, 0.05
@@ -40,7 +40,12 @@ def build_pipeline(steps: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def check_images(paths: Sequence[Path], bands: LoadBands | None) -> None:
-    """Raise a UserError that lists the images whose headers show that they cannot be loaded."""
+    """Raise a UserError that lists images whose headers show that they cannot be loaded.
+
+    Of many images, some are checked, since each is a file to open. Training stops at bad samples,
+    or skips and lists them.
+    """
+    paths = paths[::-(-len(paths) // MAX_CHECKED)]
     num_bands = None if bands is None else 0 if bands.suffixes else bands.num_bands
     found = [
         each.message for path in paths if (each := check_header(path, None, num_bands=num_bands))

@@ -51,13 +51,21 @@ def draw_result(result: Result, pixels: np.ndarray, *, is_named: bool,
     return draw_instances(pixels, boxes, masks, colors, captions if is_named else None)
 
 
+def find_loader(dataset: Any) -> LoadBands | None:
+    """Return the step of a dataset, or of the first that a wrapper holds, that loads bands."""
+    while (inner := getattr(dataset, 'dataset', None) or getattr(dataset, 'datasets', None)):
+        dataset = inner[0] if isinstance(inner, (list, tuple)) else inner
+    steps = getattr(getattr(dataset, 'pipeline', None), 'transforms', None)
+    return steps[0] if steps and isinstance(steps[0], LoadBands) else None
+
+
 def draw_image(dataset: Any, image: ImageRecord, legend: Legend, truth_path: Path,
                prediction_path: Path) -> None:
     """Write drawings of the annotations and of the prediction of an image."""
     info = dataset.get_data_info(image.index)
     path = info['img_path']
-    first = dataset.pipeline.transforms[0]
-    full = read_picture(path, first) if isinstance(first, LoadBands) else read_image(content(path))
+    bands = find_loader(dataset)
+    full = read_picture(path, bands) if bands else read_image(content(path))
     size = fit_size(full.shape, TILE, exact=True)
     pixels = resize_values(full, size, smooth=max(full.shape) > TILE)
     is_named = len(legend.classes) > MAX_UNNAMED
