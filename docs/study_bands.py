@@ -1,11 +1,12 @@
 """Train on drawn images of five bands, of which only the fourth tells two classes apart.
 
-    python docs/study_bands.py [FOLDER]
+    python docs/study_bands.py [FOLDER] [--iterations 300]
 
 Trains one segmenter on the first three bands and one on all five, and prints the IoU of each class.
 """
 from __future__ import annotations
 
+import argparse
 import json
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import numpy as np
 import tifffile
 from PIL import Image
 
-SIDE, CLASSES, ITERATIONS = 96, ('ground', 'dry', 'wet'), 300
+SIDE, CLASSES = 96, ('ground', 'dry', 'wet')
 DRY, WET = -700, 900  # contrast in the fourth band; 900 for both in the first three
 
 
@@ -45,7 +46,7 @@ def draw_split(folder: Path, split: str, num_images: int, num_bands: int, seed: 
         Image.fromarray(labels).save(masks / f'{number:03}.png')
 
 
-def measure(folder: Path, num_bands: int) -> dict[str, float]:
+def measure(folder: Path, num_bands: int, iterations: int) -> dict[str, float]:
     """Draw, train and evaluate in a folder, and return the metrics."""
     draw_split(folder, 'train', 160, num_bands, seed=1)
     draw_split(folder, 'val', 40, num_bands, seed=2)
@@ -54,21 +55,24 @@ def measure(folder: Path, num_bands: int) -> dict[str, float]:
         '--classes', *CLASSES, '--label-zero', 'class', '--in-channels', num_bands, '--out',
         folder / 'own.py')  # yapf: disable
     run('train', folder / 'own.py', '--work-dir', folder / 'run', '--cfg-options',
-        f'train_cfg.max_iters={ITERATIONS}', f'train_cfg.val_interval={ITERATIONS}',
-        f'param_scheduler.1.end={ITERATIONS}', 'randomness.seed=0')
-    run('test', folder / 'own.py', folder / f'run/iter_{ITERATIONS}.pth', '--out',
+        f'train_cfg.max_iters={iterations}', f'train_cfg.val_interval={iterations}',
+        f'param_scheduler.1.end={iterations}', 'randomness.seed=0')
+    run('test', folder / 'own.py', folder / f'run/iter_{iterations}.pth', '--out',
         folder / 'metrics.json')
     return json.loads((folder / 'metrics.json').read_text())['metrics']
 
 
 def run(*arguments: object) -> None:
     """Run a command of Colonnade, whose output goes to standard error."""
-    subprocess.run([sys.executable, '-m', 'colonnade', *map(str, arguments)],
-                   check=True,
-                   stdout=sys.stderr)
+    subprocess.run([sys.executable, '-m', 'colonnade', *map(str, arguments)], check=True,
+                   stdout=2)  # the file descriptor of standard error
 
 
 if __name__ == '__main__':
-    root = Path(sys.argv[1] if len(sys.argv) > 1 else 'work_dirs/study_bands')
+    parser = argparse.ArgumentParser()
+    parser.add_argument('folder', nargs='?', type=Path, default=Path('work_dirs/study_bands'))
+    parser.add_argument('--iterations', type=int, default=300)
+    options = parser.parse_args()
     for bands in (3, 5):
-        print(f'{bands} bands: {measure(root / str(bands), bands)}')
+        metrics = measure(options.folder / str(bands), bands, options.iterations)
+        print(f'{bands} bands: {metrics}', flush=True)

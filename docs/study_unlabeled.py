@@ -64,9 +64,8 @@ def measure(head: str, folder: Path, shapes: Path, iterations: int, unlabeled: b
 
 def run(*arguments: object) -> None:
     """Run a command of Colonnade, whose output goes to standard error."""
-    subprocess.run([sys.executable, '-m', 'colonnade', *map(str, arguments)],
-                   check=True,
-                   stdout=sys.stderr)
+    subprocess.run([sys.executable, '-m', 'colonnade', *map(str, arguments)], check=True,
+                   stdout=2)  # the file descriptor of standard error
 
 
 if __name__ == '__main__':

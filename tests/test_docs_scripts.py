@@ -100,3 +100,17 @@ def test_study_equal_time(shapes: Path, tmp_path: Path, run_script: Callable) ->
     row = re.compile(r'^\| PMT \| XCiT-N12/16 \| mIoU \| \d+\.\d+ \| \d+ \| .*', re.MULTILINE)
     rows = row.findall(run_script('study_equal_time.py', *options))
     assert len(rows) == 2 and rows[0] == rows[1]  # as measured, then as a table
+
+
+@pytest.mark.slow
+def test_study_bands(tmp_path: Path, run_script: Callable) -> None:
+    printed = run_script('study_bands.py', tmp_path / 'drawn', '--iterations', 4)
+    assert re.search(r"^3 bands: .*'mIoU'.*\n5 bands: .*'mIoU'", printed, re.MULTILINE)
+
+
+@pytest.mark.slow
+def test_study_unlabeled(tmp_path: Path, run_script: Callable) -> None:
+    printed = run_script('study_unlabeled.py', tmp_path / 'drawn', '--iterations', 6)
+    assert re.findall(r'^(\w+) (with|without) unlabeled images', printed, re.MULTILINE) == [
+        (head, use) for head in ('sem_fpn', 'mask_rcnn') for use in ('without', 'with')
+    ]  # yapf: disable
