@@ -21,6 +21,8 @@ from mmdet.models.task_modules.prior_generators import AnchorGenerator
 from torch import Tensor, nn
 from torchvision.ops import roi_align
 
+from colonnade.models.cascade_roi_head import MeanScoreCascadeRoIHead
+
 from .graphs import (DYNAMIC, MAP, ExportError, Graph, ImageSizeLimits, Size, build_image_graph,
                      build_maps_graph, get_nms_threshold, require_type)
 
@@ -123,7 +125,8 @@ def build_two_stage_graphs(model: TwoStageDetector,
         boxes=dict(
             least_score=float(test_cfg.score_thr),
             max_per_image=int(test_cfg.max_per_img),
-            overlap=get_nms_threshold(test_cfg.nms, 'model.test_cfg.rcnn')))
+            overlap=get_nms_threshold(test_cfg.nms, 'model.test_cfg.rcnn'),
+            mean_scores=isinstance(roi_head, MeanScoreCascadeRoIHead)))
     if roi_head.with_mask:
         masks = Masks(as_list(roi_head.mask_roi_extractor), as_list(roi_head.mask_head))
         graphs.append(build_roi_graph('masks', masks, limits, extractor, takes_labels=True))
@@ -176,7 +179,7 @@ def get_stages(model: TwoStageDetector) -> list[tuple[SingleRoIExtractor, ConvFC
     rpn, roi_head = model.rpn_head, model.roi_head
     require_type(rpn, RPNHead)
     require_type(rpn.anchor_generator, AnchorGenerator)
-    require_type(roi_head, StandardRoIHead, CascadeRoIHead)
+    require_type(roi_head, StandardRoIHead, CascadeRoIHead, MeanScoreCascadeRoIHead)
     if not rpn.use_sigmoid_cls or roi_head.with_shared_head or not roi_head.with_bbox:
         raise ExportError('detectors with softmax in the RPN, with a shared head, or without boxes '
                           'cannot be exported')

@@ -60,6 +60,7 @@ class TwoStageDetector:
     max_per_image: int  # largest number of instances, if it is positive
     overlap: float  # IoU from which the worse of two boxes of a class is suppressed
     threshold: float | None  # lowest probability of pixels in a mask; None without masks
+    mean_scores: bool = False  # average scores of the stages; otherwise, their logits
 
     @property
     def graph_names(self) -> tuple[str, ...]:
@@ -93,11 +94,12 @@ class TwoStageDetector:
         total = np.float32(0)
         for index, coder in enumerate(self.stages):
             logits, deltas = self._run_regions(f'regions{index}', maps, boxes, graphs)
-            total = total + logits
+            total = total + (softmax(logits) if self.mean_scores else logits)
             refined = decode_deltas(boxes, deltas, coder, size)
             best = logits[:, :-1].argmax(1) if refined.shape[1] > 1 else 0
             boxes = refined[np.arange(len(refined)), best]
-        return refined, softmax(total / np.float32(len(self.stages)))[:, :-1]
+        mean = total / np.float32(len(self.stages))
+        return refined, (mean if self.mean_scores else softmax(mean))[:, :-1]
 
     def _run_regions(self, name: str, maps: Sequence[np.ndarray], boxes: np.ndarray,
                      graphs: GraphRunner, *others: np.ndarray) -> list[np.ndarray]:
@@ -141,7 +143,8 @@ def read_two_stage(section: Section) -> TwoStageDetector:
         min_score=boxes.get_float('least_score'),
         max_per_image=boxes.get_int('max_per_image'),
         overlap=boxes.get_float('overlap'),
-        threshold=masks.get_float('threshold') if masks else None)
+        threshold=masks.get_float('threshold') if masks else None,
+        mean_scores=boxes.get_bool('mean_scores', False))
 
 
 def read_anchors(section: Section) -> np.ndarray:

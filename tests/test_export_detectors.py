@@ -34,6 +34,7 @@ from colonnade.export.end_to_end import (count_differences, count_different_pixe
 from colonnade.export.exporter import ExportOptions, export
 from colonnade.export.graphs import ExportError, to_onnx
 from colonnade.inference.model import Model
+from colonnade.models.cascade_roi_head import MeanScoreCascadeRoIHead
 from colonnade.runtime.boxes import Coder, assign_levels, build_anchors, decode_deltas, suppress
 from colonnade.runtime.detection import compute_mask_boxes, paste
 from colonnade.settings.reading import read_config
@@ -231,9 +232,11 @@ SLOW = ('faster_rcnn', 'cascade_mask_rcnn', 'vitdet', 'rtmdet_ins', 'dino', 'mas
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('head', SLOW)
+@pytest.mark.parametrize('head', [*SLOW, 'mean scores'])
 def test_other_detectors(head: str, tmp_path: Path) -> None:
-    model = build_detector(head)
+    model = build_detector('cascade_mask_rcnn' if head == 'mean scores' else head)
+    if head == 'mean scores':
+        model.module.roi_head.__class__ = MeanScoreCascadeRoIHead
     export(model, model.cfg, tmp_path / head, ExportOptions())
     exported = runtime.load(tmp_path / head, threads=1)
     for size in SIZES:

@@ -26,6 +26,7 @@ from torchvision.ops import roi_align as theirs
 
 from colonnade.backbones.kernels.folding import FusedError
 from colonnade.datasets.rle import encode_masks, encode_masks_for
+from colonnade.models.cascade_roi_head import MeanScoreCascadeRoIHead
 from colonnade.models.fusion.region_heads import (BagRoIExtractor, ClassMaskHead,
                                                   find_modules_in_default_order, fuse_regions)
 from colonnade.models.fusion.roi_align import BagRoIAlign, roi_align
@@ -212,11 +213,14 @@ def features(found: InstanceData) -> Tensor:
 @pytest.mark.parametrize('head', [
     'mask_rcnn',
     pytest.param('cascade_mask_rcnn', marks=pytest.mark.slow),
+    pytest.param('mean scores', marks=pytest.mark.slow),
     pytest.param('faster_rcnn', marks=pytest.mark.slow),
     pytest.param('vitdet', marks=pytest.mark.slow),
 ])
 def test_fused_detectors(head: str) -> None:
-    model = build_model(head)
+    model = build_model('cascade_mask_rcnn' if head == 'mean scores' else head)
+    if head == 'mean scores':
+        model.roi_head.__class__ = MeanScoreCascadeRoIHead
     expected = predict(model)
     done = fuse_regions(model)
     assert len(done) == (3 if head == 'faster_rcnn' else 5)

@@ -257,6 +257,8 @@ def small(head: str) -> Config:
     for part in heads if isinstance(heads, list) else [heads]:
         part.update(in_channels=16, conv_out_channels=16, fc_out_channels=16)
     cfg.model.roi_head.mask_head.update(in_channels=16, conv_out_channels=16)
+    for kind in ('bbox', 'mask'):
+        cfg.model.roi_head[f'{kind}_roi_extractor'].out_channels = 16
     init_default_scope(cfg.default_scope)
     return cfg
 

@@ -16,6 +16,8 @@ from torch.nn import functional as F
 
 from colonnade.backbones.kernels.devices import should_use_cpu_forms
 
+from ..cascade_roi_head import MeanScoreCascadeRoIHead
+
 BLOCK = 16  # objects upsampled at a time
 #: predicted classes ``(n,)`` of the objects whose masks this thread computes, if they are known
 PREDICTED_CLASSES: ContextVar[Tensor | None] = ContextVar('PREDICTED_CLASSES', default=None)
@@ -84,6 +86,10 @@ class ClassMaskRoIHead(PredictedClassMasks, StandardRoIHead):
 
 class ClassMaskCascadeRoIHead(PredictedClassMasks, CascadeRoIHead):
     """Cascade whose mask heads are :class:`ClassMaskHead`."""
+
+
+class ClassMaskMeanScoreCascadeRoIHead(PredictedClassMasks, MeanScoreCascadeRoIHead):
+    """Cascade with detectron2's scores whose mask heads are :class:`ClassMaskHead`."""
 
 
 def compute_class_logits(features: Tensor, labels: Tensor, upsampler: nn.ConvTranspose2d,

@@ -25,11 +25,17 @@ from colonnade.backbones.kernels.devices import should_use_cpu_forms
 from colonnade.backbones.kernels.fast_path import is_exact_type
 from colonnade.backbones.kernels.folding import FusedError
 
+from ..cascade_roi_head import MeanScoreCascadeRoIHead
 from ..replacement import copy_as, replace_modules
-from .masks import ClassMaskCascadeRoIHead, ClassMaskHead, ClassMaskRoIHead, PastingMaskHead
+from .masks import (ClassMaskCascadeRoIHead, ClassMaskHead, ClassMaskMeanScoreCascadeRoIHead,
+                    ClassMaskRoIHead, PastingMaskHead)
 from .roi_align import BagRoIAlign, align_into, can_use_bags
 
-ROI_HEADS = {StandardRoIHead: ClassMaskRoIHead, CascadeRoIHead: ClassMaskCascadeRoIHead}
+ROI_HEADS = {
+    StandardRoIHead: ClassMaskRoIHead,
+    CascadeRoIHead: ClassMaskCascadeRoIHead,
+    MeanScoreCascadeRoIHead: ClassMaskMeanScoreCascadeRoIHead,
+}
 BOX_HEADS = (ConvFCBBoxHead, Shared2FCBBoxHead, Shared4Conv1FCBBoxHead)
 MASK_HEADS = (FCNMaskHead, PastingMaskHead, ClassMaskHead)
 SUMMED = 'RoI extractors sum pixels of channels-last maps'

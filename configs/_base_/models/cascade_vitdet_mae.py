@@ -1,12 +1,13 @@
 # Cascade Mask R-CNN of ViTDet on MAE's weights. Their files load strictly. Differences in training:
 # the authors weigh all stages equally and divide the gradients of their features by three; here,
 # stages have mmdet's weights. They have one mask head, mmdet one for each stage.
-_base_ = './vitdet_mae.py'
+_base_ = ['./vitdet_mae.py', '../runtime.py']
 
+custom_imports = dict(imports=_base_.custom_imports.imports + ['colonnade.models.cascade_roi_head'])
 model = dict(
     type='CascadeRCNN',
     roi_head=dict(
-        type='CascadeRoIHead',
+        type='MeanScoreCascadeRoIHead',
         num_stages=3,
         stage_loss_weights=[1, 0.5, 0.25],
         bbox_head=[

@@ -1,0 +1,7 @@
+# The authors report box and mask AP of 46.1 and 43.6 with their weights.
+_base_ = './vit_base_patch16_224_mae_100ep_lvis_lsj.py'
+
+model = dict(
+    backbone=dict(arch=dict(model='vit_large_patch16_224.mae'), drop_path_rate=0.4),
+    neck=dict(in_channels=1024))
+optim_wrapper = dict(paramwise_cfg=dict(layer_decay_rate=0.8))
