@@ -20,7 +20,8 @@ class TestOptions(LaunchOptions):
         'last)', None)
     out: Path | str | None = option(
         'JSON file for the metrics (default: WORK_DIR/TIMESTAMP/metrics.json)', metavar='FILE')
-    tta: bool = option('test-time augmentation: merge predictions over six scales and flips', False)
+    tta: bool = option('test-time augmentation: merge predictions over several scales and flips',
+                       False)
     amp: Amp = amp_option()
     fuse: bool | None = option(FUSE)
 

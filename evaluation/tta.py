@@ -1,6 +1,7 @@
 """Test-time augmentation with several scales and flips of each image."""
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib import import_module
 
 from mmengine.config import Config, ConfigDict
@@ -11,12 +12,17 @@ from colonnade.settings.dataset_paths import find_datasets
 RATIOS = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75)  # common for multi-scale results
 
 
-def augment_tests(cfg: Config, ratios: tuple[float, ...] = RATIOS) -> None:
+def augment_tests(cfg: Config) -> None:
     """Enable test-time augmentation in a config, in place.
 
-    Each image is tested at several ratios of the size of the test pipeline, flipped and not.
-    Segmenters average the probabilities of all views, and detectors merge detections by NMS.
+    Each image is tested at several ratios of the size of the test pipeline, flipped and not: those
+    of ``img_ratios`` in the config, as in mmseg's configs, or six from 0.5 to 1.75. Segmenters
+    average the probabilities of all views, and detectors merge detections by NMS.
     """
+    ratios = cfg.get('img_ratios', RATIOS)
+    if not isinstance(ratios, (list, tuple)) or not ratios or not all(
+            isinstance(ratio, (int, float)) and ratio > 0 for ratio in ratios):
+        raise UserError(f'img_ratios must be a list of positive numbers, got {ratios!r}')
     for name, dataset in find_datasets(cfg, ('test_dataloader', )):
         dataset.pipeline = _augment_pipeline(dataset.pipeline, ratios, name)
     if cfg.default_scope == 'mmseg':
@@ -37,7 +43,7 @@ def augment_tests(cfg: Config, ratios: tuple[float, ...] = RATIOS) -> None:
         module=cfg.model)
 
 
-def _augment_pipeline(pipeline: list[ConfigDict], ratios: tuple[float, ...],
+def _augment_pipeline(pipeline: list[ConfigDict], ratios: Sequence[float],
                       name: str) -> list[ConfigDict]:
     """Return the pipeline with every combination of size and flip after ``Resize``."""
     at = [index for index, step in enumerate(pipeline) if step.type == 'Resize']

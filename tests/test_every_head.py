@@ -114,7 +114,8 @@ def tta(head: SimpleNamespace) -> None:
         with pytest.raises(ValueError, match='--tta .* predicts panoptic segments'):
             augment_tests(head.cfg)
         return
-    augment_tests(head.cfg, (1., ))
+    head.cfg.img_ratios = (1., )
+    augment_tests(head.cfg)
     model = MODELS.build(head.cfg.model).eval()
     dataset = DATASETS.build(head.cfg.test_dataloader.dataset)
     found, = model.test_step(pseudo_collate([dataset[0]]))

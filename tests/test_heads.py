@@ -274,3 +274,17 @@ def test_linear_head_recipes_freeze_backbone(arch: str) -> None:
                    for layer in model.backbone.modules() if not list(layer.children()))
     assert not any(feature.requires_grad for feature in features)
     assert all(parameter.requires_grad for parameter in model.decode_head.parameters())
+
+
+@pytest.mark.parametrize('size, width, depth', [
+    ('small', 384, 12), ('base', 768, 12), ('large', 1024, 24), ('giant', 1536, 40)])
+@pytest.mark.parametrize('suffix, blocks', [('', 1), ('_ms', 4)])
+def test_recipes_of_published_linear_heads(size: str, width: int, depth: int, suffix: str,
+                                           blocks: int) -> None:
+    leaf = LEAVES['linear'].with_name(f'vit_{size}_patch14_dinov2_40k_ade20k{suffix}.py')
+    with on_meta_device():
+        model = MODELS.build(read_config(leaf).model)
+        logits = model(torch.empty(1, 3, 56, 70))
+    assert logits.shape == (1, 150, 4, 5)
+    assert model.decode_head.conv_seg.weight.shape == (150, blocks * width, 1, 1)
+    assert len(model.backbone.blocks) == model.backbone.frozen_stages == depth

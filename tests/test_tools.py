@@ -75,6 +75,15 @@ def test_tta_requires_nms(changes: dict | None) -> None:
         augment_tests(cfg)
 
 
+def test_tta_sizes_of_config() -> None:
+    cfg = read_config(ROOT / 'configs/linear/vit_small_patch14_dinov2_40k_ade20k_ms.py')
+    augment_tests(cfg)
+    sizes = [step.scale[1] for step in cfg.test_dataloader.dataset.pipeline[-1].transforms[0]]
+    assert sizes == [640, 845, 1107, 1459, 1920]
+    with pytest.raises(ValueError, match=r'img_ratios must be a list of positive numbers, got 0\.5'):
+        augment_tests(Config(dict(img_ratios=0.5)))
+
+
 def test_earlier_run_is_not_overwritten(tmp_path: Path) -> None:
     cfg = Config(dict(work_dir=str(tmp_path), resume=False))
     set_resume(cfg, None)

@@ -1,0 +1,4 @@
+# The authors report an mIoU of 51.3 with their head and --tta.
+_base_ = './vit_small_patch14_dinov2_40k_ade20k_ms.py'
+
+model = dict(backbone=dict(arch='vit_base_patch14_dinov2'), decode_head=dict(in_channels=[768] * 4))
