@@ -18,13 +18,13 @@ MEMORY, SECONDS = r'  sum +([\d.]+) GiB', r'an iteration +([\d.]+) s'
 
 
 def estimate(config: str, choice: str) -> str:
-    """Return memory and time of a step."""
+    """Return GiB and seconds of a step."""
     command = [sys.executable, '-m', 'colonnade', 'train', f'sem_fpn/{config}_80k_ade20k',
                '--estimate', '--tune', choice]  # yapf: disable
     text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     memory, seconds = (re.search(pattern, text) for pattern in (MEMORY, SECONDS))
     assert memory and seconds, text
-    return f'{memory[1]} GiB, {seconds[1]} s'
+    return f'{memory[1]}, {float(seconds[1]):.1f}'
 
 
 if __name__ == '__main__':
@@ -32,4 +32,4 @@ if __name__ == '__main__':
     print('|---' * (1 + len(CHOICES)) + '|')
     for name in CONFIGS:
         cells = [estimate(name, choice) for choice in CHOICES]
-        print(f'| {name} | {" | ".join(cells)} |', flush=True)
+        print(f'| `{name}` | {" | ".join(cells)} |', flush=True)
