@@ -79,7 +79,7 @@ def is_finite(tensor: Tensor) -> bool:
 def find_non_finite(tensors: Iterable[tuple[str, Tensor]]) -> list[str]:
     """Return the names of tensors with NaN or Inf."""
     named = list(tensors)
-    if bool(compute_norm(tensor for _, tensor in named).isfinite()):
+    if not named or bool(compute_norm(tensor for _, tensor in named).isfinite()):
         return []
     return [name for name, tensor in named if not is_finite(tensor)]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from math import isfinite
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from mmengine.dist import all_gather_object, get_world_size
@@ -18,13 +18,14 @@ from colonnade.common.name_lists import format_count, format_names
 
 from ..runner.hooks import get_optim_wrappers
 from ..runner.loops import GuardedLoop
+from ..runner.scalars import defer_scalars, is_due
 from ..upstream import get_start
 from ..work_dir.last_checkpoint import RunCheckpoints, find_checkpoint_hook
 from ..work_dir.metrics_table import SKIPPED
 from ..work_dir.run import Run
 from .diagnosis import (NAN_ERRORS, Diagnosis, NonFiniteError, diagnose, find_bad_parts,
                         find_image_paths, find_non_finite, inspect_inputs, is_caused_by_nan,
-                        is_finite, iter_tensors, iter_weights, unwrap_model)
+                        iter_tensors, iter_weights, unwrap_model)
 from .step_guard import StepGuard, guard_steps
 
 STATES = ('state_dict', 'ema_state_dict', 'optimizer')  # keys of checkpoints that must be finite
@@ -41,7 +42,8 @@ def register_nan_guard(runner: Runner, max_skipped_steps: int) -> None:
                            f'losses are skipped, and {max_skipped_steps} in a row stop training '
                            '(--max-skipped-steps)')
     good = GoodCheckpoints()
-    runner.register_hook(NanGuard(max_skipped_steps, good))
+    is_recording_norms = defer_scalars(runner)
+    runner.register_hook(NanGuard(max_skipped_steps, good, is_recording_norms))
     runner.register_hook(good)
 
 
@@ -104,12 +106,16 @@ class NanGuard(Hook):
     Weights and buffers stay as they are, and the schedule continues. All processes skip the same
     steps. With accumulated gradients, one such iteration drops the whole step.
 
+    Fused optimizers skip steps on accelerators, and the host learns of it when losses are logged.
+    From then on until the next good step, it waits in each iteration, to find the cause.
     """
 
     priority = 'HIGH'  # after the hook that records losses, before EMA
 
-    def __init__(self, max_skipped_steps: int, good: GoodCheckpoints) -> None:
+    def __init__(self, max_skipped_steps: int, good: GoodCheckpoints,
+                 is_recording_norms: bool) -> None:  # yapf: disable
         self.max_skipped_steps, self.good = max_skipped_steps, good
+        self.is_recording_norms = is_recording_norms  # whether another hook does that
         self.num_skipped = self.in_a_row = 0  # in total, and without a step in between
         self.is_logged = False
         self.images: Counter[str] = Counter()  # paths of images in skipped steps
@@ -119,6 +125,7 @@ class NanGuard(Hook):
         self.bad_batch: Any = None  # first bad batch since the last step
         self.reason = ''  # why it is bad, if neither its loss nor a gradient is
         self.cause: Exception | None = None  # error of the latest forward pass that failed
+        self.deferred: list[DeferredStep] = []  # iterations whose flags are not fetched yet
 
     def before_train(self, runner: Runner) -> None:
         """Guard the optimizers."""
@@ -133,11 +140,19 @@ class NanGuard(Hook):
         runner.optim_wrapper = guard_steps(runner.optim_wrapper)
         self.guards = [each for each in get_optim_wrappers(runner.optim_wrapper)
                        if isinstance(each, StepGuard)]  # yapf: disable
+        self.can_defer = bool(self.guards) and all(each.can_defer() for each in self.guards)
         self.buffers = BufferCopies(model)
         if isinstance(runner.train_loop, GuardedLoop):
             runner.train_loop.guard = self.try_step
 
+    def before_val(self, runner: Runner) -> None:
+        self.settle(runner)
+
+    def after_train_epoch(self, runner: Runner) -> None:
+        self.settle(runner)
+
     def after_train(self, runner: Runner) -> None:
+        self.settle(runner)
         runner.optim_wrapper = self.unguarded
         if isinstance(runner.train_loop, GuardedLoop):
             runner.train_loop.guard = None
@@ -158,6 +173,7 @@ class NanGuard(Hook):
             return
         for guard in self.guards:
             guard.begin()
+            guard.is_deferred = self.can_defer and not self.in_a_row
         self.seen += find_image_paths(data_batch)
         if find_non_finite((path, tensor) for path, tensor in iter_tensors(data_batch)
                            if path.endswith('bboxes') and tensor.device.type == 'cpu'):
@@ -171,16 +187,12 @@ class NanGuard(Hook):
             self.bad_batch, self.reason = batch, reason
 
     def try_step(self, runner: Runner, data: Any, step: Callable[[], dict]) -> dict[str, Any]:
-        """Return the finite outputs of the model's step; skip it after an error caused by NaN.
+        """Return the outputs of the model's step; skip it after an error caused by NaN.
 
         Several processes cannot skip a forward pass that fails in one of them.
         """
         try:
-            outputs = step()
-            if not self._has_finite_losses():  # the log has means of the outputs
-                outputs = {key: value for key, value in outputs.items()
-                           if is_finite(torch.as_tensor(value))}  # yapf: disable
-            return outputs
+            return step()
         except (torch.OutOfMemoryError, UserError):
             raise
         except NAN_ERRORS as error:
@@ -199,47 +211,101 @@ class NanGuard(Hook):
                 guard.abandon()
             return {}
 
-    def _has_finite_losses(self) -> bool:
-        return all(isfinite(loss) for guard in self.guards for loss in guard.latest)
-
     def after_train_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None,
                          outputs: dict | None = None) -> None:  # yapf: disable
         """Count skipped steps, restore buffers, and stop after too many."""
-        is_good = self._has_finite_losses()
+        if not self.is_recording_norms:
+            for guard in self.guards:
+                for key, norm in guard.norms.items():
+                    runner.message_hub.update_scalar(f'train/{key}', norm)
+        if any(guard.is_deferred and guard.latest and not guard.skipped for guard in self.guards):
+            self._defer(runner)
+            if is_due(runner, batch_idx):
+                self.settle(runner)
+            return
+        self.settle(runner)
+        is_good = all(isfinite(loss) for guard in self.guards for loss in guard.latest)
         if not is_good:
             self._set_bad_batch(data_batch)
         skipped = next((guard.skipped for guard in self.guards if guard.skipped), '')
-        stepped = any(guard.stepped for guard in self.guards)
         if is_good and not skipped:
             self.buffers.save()
-            self.good.path = self.good.latest
         else:
             self.buffers.restore()
         if skipped:
             self._count_skip(runner, skipped)
             if self.in_a_row >= self.max_skipped_steps:
                 self._stop(runner, data_batch if self.bad_batch is None else self.bad_batch)
-        elif stepped:
+        self._end_step(runner, is_good, skipped, any(guard.stepped for guard in self.guards))
+
+    def _end_step(self, runner: Runner, is_good: bool, skipped: str, stepped: bool) -> None:
+        """Note the end of an iteration whose step was skipped or taken, or still accumulates."""
+        if is_good and not skipped:
+            self.good.path = self.good.latest
+        if stepped and not skipped:
             self.in_a_row = 0
         if skipped or stepped:
-            self.seen, self.bad_batch = [], None
+            self.seen, self.bad_batch, self.reason = [], None, ''
             if self.good.saving is not None:
                 self.good.saving.is_suspect = bool(skipped)
         if self.num_skipped:
             runner.message_hub.update_scalar(f'train/{SKIPPED}', self.num_skipped)
 
-    def _count_skip(self, runner: Runner, skipped: str) -> None:
-        """Count a skipped step, and log the 1st, 2nd, 4th, 8th ..."""
+    def _defer(self, runner: Runner) -> None:
+        """Keep the flags of an iteration on their device, and restore buffers there."""
+        losses = [loss.float().mean() for guard in self.guards for loss in guard.latest]
+        is_good = torch.stack([loss.to(losses[0].device) for loss in losses]).isfinite().all()
+        verdicts = [guard.verdict for guard in self.guards if guard.verdict is not None]
+        flags = [is_good.float()[None], *(verdict.to(is_good.device) for verdict in verdicts)]
+        steps = [(guard, guard.verdict is not None) for guard in self.guards]
+        self.buffers.keep(torch.cat(flags).min() > 0)
+        self.deferred.append(DeferredStep(runner.iter, torch.cat(flags), steps, self.seen,
+                                          self.reason))  # yapf: disable
+        if verdicts:
+            self.seen, self.bad_batch, self.reason = [], None, ''
+
+    def settle(self, runner: Runner) -> None:
+        """Fetch the flags of all deferred iterations, and count the steps that were skipped."""
+        deferred, self.deferred = self.deferred, []
+        if not deferred:
+            return
+        flags = iter(torch.cat([each.flags for each in deferred]).tolist())
+        for each in deferred:
+            is_good, taken, skips = next(flags) > 0, False, []
+            for guard, has_step in each.steps:
+                if has_step:
+                    guard.skipped, guard.stepped = '', False
+                    guard.judge(next(flags) > 0, next(flags) > 0)
+                    skips.append(guard.skipped)
+                    taken = taken or guard.stepped
+            skipped = next(filter(None, skips), '')
+            if skipped:
+                self._count_skip(runner, each.reason or skipped, each.iteration, each.images)
+            seen = self.seen
+            self._end_step(runner, is_good, skipped, taken)
+            self.seen = seen  # of iterations after those
+
+    def _count_skip(self, runner: Runner, skipped: str, iteration: int | None = None,
+                    seen: list[str] | None = None) -> None:  # yapf: disable
+        """Count a skipped step, and log the 1st, 2nd, 4th, 8th ...
+
+        Args:
+            runner: Runner that is training.
+            skipped: Why the step was skipped.
+            iteration: Iteration of the step. Defaults to the present one.
+            seen: Paths of the images of the step. Defaults to those since the previous step.
+        """
         self.num_skipped += 1
         self.in_a_row += 1
-        is_local_path = self.bad_batch is not None
-        images = find_image_paths(self.bad_batch) if is_local_path else self.seen
+        is_local_path = seen is None and self.bad_batch is not None
+        images = find_image_paths(self.bad_batch) if is_local_path else seen or self.seen
         skips = all_gather_object((is_local_path, self.reason or skipped, images))
         skips = [each for each in skips if each[0]] or skips
         images = list(dict.fromkeys(path for _, _, paths in skips for path in paths))
         self.images.update(images)
         if not self.num_skipped & (self.num_skipped - 1):
-            runner.logger.warning(f'iteration {runner.iter + 1}: step skipped because '
+            number = runner.iter if iteration is None else iteration
+            runner.logger.warning(f'iteration {number + 1}: step skipped because '
                                   f'{skips[0][1]}; {self.num_skipped} skipped so far; images: '
                                   f'{format_names(images, 8)}')
 
@@ -255,6 +321,23 @@ class NanGuard(Hook):
             f'{format_count(self.in_a_row, "step")} in a row because a loss or a gradient was NaN '
             f'or Inf (--max-skipped-steps {self.max_skipped_steps})\n{cause}\n'
             f'{_format_hint(self.good.latest if is_only_data else self.good.path)}') from self.cause
+
+
+class DeferredStep(NamedTuple):
+    """An iteration whose flags are still on their device.
+
+    Attributes:
+        iteration: Iteration, from 0.
+        flags: Whether its losses are finite, then the verdict of each guard that took a step.
+        steps: Guards, and whether they took a step.
+        images: Paths of the images since the previous step.
+        reason: Why its batch is bad, if that is known.
+    """
+    iteration: int
+    flags: Tensor
+    steps: list[tuple[StepGuard, bool]]
+    images: list[str]
+    reason: str
 
 
 class BufferCopies:
@@ -281,6 +364,15 @@ class BufferCopies:
                 copy.copy_(buffer)
         else:
             self.copies = [each.clone() for each in buffers]
+
+    def keep(self, is_good: Tensor) -> None:
+        """Copy all buffers if a flag ``()`` is true, and otherwise restore them, on its device."""
+        buffers = self._get_buffers()
+        if [each.shape for each in self.copies] != [each.shape for each in buffers]:
+            self.save()
+            return
+        for copy, buffer in zip(self.copies, buffers, strict=True):
+            buffer.copy_(copy.copy_(torch.where(is_good, buffer, copy)))
 
     def restore(self) -> None:
         """Restore the buffers that have changed."""

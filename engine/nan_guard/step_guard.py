@@ -11,6 +11,7 @@ from mmengine.dist import all_reduce, get_world_size
 from mmengine.logging import print_log
 from mmengine.optim import AmpOptimWrapper, OptimWrapper, OptimWrapperDict
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 from .diagnosis import compute_norm, is_finite
 
@@ -30,7 +31,13 @@ class StepGuard(OptimWrapper):
         stepped: Whether this iteration has taken a step.
         has_loss: Whether the model has computed a loss in this iteration.
         bad_parameters: Parameters whose gradients caused the latest skip, if gradients did.
+        norms: Norms of the gradients in this iteration before they were clipped, by their name in
+            the log.
+        is_deferred: Whether a fused optimizer skips the step on its own device, so that the host
+            need not wait to know.
+        verdict: Whether the losses and the gradients of a deferred step are finite, ``(2,)``.
     """
+    is_deferred = False
     losses: list[Tensor]  # since the last step
     bad_parameters: list[Tensor]
 
@@ -56,6 +63,8 @@ class StepGuard(OptimWrapper):
         """Start an iteration."""
         self.latest: list[Tensor] = []
         self.skipped, self.stepped, self.has_loss = '', False, False
+        self.norms: dict[str, Tensor] = {}
+        self.verdict: Tensor | None = None
 
     @torch.compiler.disable
     def update_params(self, loss: Tensor, step_kwargs: dict | None = None,
@@ -66,9 +75,49 @@ class StepGuard(OptimWrapper):
         self._add_loss(loss.detach())
         self.backward(loss)
         if self.should_update():
-            if self._can_step():
+            if self.is_deferred:
+                self._step_if_finite(step_kwargs or {})
+            elif self._can_step():
                 self.step(**(step_kwargs or {}))
             self.zero_grad(**(zero_kwargs or {}))
+
+    def _clip_grad(self) -> None:
+        """Clip gradients as mmengine does, but keep their norm on its device."""
+        if trained := list(self._iter_trained()):
+            norm = self.clip_func(trained, **self.clip_grad_kwargs)
+            if norm is not None:
+                self.norms[self.grad_name] = norm.full_tensor() if isinstance(
+                    norm, DTensor) else norm
+
+    def can_defer(self) -> bool:
+        """Return True if steps can be skipped without waiting for an accelerator."""
+        parameters = [each for group in self.optimizer.param_groups for each in group['params']]
+        return (getattr(self.optimizer, '_step_supports_amp_scaling', False)
+                and all(group.get('fused') for group in self.optimizer.param_groups)
+                and not any(isinstance(each, DTensor) or each.device.type == 'cpu'
+                            for each in parameters))  # yapf: disable
+
+    def _step_if_finite(self, step_kwargs: dict) -> None:
+        """Take a step that a flag on the device skips; a loss scaler has such a flag of its own."""
+        self.verdict = self._flag_finite()
+        self.losses = []
+        if isinstance(self, AmpOptimWrapper):
+            self.step(**step_kwargs)
+            return
+        self.optimizer.found_inf = 1 - self.verdict.min()
+        try:
+            self.step(**step_kwargs)
+        finally:
+            del self.optimizer.found_inf
+
+    def judge(self, is_loss_finite: bool, is_gradient_finite: bool) -> None:
+        """Set why the step of this iteration was skipped, or that it was taken."""
+        if not is_loss_finite:
+            self.skipped = BAD_LOSS
+        elif not is_gradient_finite and not self._is_scaler_adaptive():
+            self.skipped = BAD_GRADIENT
+        else:
+            self.stepped = is_gradient_finite
 
     def _add_loss(self, loss: Tensor) -> None:
         self.latest.append(loss)
@@ -80,29 +129,30 @@ class StepGuard(OptimWrapper):
 
     def _can_step(self) -> bool:
         """Return True if the step can be taken; otherwise record why it is skipped."""
-        is_loss_finite, is_gradient_finite = self._check_finite()
+        is_loss_finite, is_gradient_finite = map(bool, self._flag_finite().tolist())
+        if not is_gradient_finite:  # or its norm is too large for a number
+            is_gradient_finite = self._reduce(
+                torch.tensor(all(is_finite(each.grad) for each in self._iter_trained()))).item() > 0
         self.losses = []
-        if not is_loss_finite:
-            self.skipped = BAD_LOSS
-        elif not is_gradient_finite and not self._is_scaler_adaptive():
-            self.skipped = BAD_GRADIENT
+        self.judge(is_loss_finite, is_gradient_finite)
+        if self.skipped == BAD_GRADIENT:
             self.bad_parameters = [each for each in self._iter_trained()
                                    if not is_finite(each.grad)]  # yapf: disable
-        else:
-            self.stepped = is_gradient_finite
         return not self.skipped
 
-    def _check_finite(self) -> tuple[bool, bool]:
-        """Return whether losses and gradients of a step are finite, in all processes."""
+    def _flag_finite(self) -> Tensor:
+        """Return whether losses and gradients of a step are finite ``(2,)``, in all processes."""
         total = compute_norm(each.grad for each in self._iter_trained())
         losses = [loss.float().mean().to(total.device) for loss in self.losses]
-        *of_losses, gradient = torch.stack([*losses, total.float()]).isfinite().tolist()
-        gradient = gradient or all(is_finite(each.grad) for each in self._iter_trained())
-        flags = torch.tensor([all(of_losses), gradient], dtype=torch.float, device=total.device)
+        return self._reduce(torch.stack([torch.stack(losses).isfinite().all(), total.isfinite()]))
+
+    @staticmethod
+    def _reduce(flags: Tensor) -> Tensor:
+        """Return 1 for flags that are true in all processes, else 0."""
+        flags = flags.float()
         if get_world_size() > 1:
             all_reduce(flags, 'min')
-        is_loss_finite, is_gradient_finite = flags.tolist()
-        return bool(is_loss_finite), bool(is_gradient_finite)
+        return flags
 
     def _iter_trained(self) -> Iterator[Tensor]:
         """Yield the parameters with a gradient."""

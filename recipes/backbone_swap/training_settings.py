@@ -68,7 +68,8 @@ def _set_adamw(wrapper: dict[str, Any], cfg: dict[str, Any], notes: Notes) -> No
         notes.open_questions.append(
             f'the learning rate is scaled to {rate:g}, for {batch_size} images a step instead of '
             f'{BATCH_SIZE}: lower it if training diverges')
-    wrapper['optimizer'] = dict(type='AdamW', lr=rate, betas=(0.9, 0.999), weight_decay=decay)
+    wrapper['optimizer'] = dict(
+        type='AdamW', lr=rate, betas=(0.9, 0.999), weight_decay=decay, fused=True)
     notes.reasons['optim_wrapper'].append(
         'AdamW replaces SGD, which trains transformers badly. Learning rate and '
         "weight decay are those of Colonnade's recipes. Norms do not decay.")

@@ -6,6 +6,7 @@ import re
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from mmengine.runner import Runner
 from mmengine.structures import BaseDataElement
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader, Dataset
 
 from colonnade.engine.distributed.sharded_tensors import gather_tensor
@@ -161,17 +163,18 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_layout: None,
     monkeypatch.setattr('mmengine.runner.runner.collect_env', dict)
 
     def run(iters: int, *, bad: Sequence[int] = (), max_skipped_steps: int = 5,
-            hooks: Sequence[dict] = (), train: bool = True, lr: float = 0.1,
-            **wrapper: Any) -> Runner:  # yapf: disable
+            hooks: Sequence[dict] = (), train: bool = True, lr: float = 0.1, fused: bool = False,
+            interval: int = 1, **wrapper: Any) -> Runner:  # yapf: disable
         torch.manual_seed(0)
         loader = DataLoader(Images(bad), batch_size=2, collate_fn=pseudo_collate)
         runner = Runner(
             Model(), str(tmp_path), loader,
             train_cfg=dict(type=SeededIterationLoop, max_iters=iters),
-            optim_wrapper=dict(optimizer=dict(type='SGD', lr=lr, momentum=0.9), **wrapper),
+            optim_wrapper=dict(
+                optimizer=dict(type='SGD', lr=lr, momentum=0.9, fused=fused), **wrapper),
             default_hooks=dict(
-                checkpoint=dict(type='CheckpointHook', interval=1, by_epoch=False),
-                logger=dict(type='LoggerHook', interval=1)),
+                checkpoint=dict(type='CheckpointHook', interval=interval, by_epoch=False),
+                logger=dict(type='LoggerHook', interval=interval)),
             custom_hooks=list(hooks), log_processor=dict(by_epoch=False),
             experiment_name=f'{time.time_ns()}')  # yapf: disable
         register_nan_guard(runner, max_skipped_steps)
@@ -266,6 +269,92 @@ def test_guard_does_not_change_training(small: Callable, log: Callable, clip: di
     for name, value in guarded.model.state_dict().items():
         assert torch.equal(value, plain.model.state_dict()[name]), name
     assert 'skipped' not in log(guarded)
+
+
+class FetchCounter(TorchDispatchMode):
+    """Counts the numbers that are copied to the host; GPUs wait for each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.number = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (),
+                           kwargs: dict | None = None) -> Any:  # yapf: disable
+        self.number += func is torch.ops.aten._local_scalar_dense.default
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.fixture
+def deferring(small: Callable, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Runner]:
+    """A runner whose optimizer skips steps itself, as on an accelerator."""
+    monkeypatch.setattr('colonnade.engine.nan_guard.step_guard.StepGuard.can_defer',
+                        lambda self: True)
+    return partial(small, fused=True, interval=8)
+
+
+@pytest.mark.parametrize('options', [
+    dict(), dict(clip_grad=dict(max_norm=0.01)), dict(accumulative_counts=2)])  # yapf: disable
+def test_deferred_steps_leave_no_trace(options: dict, deferring: Callable, log: Callable) -> None:
+    before = weights(deferring(4, **options))
+    skipping = deferring(6, bad=[9] if 'accumulative_counts' in options else [8, 11], **options)
+    for name, value in skipping.model.state_dict().items():
+        if 'accumulative_counts' in options and 'norm.' in name:
+            continue  # statistics of the good half of the step stay
+        assert torch.equal(value, before[name]), name
+    text = log(skipping)
+    if options:
+        assert ('accumulative_counts' in options) == ('1 step was skipped' in text)
+    assert 'step skipped because the loss is NaN or Inf; 1 skipped so far; images: 8.jpg, 9.jpg' \
+        in text
+    assert 'loss: nan' not in text
+
+
+def test_deferred_steps_equal_others(deferring: Callable, small: Callable, log: Callable,
+                                     monkeypatch: pytest.MonkeyPatch) -> None:
+    runner = deferring(5, clip_grad=dict(max_norm=0.01))
+    numbers = re.findall(r'grad_norm: (\S+)  loss: (\S+)', log(runner))
+    monkeypatch.undo()
+    monkeypatch.setattr('mmengine.runner.runner.collect_env', dict)
+    other = small(5, fused=True, interval=8, clip_grad=dict(max_norm=0.01))
+    for name, value in runner.model.state_dict().items():
+        assert torch.equal(value, other.model.state_dict()[name]), name
+    assert numbers == re.findall(r'grad_norm: (\S+)  loss: (\S+)', log(other))
+
+
+def test_deferred_steps_fetch_nothing(deferring: Callable) -> None:
+    """Only the iteration that logs copies numbers to the host, and they are few."""
+    runner = deferring(8, train=False, clip_grad=dict(max_norm=0.01))
+    numbers: list[int] = []
+
+    class Record(Hook):
+        priority = 'LOWEST'
+
+        def after_train_iter(self, *_: Any, **__: Any) -> None:
+            numbers.append(counter.number)
+
+    runner.register_hook(Record())
+    with FetchCounter() as counter:
+        start = len(numbers)
+        runner.train()
+    assert start == 0 and len(numbers) == 8
+    assert len(set(numbers[:7])) == 1, numbers
+    assert numbers[7] > numbers[6]
+
+
+def test_deferred_skips_stop(deferring: Callable, tmp_path: Path) -> None:
+    """The host learns of skipped steps when it logs, and then looks for the cause."""
+    with pytest.raises(FloatingPointError) as error:
+        deferring(20, bad=range(20, 64), max_skipped_steps=5)
+    text = str(error.value)
+    assert text.startswith('training stops at iteration 17 of 20: skipped 7 steps in a row')
+    assert 'images of the batch: 32.jpg, 33.jpg' in text
+    assert f'the last good checkpoint is {tmp_path / "iter_8.pth"}' in text
+    assert not (tmp_path / 'iter_16.pth').exists()
+
+
+def test_deferred_scaler_overflow_is_not_counted(deferring: Callable, log: Callable) -> None:
+    runner = deferring(8, type='ScaledOptimWrapper')
+    assert 'skipped' not in log(runner)
 
 
 def test_guard_keeps_scheduler_counts(small: Callable) -> None:

@@ -8,7 +8,7 @@ test_cfg = dict(type='TestLoop')
 
 optim_wrapper = dict(
     type='OptimWrapper',
-    optimizer=dict(type='AdamW', lr=1e-4, betas=(0.9, 0.999), weight_decay=0.1),
+    optimizer=dict(type='AdamW', lr=1e-4, betas=(0.9, 0.999), weight_decay=0.1, fused=True),
     constructor='LayerDecayConstructor',
     paramwise_cfg=dict(layer_decay_rate=0.7, flat_decay_mult=0.))
 param_scheduler = [

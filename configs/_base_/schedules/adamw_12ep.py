@@ -5,7 +5,7 @@ test_cfg = dict(type='TestLoop')
 
 optim_wrapper = dict(
     type='OptimWrapper',
-    optimizer=dict(type='AdamW', lr=1e-4, betas=(0.9, 0.999), weight_decay=1e-4),
+    optimizer=dict(type='AdamW', lr=1e-4, betas=(0.9, 0.999), weight_decay=1e-4, fused=True),
     paramwise_cfg=dict(custom_keys={'backbone': dict(lr_mult=0.1)}),
     clip_grad=dict(max_norm=0.1))
 param_scheduler = [

@@ -10,7 +10,7 @@ test_cfg = dict(type='TestLoop')
 # Levels of the head share convolutions.
 optim_wrapper = dict(
     type='OptimWrapper',
-    optimizer=dict(type='AdamW', lr=2e-3, betas=(0.9, 0.999), weight_decay=0.05),
+    optimizer=dict(type='AdamW', lr=2e-3, betas=(0.9, 0.999), weight_decay=0.05, fused=True),
     constructor='LayerDecayConstructor',
     paramwise_cfg=dict(flat_decay_mult=0., bypass_duplicate=True))
 param_scheduler = [

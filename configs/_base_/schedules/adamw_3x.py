@@ -7,7 +7,7 @@ test_cfg = dict(type='TestLoop')
 # As published: everything decays but the layer norms (norm1, norm2, norm3 of each block).
 optim_wrapper = dict(
     type='OptimWrapper',
-    optimizer=dict(type='AdamW', lr=1e-4, betas=(0.9, 0.999), weight_decay=0.05),
+    optimizer=dict(type='AdamW', lr=1e-4, betas=(0.9, 0.999), weight_decay=0.05, fused=True),
     paramwise_cfg=dict(custom_keys={'norm': dict(decay_mult=0.)}))
 param_scheduler = [
     dict(type='LinearLR', start_factor=0.001, by_epoch=False, begin=0, end=500),

@@ -6,7 +6,7 @@ test_cfg = dict(type='TestLoop')
 # As published: everything decays but the layer norms (norm1, norm2, norm3 of each block).
 optim_wrapper = dict(
     type='OptimWrapper',
-    optimizer=dict(type='AdamW', lr=6e-5, betas=(0.9, 0.999), weight_decay=0.01),
+    optimizer=dict(type='AdamW', lr=6e-5, betas=(0.9, 0.999), weight_decay=0.01, fused=True),
     paramwise_cfg=dict(custom_keys={'norm': dict(decay_mult=0.)}))
 # Both act from the start, as in mmcv 1: the warm-up multiplies a rate that already falls.
 param_scheduler = [

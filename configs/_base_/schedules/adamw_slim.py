@@ -5,7 +5,7 @@ test_cfg = dict(type='TestLoop')
 
 optim_wrapper = dict(
     type='OptimWrapper',
-    optimizer=dict(type='AdamW', lr=2e-3, betas=(0.9, 0.999), weight_decay=0.05),
+    optimizer=dict(type='AdamW', lr=2e-3, betas=(0.9, 0.999), weight_decay=0.05, fused=True),
     paramwise_cfg=dict(custom_keys={'norm': dict(decay_mult=0.)}),
     clip_grad=dict(max_norm=10.0))
 param_scheduler = [
