@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,21 +24,17 @@ class MeanScoreCascadeRoIHead(CascadeRoIHead):
         """Return refined RoIs ``(n, 5)``, logits and box deltas of each image."""
         sizes, scores = list(num_proposals_per_img), []
         for stage, head in enumerate(self.bbox_head):
-            if stage:
-                refined = [
-                    previous.regress_by_class(part[:, 1:], labels, deltas, meta)
-                    for part, labels, deltas, meta in zip(
-                        rois.split(sizes), classes.split(sizes), box_deltas, batch_img_metas,
-                        strict=True)
-                ]  # yapf: disable
-                rois = bbox2roi(refined)
             outputs = self._bbox_forward(stage=stage, x=x, rois=rois, **kwargs)
-            logits, box_deltas = outputs['cls_score'], outputs['bbox_pred'].split(sizes)
-            scores.append(
-                head.loss_cls.get_activation(logits) if head.custom_activation else logits.
-                softmax(1))
-            classes, previous = scores[-1][:, :-1].argmax(1), head
+            logits, deltas = outputs['cls_score'], outputs['bbox_pred'].split(sizes)
+            activate = head.loss_cls.get_activation if head.custom_activation else partial(
+                torch.softmax, dim=1)
+            scores.append(activate(logits))
+            if stage + 1 < self.num_stages:
+                classes = scores[-1][:, :-1].argmax(1).split(sizes)
+                images = zip(rois.split(sizes), classes, deltas, batch_img_metas, strict=True)
+                rois = bbox2roi([head.regress_by_class(part[:, 1:], labels, changes, meta)
+                                 for part, labels, changes, meta in images])  # yapf: disable
         mean = torch.stack(scores).mean(0)
         # predict_by_feat computes scores from logits
         logits = mean.logit() if head.custom_activation else mean.log()
-        return rois.split(sizes), logits.split(sizes), box_deltas
+        return rois.split(sizes), logits.split(sizes), deltas

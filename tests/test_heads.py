@@ -276,8 +276,8 @@ def test_linear_head_recipes_freeze_backbone(arch: str) -> None:
     assert all(parameter.requires_grad for parameter in model.decode_head.parameters())
 
 
-@pytest.mark.parametrize('size, width, depth', [
-    ('small', 384, 12), ('base', 768, 12), ('large', 1024, 24), ('giant', 1536, 40)])
+@pytest.mark.parametrize('size, width, depth', [('small', 384, 12), ('base', 768, 12),
+                                                ('large', 1024, 24), ('giant', 1536, 40)])
 @pytest.mark.parametrize('suffix, blocks', [('', 1), ('_ms', 4)])
 def test_recipes_of_published_linear_heads(size: str, width: int, depth: int, suffix: str,
                                            blocks: int) -> None:

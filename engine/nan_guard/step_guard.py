@@ -86,8 +86,8 @@ class StepGuard(OptimWrapper):
         if trained := list(self._iter_trained()):
             norm = self.clip_func(trained, **self.clip_grad_kwargs)
             if norm is not None:
-                self.norms[self.grad_name] = norm.full_tensor() if isinstance(
-                    norm, DTensor) else norm
+                is_sharded = isinstance(norm, DTensor)
+                self.norms[self.grad_name] = norm.full_tensor() if is_sharded else norm
 
     def can_defer(self) -> bool:
         """Return True if steps can be skipped without waiting for an accelerator."""

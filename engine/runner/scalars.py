@@ -19,11 +19,13 @@ def is_due(runner: Runner, index: int) -> bool:
         runner: Runner that is training.
         index: Index of the batch in the epoch, or of the iteration.
     """
-    return runner.iter + 1 >= runner.max_iters or any(
-        hook.every_n_inner_iters(index, hook.interval) if isinstance(hook, LoggerHook) else
-        isinstance(hook, CheckpointHook) and not hook.by_epoch
-        and hook.every_n_train_iters(runner, hook.interval, hook.save_begin)
-        for hook in runner.hooks)
+    for hook in runner.hooks:
+        if isinstance(hook, LoggerHook) and hook.every_n_inner_iters(index, hook.interval):
+            return True
+        if isinstance(hook, CheckpointHook) and not hook.by_epoch and hook.every_n_train_iters(
+                runner, hook.interval, hook.save_begin):
+            return True
+    return runner.iter + 1 >= runner.max_iters
 
 
 def defer_scalars(runner: Runner) -> bool:

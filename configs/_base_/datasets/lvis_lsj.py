@@ -1,5 +1,5 @@
-# LVIS v1 with large-scale jitter, as ViTDet (arXiv 2203.16527, appendix A.2). Images of rare classes
-# are repeated.
+# LVIS v1 with large-scale jitter, as ViTDet (arXiv 2203.16527, appendix A.2). Images of rare
+# classes are repeated.
 import os
 
 _base_ = './coco_lsj.py'
