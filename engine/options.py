@@ -70,6 +70,9 @@ class TrainOptions(LaunchOptions):
     checkpoint_format: Literal['full', 'sharded'] = option(
         'with --fsdp: save checkpoints as one file, or as a folder to which each process writes '
         'its shard (default: %(default)s)', 'full')
+    compile: bool = option(
+        'compile the blocks of the backbone with torch.compile; the first iterations take minutes',
+        False)
     auto_scale_lr: bool = option(
         "scale the learning rate by the batch size relative to the config's",
         False,

@@ -14,7 +14,9 @@ from mmengine.dist import barrier
 from mmengine.hooks import Hook
 from mmengine.logging import print_log
 from mmengine.runner import LogProcessor, Runner
+from torch import nn
 
+from colonnade.backbones import ColumnarBackbone
 from colonnade.common.atomic_files import check_writable
 from colonnade.common.console_logging import hide_coco_output
 from colonnade.common.errors import MissingFileError, UserError, file_errors
@@ -66,6 +68,8 @@ def load_training_settings(options: TrainOptions) -> Settings:
     settings = Settings.load(options, dataloaders, change=change)
     cfg = settings.config
     set_amp(cfg, options.amp)
+    if options.fsdp and options.compile:
+        raise UserError('--compile does not support --fsdp: remove one of them')
     if options.fsdp:
         enable_fsdp(cfg, options.checkpoint_format == 'sharded')
     elif options.checkpoint_format == 'sharded':
@@ -213,6 +217,16 @@ def _register_hooks(runner: Runner, options: TrainOptions) -> None:
         runner.register_hook(HistoryLimit())
 
 
+def compile_blocks(model: nn.Module) -> None:
+    """Compile each block of the backbones, for images of any size; names and weights stay."""
+    backbones = [each for each in model.modules() if isinstance(each, ColumnarBackbone)]
+    if not backbones:
+        raise UserError('--compile needs a backbone from colonnade.backbones')
+    for backbone in backbones:
+        for block in backbone.blocks:
+            block.compile(fullgraph=get_device() != 'cpu', dynamic=True)
+
+
 @contextmanager
 def prepare_runner(
         options: TrainOptions,
@@ -242,6 +256,8 @@ def prepare_runner(
         _register_hooks(runner, options)
         if isinstance(runner, StrictRunner):
             runner.check_weights()
+        if options.compile:
+            compile_blocks(runner.model)
         with hide_coco_output(), pause_gc():
             check_loaded_data(runner, allow_external_files=options.allow_external_files)
         digests = check_same_data(cfg, loaded_datasets(runner))

@@ -15,9 +15,9 @@ RATIOS = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75)  # common for multi-scale results
 def augment_tests(cfg: Config) -> None:
     """Enable test-time augmentation in a config, in place.
 
-    Each image is tested at several ratios of the size of the test pipeline, flipped and not: those
-    of ``img_ratios`` in the config, as in mmseg's configs, or six from 0.5 to 1.75. Segmenters
-    average the probabilities of all views, and detectors merge detections by NMS.
+    Each image is tested at several ratios of the size of the test pipeline, flipped and not. The
+    ratios are ``img_ratios`` of the config, as in mmseg's configs, or six from 0.5 to 1.75.
+    Segmenters average the probabilities of all views, and detectors merge detections by NMS.
     """
     ratios = cfg.get('img_ratios', RATIOS)
     if not isinstance(ratios, (list, tuple)) or not ratios or not all(

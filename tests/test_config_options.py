@@ -100,7 +100,8 @@ def test_known_keys_are_set(path: Path, key: str) -> None:
 @pytest.mark.parametrize('options, expected', [
     ({'_delete_': True, 'type': 'SGD', 'lr': 0.1}, dict(type='SGD', lr=0.1)),
     ({'type': 'SGD', 'momentum': 0.9},
-     dict(type='SGD', momentum=0.9, lr=0.0001, betas=(0.9, 0.999), weight_decay=0.05)),
+     dict(type='SGD', momentum=0.9, lr=0.0001, betas=(0.9, 0.999), weight_decay=0.05,
+          fused=True)),
 ])  # yapf: disable
 def test_replace_or_update_dict(options: dict[str, Any], expected: dict[str, Any]) -> None:
     cfg = copy_config(DETECTOR)

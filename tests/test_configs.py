@@ -80,8 +80,8 @@ PMT = ('xcit_small_12_p16', 'cait_s24', 'vit_small_patch16_dinov3', 'vit_base_pa
        'vit_large_patch16_dinov3')
 PARTS = (  # of file names; plain ViTs have timm names
     rf'(?:(?P<backbone>{"|".join(CLASSES)})_)?(?P<arch>\w+)',
-    f'(?P<schedule>{"|".join(SCHEDULES)}|slim)', '(?P<data>coco|ade20k|shapes)'
-    '(?P<variant>_lld|_lsj|_ema|_slide|_panoptic|_adapter|_mln|_normed|_beit|_mae)?')
+    f'(?P<schedule>{"|".join(SCHEDULES)}|slim)', '(?P<data>coco|lvis|ade20k|shapes)'
+    '(?P<variant>_lld|_lsj|_ema|_slide|_panoptic|_adapter|_mln|_normed|_beit|_mae|_ms)?')
 NAME = re.compile('_'.join(PARTS))
 
 
@@ -131,6 +131,10 @@ def test_configs_of_each_head_exist() -> None:
             ('upernet', 'deit_base_patch16_224_160k_ade20k_adapter')} <= names
     for head in ('vitdet', 'cascade_vitdet'):
         assert {(head, f'vit_{arch}_224_mae_{epochs}ep_coco_lsj') for arch, epochs in MAE} <= names
+        assert {(head, f'vit_{arch}_224_mae_100ep_lvis_lsj') for arch, _ in MAE} <= names
+    assert {('linear', f'vit_{size}_patch14_dinov2_40k_ade20k{suffix}')
+            for size in ('small', 'base', 'large', 'giant')
+            for suffix in ('', '_ms')} <= names
     assert {('cascade_vitdet', f'eva02_{arch}_60k_coco_lsj')
             for arch in ('base_patch14_224_mim_in22k', 'large_patch14_224_mim_m38m')} <= names
     for path in PMT:
@@ -155,7 +159,7 @@ def check_name(path: Path, cfg: Config) -> None:
     backbone = name['backbone'] or 'plain_vit'
     assert model.backbone.type == CLASSES[backbone].__name__
     assert (model.get('decode_head') or model).type == HEAD_TYPES[head]
-    classes = {'coco': 80, 'ade20k': 150}.get(name['data'])
+    classes = {'coco': 80, 'lvis': 1203, 'ade20k': 150}.get(name['data'])
     if name['data'] == 'coco' and name['variant'] == '_panoptic':
         classes = 133  # 80 things, 53 of stuff
     classes = classes or len(cfg.train_dataloader.dataset.metainfo.classes)
@@ -190,8 +194,9 @@ def check_variant(path: Path, cfg: Config) -> None:
     assert is_sliding == (
         variant in ('_slide', '_beit', '_mae') or head in SLIDING
         or path.stem.endswith('ade20k_adapter'))
-    has_lsj = any(
-        step.get('scale') == (1024, 1024) for step in cfg.train_dataloader.dataset.pipeline)
+    dataset = cfg.train_dataloader.dataset
+    pipeline = dataset.get('pipeline') or dataset.dataset.pipeline
+    has_lsj = any(step.get('scale') == (1024, 1024) for step in pipeline)
     assert has_lsj == (variant == '_lsj' or '_50ep_' in path.stem)
     if has_lsj:  # square images of full patches
         stride = cfg.model.backbone.get('patch_size') or cfg.model.neck.stride

@@ -71,6 +71,29 @@ def test_gpu_matches_cpu(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         torch.testing.assert_close(one.cpu(), other, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.parametrize('seed', range(8))
+@pytest.mark.parametrize('aligned', [False, True])
+def test_gradient_of_small_maps_equals_torchvision(seed: int, aligned: bool) -> None:
+    """RoIs lie partly or fully outside, are empty, or belong to few images."""
+    torch.manual_seed(seed)
+    maps = torch.empty(3, 5, *torch.randint(1, 40, (2, )), dtype=torch.float64)
+    size = torch.tensor(maps.shape[:1:-1])  # width, height
+    corners = (torch.rand(9, 2, 2, dtype=torch.float64) * 3 - 1) * size * 4
+    rois = torch.cat((torch.randint(3, (9, 1)), corners.amin(1), corners.amax(1)), dim=1)
+    rois[0, 3:] = rois[0, 1:3]
+    gradient = torch.randn(9, 5, 3, 4, dtype=torch.float64)
+    shape = dict(aligned_height=3, aligned_width=4)
+    for ratio in (0, 2):
+        for boxes in (rois, rois[:0]):
+            empty = torch.empty(0)
+            mmcv_ext.roi_align_backward(gradient[:len(boxes)], boxes, empty, empty, maps, **shape,
+                                        spatial_scale=0.25, sampling_ratio=ratio, pool_mode=1,
+                                        aligned=aligned)  # yapf: disable
+            expected = torch.ops.torchvision._roi_align_backward(gradient[:len(boxes)], boxes, 0.25,
+                                                                 3, 4, *maps.shape, ratio, aligned)
+            torch.testing.assert_close(maps, expected)
+
+
 def test_channels_last() -> None:
     plain = drawn.roi_align(0, 9, True, 2, torch.float32)
     check_close(drawn.roi_align(0, 9, True, 2, torch.float32, torch.channels_last), plain)

@@ -202,7 +202,7 @@ def test_sgd_becomes_adamw() -> None:
     clipped = SGD | dict(clip_grad=dict(max_norm=35), paramwise_cfg=dict(bias_lr_mult=2.))
     new, notes = adapt(clipped, param_scheduler=[dict(type='PolyLR', eta_min=1e-4)])
     assert new['optim_wrapper'] == dict(
-        optimizer=dict(type='AdamW', lr=6e-5, betas=(0.9, 0.999), weight_decay=0.01),
+        optimizer=dict(type='AdamW', lr=6e-5, betas=(0.9, 0.999), weight_decay=0.01, fused=True),
         clip_grad=dict(max_norm=35),
         paramwise_cfg=dict(custom_keys={'norm': dict(decay_mult=0.)}))
     assert new['param_scheduler'] == [dict(type='PolyLR', eta_min=6e-7)]

@@ -18,11 +18,14 @@ from torch import nn
 
 from colonnade.backbones import ColumnarBackbone
 from colonnade.common.errors import UserError
-from colonnade.engine.training import set_initial_weights, set_resume
+from colonnade.engine.options import TrainOptions
+from colonnade.engine.training import (compile_blocks, load_training_settings, set_initial_weights,
+                                       set_resume)
 from colonnade.evaluation.instance_tta import InstanceTTAModel
 from colonnade.evaluation.tta import augment_tests
 from colonnade.settings.dataset_paths import check_dataset, find_datasets, redirect_data_root
 from colonnade.settings.reading import LaunchOptions, load_config, read_config
+from colonnade.weights.downloads import fetch
 
 
 def test_train_resume_test(shapes: Path, tmp_path: Path, run_tool: Callable,
@@ -73,6 +76,30 @@ def test_tta_requires_nms(changes: dict | None) -> None:
     cfg.merge_from_dict({'model.test_cfg': changes})
     with pytest.raises(ValueError, match='--tta .* model.test_cfg has no nms'):
         augment_tests(cfg)
+
+
+@pytest.mark.slow
+def test_compiled_training(shapes: Path, tmp_path: Path, run_tool: Callable) -> None:
+    """Compiled blocks train as others do, and checkpoints have the same names."""
+    found = []
+    for options in ([], ['--compile']):
+        work_dir = tmp_path / f'run{len(found)}'
+        run_tool('train', config('sem_fpn'), '--data-root', shapes / 'ade', '--work-dir', work_dir,
+                 '--no-report', *options, *SHORT, 'randomness.seed=0', *NO_WORKERS)
+        found.append(fetch(str(work_dir / 'iter_2.pth'))['state_dict'])
+    plain, compiled = found
+    assert plain.keys() == compiled.keys()
+    for name, value in plain.items():
+        torch.testing.assert_close(value, compiled[name], rtol=1e-3, atol=1e-3)
+
+
+def test_compile_needs_blocks_and_no_fsdp(shapes: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match='--compile needs a backbone from colonnade.backbones'):
+        compile_blocks(nn.Linear(2, 2))
+    options = TrainOptions(config('sem_fpn'), data_root=shapes / 'ade', work_dir=tmp_path,
+                           compile=True, fsdp=True)  # yapf: disable
+    with pytest.raises(ValueError, match='--compile does not support --fsdp'):
+        load_training_settings(options)
 
 
 def test_tta_sizes_of_config() -> None:
