@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from contextlib import contextmanager
 from copy import copy
 from typing import Any
 
@@ -12,6 +13,7 @@ from mmengine.logging import print_log
 from mmengine.optim import AmpOptimWrapper, OptimWrapper, OptimWrapperDict
 from torch import Tensor
 from torch.distributed.tensor import DTensor
+from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from .diagnosis import compute_norm, is_finite
 
@@ -75,10 +77,11 @@ class StepGuard(OptimWrapper):
         self._add_loss(loss.detach())
         self.backward(loss)
         if self.should_update():
-            if self.is_deferred:
-                self._step_if_finite(step_kwargs or {})
-            elif self._can_step():
-                self.step(**(step_kwargs or {}))
+            with merge_groups(self.optimizer):  # step() may be a scheduler's
+                if self.is_deferred:
+                    self._step_if_finite(step_kwargs or {})
+                elif self._can_step():
+                    self.step(**(step_kwargs or {}))
             self.zero_grad(**(zero_kwargs or {}))
 
     def _clip_grad(self) -> None:
@@ -171,6 +174,29 @@ class StepGuard(OptimWrapper):
         if self.should_update():
             self._can_step()
         self.zero_grad()
+
+
+@contextmanager
+def merge_groups(optimizer: Optimizer) -> Iterator[None]:
+    """Context manager within which groups of equal settings are one.
+
+    mmengine makes a group of each parameter, and optimizers call a kernel for each group. States
+    belong to parameters, so checkpoints do not change.
+    """
+    groups = optimizer.param_groups
+    if type(optimizer) not in (Adam, AdamW, SGD):  # others may have states of groups
+        yield
+        return
+    merged: dict[tuple, dict[str, Any]] = {}
+    for group in groups:
+        settings = {key: value for key, value in group.items() if key != 'params'}
+        whole = merged.setdefault(tuple(settings.items()), settings | dict(params=[]))
+        whole['params'] += group['params']
+    optimizer.param_groups = list(merged.values())
+    try:
+        yield
+    finally:
+        optimizer.param_groups = groups
 
 
 def guard_steps(wrapper: Any) -> Any:

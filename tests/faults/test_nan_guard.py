@@ -6,6 +6,7 @@ import re
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import partial
 from math import isfinite
 from pathlib import Path
@@ -31,6 +32,7 @@ from torch.utils.data import DataLoader, Dataset
 from colonnade.engine.distributed.sharded_tensors import gather_tensor
 from colonnade.engine.nan_guard import NanGuard, register_nan_guard
 from colonnade.engine.nan_guard.diagnosis import find_non_finite, iter_tensors
+from colonnade.engine.nan_guard.step_guard import merge_groups
 from colonnade.engine.runner.loops import SeededIterationLoop
 from colonnade.engine.work_dir.last_checkpoint import replace_checkpoint_hook
 from colonnade.settings.reading import read_config
@@ -269,6 +271,29 @@ def test_guard_does_not_change_training(small: Callable, log: Callable, clip: di
     for name, value in guarded.model.state_dict().items():
         assert torch.equal(value, plain.model.state_dict()[name]), name
     assert 'skipped' not in log(guarded)
+
+
+@pytest.mark.parametrize('optimizer', [torch.optim.AdamW, torch.optim.SGD, torch.optim.Adadelta])
+def test_groups_are_merged_within_a_step(optimizer: type) -> None:
+    """The result, the state and the groups afterwards are those of separate groups."""
+    torch.manual_seed(0)
+    values = [torch.randn(3) for _ in range(5)]
+    gradients = [torch.randn(3) for _ in range(5)]
+    states = []
+    for merge in (False, True):
+        parameters = [nn.Parameter(value.clone()) for value in values]
+        groups = [dict(params=[p], lr=0.1 * (1 + i % 2)) for i, p in enumerate(parameters)]
+        built = optimizer(groups)
+        for _ in range(3):
+            for parameter, gradient in zip(parameters, gradients, strict=True):
+                parameter.grad = gradient.clone()
+            with merge_groups(built) if merge else nullcontext():
+                number = len(built.param_groups)
+                built.step()
+        assert number == (2 if merge and optimizer is not torch.optim.Adadelta else 5)
+        assert len(built.param_groups) == 5
+        states.append([parameters, built.state_dict()])
+    torch.testing.assert_close(*states)
 
 
 class FetchCounter(TorchDispatchMode):
