@@ -16,10 +16,12 @@ from helpers.backbones import ARCHS, OURS
 from mmengine.config import Config
 from mmengine.registry import MODELS
 from test_reference import Case, cases
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 
 from colonnade.backbones.kernels.devices import on_meta_device
 from colonnade.heads import LinearHead
+from colonnade.models.building import build_on_meta
 from colonnade.settings.reading import read_config
 from colonnade.weights.files import read_checkpoint
 from colonnade.weights.loading import load_weights
@@ -288,3 +290,18 @@ def test_recipes_of_published_linear_heads(size: str, width: int, depth: int, su
     assert logits.shape == (1, 150, 4, 5)
     assert model.decode_head.conv_seg.weight.shape == (150, blocks * width, 1, 1)
     assert len(model.backbone.blocks) == model.backbone.frozen_stages == depth
+
+
+@pytest.mark.parametrize('head', LEAVES)
+def test_forward_pass_waits_for_no_gpu(head: str) -> None:
+    """A fake GPU raises an error if a value is copied to the host, or a shape depends on one."""
+    model = build_on_meta(read_config(LEAVES[head]).model)
+    with FakeTensorMode(allow_non_fake_inputs=True), torch.device('cuda'), torch.no_grad():
+        model.to_empty(device='cuda').eval()
+        maps = model.extract_feat(torch.empty(2, 3, 128, 96))
+        assert all(each.is_cuda for each in maps if isinstance(each, torch.Tensor))
+        part = getattr(model, 'decode_head', None) or getattr(model, 'rpn_head', None)
+        if part is None and head == 'rtmdet_ins':
+            part = model.bbox_head
+        if part is not None and not hasattr(part, 'query_embed'):
+            part(maps)
