@@ -79,6 +79,14 @@ def test_measure_eomt(run_script: Callable, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.slow
+def test_measure_steps(shapes: Path, run_script: Callable) -> None:
+    printed = run_script('measure_steps.py', 'sem_fpn/xcit_nano_12_p16_slim_shapes', shapes / 'ade',
+                         '--iterations', 8, '--rounds', 1)
+    row = re.compile(r'^(colonnade|mmengine) +\d+\.\d{3} s, \d+\.\d% neither', re.MULTILINE)
+    assert row.findall(printed) == ['colonnade', 'mmengine']
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize('name', ['XCiT', 'CaiT'])
 def test_study_query_heads(name: str, shapes: Path, tmp_path: Path, run_script: Callable) -> None:
     options = [tmp_path / 'runs', '--data', shapes, '--backbones', name, '--modes', 'frozen',
