@@ -6,11 +6,17 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from faster_coco_eval import COCO, COCOeval_faster
 from mmdet.evaluation import CocoMetric
 from mmengine.fileio import get_local_path, load
 from mmengine.logging import print_log
 from mmengine.registry import METRICS
+
+from colonnade.common.errors import UserError
+
+try:
+    import faster_coco_eval
+except ImportError:
+    faster_coco_eval = None
 
 NAMES = dict(
     AP='AP_all', AP50='AP_50', AP75='AP_75', APs='AP_small', APm='AP_medium', APl='AP_large',
@@ -30,6 +36,9 @@ class FasterLVISMetric(CocoMetric):
         metric: ``'bbox'``, ``'segm'``, or both.
         max_detections: Number of detections of an image that count.
         **kwargs: Arguments of mmengine's ``BaseMetric``.
+
+    Raises:
+        UserError: If ``faster-coco-eval`` is not installed.
     """
     default_prefix = 'lvis'
 
@@ -41,8 +50,11 @@ class FasterLVISMetric(CocoMetric):
         metrics = [metric] if isinstance(metric, str) else list(metric)
         super().__init__(metric=metrics, **kwargs)
         self.max_detections = max_detections
+        if faster_coco_eval is None:
+            raise UserError(
+                'FasterLVISMetric needs the package faster-coco-eval: install it with pip')
         with get_local_path(ann_file, backend_args=self.backend_args) as path:
-            self._coco_api = COCO(str(path))
+            self._coco_api = faster_coco_eval.COCO(str(path))
 
     def compute_metrics(self, results: list) -> dict[str, float]:
         """Return the metrics of all images."""
@@ -69,11 +81,11 @@ class FasterLVISMetric(CocoMetric):
                 }
         return found
 
-    def _evaluate(self, truth: COCO, objects: list[dict], kind: str) -> dict[str, float]:
+    def _evaluate(self, truth: Any, objects: list[dict], kind: str) -> dict[str, float]:
         """Return the metrics of boxes or masks."""
         if not objects:
             return dict.fromkeys(NAMES, 0.)
-        evaluation = COCOeval_faster(
+        evaluation = faster_coco_eval.COCOeval_faster(
             truth, truth.loadRes(objects), kind, lvis_style=True, print_function=lambda *_: None)
         evaluation.params.catIds = self.cat_ids
         evaluation.params.imgIds = truth.getImgIds()

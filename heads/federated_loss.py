@@ -1,7 +1,8 @@
 """Loss of detectors for LVIS, whose images are labeled for some of the classes only."""
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 from mmdet.models.losses import accuracy
@@ -89,6 +90,13 @@ class FederatedLoss(nn.Module):
         self.frequencies = torch.tensor([*counts, 0], dtype=torch.float32).sqrt()
 
 
+def iter_parts(dataset: Any) -> Iterator[Any]:
+    """Yield the datasets within wrappers; repeated images count once."""
+    inner = getattr(dataset, 'datasets', None) or [getattr(dataset, 'dataset', None)]
+    for part in inner:
+        yield from [dataset] if part is None else iter_parts(part)
+
+
 @HOOKS.register_module()
 class ImageCountHook(Hook):
     """Give a :class:`FederatedLoss` the number of images of each class of the training data."""
@@ -100,16 +108,15 @@ class ImageCountHook(Hook):
             ValueError: If the dataset does not have the number of classes of the loss.
         """
         losses = [each for each in runner.model.modules() if isinstance(each, FederatedLoss)]
-        dataset = runner.train_dataloader.dataset
-        while hasattr(dataset, 'dataset'):  # repeated images count once
-            dataset = dataset.dataset
-        num_classes = len(dataset.metainfo['classes'])
+        datasets = list(iter_parts(runner.train_dataloader.dataset))
+        num_classes = len(datasets[0].metainfo['classes'])
         if wrong := [each.num_classes for each in losses if each.num_classes != num_classes]:
             raise UserError(f'FederatedLoss has num_classes={wrong[0]}, but the training data have '
                             f'{num_classes} classes')
         counts = [0] * num_classes
-        for index in range(len(dataset)):
-            for each in set(dataset.get_cat_ids(index)):
-                counts[each] += 1
+        for dataset in datasets:
+            for index in range(len(dataset)):
+                for each in set(dataset.get_cat_ids(index)):
+                    counts[each] += 1
         for loss in losses:
             loss.set_image_counts(counts)

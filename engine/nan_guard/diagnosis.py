@@ -63,12 +63,13 @@ def _get_local(tensor: Tensor) -> Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def compute_norm(tensors: Iterable[Tensor]) -> Tensor:
-    """Return the 2-norm ``()`` of all values, finite only if all are.
+def compute_norm(tensors: Iterable[Tensor], order: float = 2.) -> Tensor:
+    """Return the norm ``()`` of all values, finite only if all are.
 
-    It is the fastest reduction on a CPU. For values beyond 1e18 it may overflow.
+    The 2-norm is the fastest reduction on a CPU. For values beyond 1e18 it may overflow.
     """
-    return get_total_norm([_get_local(tensor) for tensor in tensors if tensor.is_floating_point()])
+    local = [_get_local(tensor) for tensor in tensors if tensor.is_floating_point()]
+    return get_total_norm(local, order)
 
 
 def is_finite(tensor: Tensor) -> bool:
@@ -204,7 +205,8 @@ def _hook_modules(model: nn.Module, hook: Callable[..., None]) -> Iterator[None]
     handles = [module.register_forward_hook(partial(hook, name))
                for name, module in model.named_modules()]  # yapf: disable
     try:
-        yield
+        with torch.compiler.set_stance('force_eager'):  # compiled blocks would call no hooks
+            yield
     finally:
         for handle in handles:
             handle.remove()

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from math import isfinite
 from typing import Any, NamedTuple
 
@@ -25,7 +26,7 @@ from ..work_dir.metrics_table import SKIPPED
 from ..work_dir.run import Run
 from .diagnosis import (NAN_ERRORS, Diagnosis, NonFiniteError, diagnose, find_bad_parts,
                         find_image_paths, find_non_finite, inspect_inputs, is_caused_by_nan,
-                        iter_tensors, iter_weights, unwrap_model)
+                        is_finite, iter_tensors, iter_weights, unwrap_model)
 from .step_guard import StepGuard, guard_steps
 
 STATES = ('state_dict', 'ema_state_dict', 'optimizer')  # keys of checkpoints that must be finite
@@ -148,6 +149,9 @@ class NanGuard(Hook):
     def before_val(self, runner: Runner) -> None:
         self.settle(runner)
 
+    def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
+        self.settle(runner)
+
     def after_train_epoch(self, runner: Runner) -> None:
         self.settle(runner)
 
@@ -160,6 +164,8 @@ class NanGuard(Hook):
 
     def log_skips(self, runner: Runner) -> None:
         """Log the number of skipped steps, once and if there are any."""
+        with suppress(RuntimeError):  # of a GPU that has failed
+            self.settle(runner)
         if self.num_skipped and not self.is_logged:
             self.is_logged = True
             were = 'step was' if self.num_skipped == 1 else 'steps were'
@@ -192,7 +198,11 @@ class NanGuard(Hook):
         Several processes cannot skip a forward pass that fails in one of them.
         """
         try:
-            return step()
+            outputs = step()
+            if not self.is_recording_norms:  # mmengine's hook records them for means
+                outputs = {key: value for key, value in outputs.items()
+                           if is_finite(torch.as_tensor(value))}  # yapf: disable
+            return outputs
         except (torch.OutOfMemoryError, UserError):
             raise
         except NAN_ERRORS as error:
@@ -222,6 +232,8 @@ class NanGuard(Hook):
             self._defer(runner)
             if is_due(runner, batch_idx):
                 self.settle(runner)
+            if self.in_a_row >= self.max_skipped_steps and runner.iter + 1 >= runner.max_iters:
+                self._stop(runner, data_batch)  # no iteration is left to find the cause
             return
         self.settle(runner)
         is_good = all(isfinite(loss) for guard in self.guards for loss in guard.latest)
@@ -236,32 +248,33 @@ class NanGuard(Hook):
             self._count_skip(runner, skipped)
             if self.in_a_row >= self.max_skipped_steps:
                 self._stop(runner, data_batch if self.bad_batch is None else self.bad_batch)
-        self._end_step(runner, is_good, skipped, any(guard.stepped for guard in self.guards))
+        stepped = any(guard.stepped for guard in self.guards)
+        self._end_step(is_good, skipped, stepped)
+        if skipped or stepped:
+            self.seen, self.bad_batch, self.reason = [], None, ''
+        if self.num_skipped:
+            runner.message_hub.update_scalar(f'train/{SKIPPED}', self.num_skipped)
 
-    def _end_step(self, runner: Runner, is_good: bool, skipped: str, stepped: bool) -> None:
+    def _end_step(self, is_good: bool, skipped: str, stepped: bool) -> None:
         """Note the end of an iteration whose step was skipped or taken, or still accumulates."""
         if is_good and not skipped:
             self.good.path = self.good.latest
         if stepped and not skipped:
             self.in_a_row = 0
-        if skipped or stepped:
-            self.seen, self.bad_batch, self.reason = [], None, ''
-            if self.good.saving is not None:
-                self.good.saving.is_suspect = bool(skipped)
-        if self.num_skipped:
-            runner.message_hub.update_scalar(f'train/{SKIPPED}', self.num_skipped)
+        if (skipped or stepped) and self.good.saving is not None:
+            self.good.saving.is_suspect = bool(skipped)
 
     def _defer(self, runner: Runner) -> None:
         """Keep the flags of an iteration on their device, and restore buffers there."""
         losses = [loss.float().mean() for guard in self.guards for loss in guard.latest]
-        is_good = torch.stack([loss.to(losses[0].device) for loss in losses]).isfinite().all()
-        verdicts = [guard.verdict for guard in self.guards if guard.verdict is not None]
-        flags = [is_good.float()[None], *(verdict.to(is_good.device) for verdict in verdicts)]
-        steps = [(guard, guard.verdict is not None) for guard in self.guards]
-        self.buffers.keep(torch.cat(flags).min() > 0)
-        self.deferred.append(DeferredStep(runner.iter, torch.cat(flags), steps, self.seen,
-                                          self.reason))  # yapf: disable
-        if verdicts:
+        device = losses[-1].device
+        is_good = torch.stack([loss.to(device) for loss in losses]).isfinite().all()
+        steps = [(guard, verdict) for guard in self.guards for verdict in guard.verdicts]
+        flags = torch.cat([is_good.float()[None], *(each.to(device) for _, each in steps)])
+        self.buffers.keep(flags.min() > 0)
+        guards = [guard for guard, _ in steps]
+        self.deferred.append(DeferredStep(runner.iter, flags, guards, self.seen, self.reason))
+        if guards:
             self.seen, self.bad_batch, self.reason = [], None, ''
 
     def settle(self, runner: Runner) -> None:
@@ -269,21 +282,16 @@ class NanGuard(Hook):
         deferred, self.deferred = self.deferred, []
         if not deferred:
             return
-        flags = iter(torch.cat([each.flags for each in deferred]).tolist())
+        flags = map(bool, torch.cat([each.flags for each in deferred]).tolist())
         for each in deferred:
-            is_good, taken, skips = next(flags) > 0, False, []
-            for guard, has_step in each.steps:
-                if has_step:
-                    guard.skipped, guard.stepped = '', False
-                    guard.judge(next(flags) > 0, next(flags) > 0)
-                    skips.append(guard.skipped)
-                    taken = taken or guard.stepped
-            skipped = next(filter(None, skips), '')
+            is_good = next(flags)
+            faults = [guard.find_fault(next(flags), next(flags)) for guard in each.guards]
+            skipped = next(filter(None, faults), '')
             if skipped:
                 self._count_skip(runner, each.reason or skipped, each.iteration, each.images)
-            seen = self.seen
-            self._end_step(runner, is_good, skipped, taken)
-            self.seen = seen  # of iterations after those
+            self._end_step(is_good, skipped, '' in faults)
+        if self.num_skipped:
+            runner.message_hub.update_scalar(f'train/{SKIPPED}', self.num_skipped)
 
     def _count_skip(self, runner: Runner, skipped: str, iteration: int | None = None,
                     seen: list[str] | None = None) -> None:  # yapf: disable
@@ -299,7 +307,8 @@ class NanGuard(Hook):
         self.in_a_row += 1
         is_local_path = seen is None and self.bad_batch is not None
         images = find_image_paths(self.bad_batch) if is_local_path else seen or self.seen
-        skips = all_gather_object((is_local_path, self.reason or skipped, images))
+        reason = self.reason or skipped if seen is None else skipped
+        skips = all_gather_object((is_local_path, reason, images))
         skips = [each for each in skips if each[0]] or skips
         images = list(dict.fromkeys(path for _, _, paths in skips for path in paths))
         self.images.update(images)
@@ -328,14 +337,14 @@ class DeferredStep(NamedTuple):
 
     Attributes:
         iteration: Iteration, from 0.
-        flags: Whether its losses are finite, then the verdict of each guard that took a step.
-        steps: Guards, and whether they took a step.
+        flags: Whether its losses are finite, then the verdicts of its steps.
+        guards: Guards of these steps.
         images: Paths of the images since the previous step.
         reason: Why its batch is bad, if that is known.
     """
     iteration: int
     flags: Tensor
-    steps: list[tuple[StepGuard, bool]]
+    guards: list[StepGuard]
     images: list[str]
     reason: str
 

@@ -5,6 +5,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import copy
+from math import inf
 from typing import Any
 
 import torch
@@ -37,7 +38,7 @@ class StepGuard(OptimWrapper):
             the log.
         is_deferred: Whether a fused optimizer skips the step on its own device, so that the host
             need not wait to know.
-        verdict: Whether the losses and the gradients of a deferred step are finite, ``(2,)``.
+        verdicts: Whether the losses and the gradients of each deferred step are finite, ``(2,)``.
     """
     is_deferred = False
     losses: list[Tensor]  # since the last step
@@ -55,8 +56,13 @@ class StepGuard(OptimWrapper):
                 'skipped only if it calls OptimWrapper.update_params',
                 logger='current',
                 level=logging.WARNING)
-        guard: StepGuard = object.__new__(type(wrapper_class.__name__, bases, {}))
+        own = wrapper_class._clip_grad
+        members = {} if own is OptimWrapper._clip_grad else dict(_clip_grad=own)
+        guard: StepGuard = object.__new__(type(wrapper_class.__name__, bases, members))
         guard.__dict__ = wrapper.__dict__  # schedulers count the steps of the wrapper
+        if not all(group.get('fused') for group in guard.optimizer.param_groups):
+            # of a checkpoint; torch's loss scaler asks only for the settings of the constructor
+            guard.optimizer._step_supports_amp_scaling = False
         guard.losses, guard.bad_parameters = [], []
         guard.begin()
         return guard
@@ -66,7 +72,7 @@ class StepGuard(OptimWrapper):
         self.latest: list[Tensor] = []
         self.skipped, self.stepped, self.has_loss = '', False, False
         self.norms: dict[str, Tensor] = {}
-        self.verdict: Tensor | None = None
+        self.verdicts: list[Tensor] = []
 
     @torch.compiler.disable
     def update_params(self, loss: Tensor, step_kwargs: dict | None = None,
@@ -93,34 +99,30 @@ class StepGuard(OptimWrapper):
                 self.norms[self.grad_name] = norm.full_tensor() if is_sharded else norm
 
     def can_defer(self) -> bool:
-        """Return True if steps can be skipped without waiting for an accelerator."""
-        parameters = [each for group in self.optimizer.param_groups for each in group['params']]
-        return (getattr(self.optimizer, '_step_supports_amp_scaling', False)
-                and all(group.get('fused') for group in self.optimizer.param_groups)
-                and not any(isinstance(each, DTensor) or each.device.type == 'cpu'
-                            for each in parameters))  # yapf: disable
+        """Return True if torch's kernels on a GPU skip steps; loss scalers read only gradients."""
+        groups = self.optimizer.param_groups
+        return (type(self.optimizer) in (Adam, AdamW, SGD)
+                and not isinstance(self, AmpOptimWrapper)
+                and all(group.get('fused') for group in groups)
+                and all(each.device.type == 'cuda' and not isinstance(each, DTensor)
+                        for group in groups for each in group['params']))  # yapf: disable
 
     def _step_if_finite(self, step_kwargs: dict) -> None:
-        """Take a step that a flag on the device skips; a loss scaler has such a flag of its own."""
-        self.verdict = self._flag_finite()
+        """Take a step that a flag on the device skips."""
+        verdict = self._flag_finite(inf)
+        self.verdicts.append(verdict)
         self.losses = []
-        if isinstance(self, AmpOptimWrapper):
-            self.step(**step_kwargs)
-            return
-        self.optimizer.found_inf = 1 - self.verdict.min()
+        self.optimizer.found_inf = 1 - verdict.min()
         try:
             self.step(**step_kwargs)
         finally:
             del self.optimizer.found_inf
 
-    def judge(self, is_loss_finite: bool, is_gradient_finite: bool) -> None:
-        """Set why the step of this iteration was skipped, or that it was taken."""
+    def find_fault(self, is_loss_finite: bool, is_gradient_finite: bool) -> str:
+        """Return why a step is skipped, or an empty string."""
         if not is_loss_finite:
-            self.skipped = BAD_LOSS
-        elif not is_gradient_finite and not self._is_scaler_adaptive():
-            self.skipped = BAD_GRADIENT
-        else:
-            self.stepped = is_gradient_finite
+            return BAD_LOSS
+        return '' if is_gradient_finite or self._is_scaler_adaptive() else BAD_GRADIENT
 
     def _add_loss(self, loss: Tensor) -> None:
         self.latest.append(loss)
@@ -128,7 +130,9 @@ class StepGuard(OptimWrapper):
 
     def mark_bad(self) -> None:
         """Skip the step that this iteration belongs to."""
-        self._add_loss(torch.tensor(torch.nan))
+        device = next((each.device for group in self.optimizer.param_groups
+                       for each in group['params']), None)  # yapf: disable
+        self._add_loss(torch.tensor(torch.nan, device=device))
 
     def _can_step(self) -> bool:
         """Return True if the step can be taken; otherwise record why it is skipped."""
@@ -137,15 +141,19 @@ class StepGuard(OptimWrapper):
             is_gradient_finite = self._reduce(
                 torch.tensor(all(is_finite(each.grad) for each in self._iter_trained()))).item() > 0
         self.losses = []
-        self.judge(is_loss_finite, is_gradient_finite)
+        self.skipped = self.find_fault(is_loss_finite, is_gradient_finite)
+        self.stepped = is_gradient_finite and not self.skipped
         if self.skipped == BAD_GRADIENT:
             self.bad_parameters = [each for each in self._iter_trained()
                                    if not is_finite(each.grad)]  # yapf: disable
         return not self.skipped
 
-    def _flag_finite(self) -> Tensor:
-        """Return whether losses and gradients of a step are finite ``(2,)``, in all processes."""
-        total = compute_norm(each.grad for each in self._iter_trained())
+    def _flag_finite(self, order: float = 2.) -> Tensor:
+        """Return whether losses and gradients of a step are finite ``(2,)``, in all processes.
+
+        The norm of the given order must be finite. That of order 2 may overflow.
+        """
+        total = compute_norm((each.grad for each in self._iter_trained()), order)
         losses = [loss.float().mean().to(total.device) for loss in self.losses]
         return self._reduce(torch.stack([torch.stack(losses).isfinite().all(), total.isfinite()]))
 
@@ -189,7 +197,8 @@ def merge_groups(optimizer: Optimizer) -> Iterator[None]:
         return
     merged: dict[tuple, dict[str, Any]] = {}
     for group in groups:
-        settings = {key: value for key, value in group.items() if key != 'params'}
+        settings = {key: tuple(value) if isinstance(value, list) else value
+                    for key, value in group.items() if key != 'params'}  # yapf: disable
         whole = merged.setdefault(tuple(settings.items()), settings | dict(params=[]))
         whole['params'] += group['params']
     optimizer.param_groups = list(merged.values())

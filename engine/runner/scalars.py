@@ -19,8 +19,13 @@ def is_due(runner: Runner, index: int) -> bool:
         runner: Runner that is training.
         index: Index of the batch in the epoch, or of the iteration.
     """
+    loader = runner.train_dataloader
     for hook in runner.hooks:
-        if isinstance(hook, LoggerHook) and hook.every_n_inner_iters(index, hook.interval):
+        if isinstance(hook, LoggerHook) and (
+                type(hook).after_train_iter is not LoggerHook.after_train_iter
+                or hook.every_n_inner_iters(index, hook.interval)
+                or hook.end_of_epoch(loader, index)
+                and (not hook.ignore_last or len(loader) <= hook.interval)):  # yapf: disable
             return True
         if isinstance(hook, CheckpointHook) and not hook.by_epoch and hook.every_n_train_iters(
                 runner, hook.interval, hook.save_begin):
@@ -39,10 +44,10 @@ def defer_scalars(runner: Runner) -> bool:
 
 
 class ScalarsHook(RuntimeInfoHook):
-    """mmengine's RuntimeInfoHook, which fetches losses only when they are logged or saved.
+    """mmengine's RuntimeInfoHook, which fetches losses on a GPU only when they are logged or saved.
 
-    mmengine fetches each loss in each iteration, and each time the host waits for the accelerator.
-    If a loss of an iteration is NaN or Inf, only finite values are recorded: logs are means.
+    mmengine fetches each loss in each iteration, and each time the host waits for the GPU. NaN and
+    Inf are not recorded, because logs are means.
 
     Attributes:
         pending: Values of iterations whose losses are not fetched yet.
@@ -62,7 +67,8 @@ class ScalarsHook(RuntimeInfoHook):
             key: value.detach() if isinstance(value, Tensor) else value
             for key, value in (norms | (outputs or {})).items()
         })
-        if is_due(runner, batch_idx):
+        if is_due(runner, batch_idx) or not any(map(
+                is_elsewhere, self.pending[-1].values())):  # nothing waits on a CPU
             self.record(runner)
 
     def after_train_epoch(self, runner: Runner) -> None:
@@ -81,10 +87,14 @@ class ScalarsHook(RuntimeInfoHook):
         """Record all pending values, fetched at once."""
         pending, self.pending = fetch(self.pending), []
         for values in pending:
-            is_finite = all(isfinite(value) for key, value in values.items() if 'loss' in key)
             for key, value in values.items():
-                if is_finite or isfinite(value):
+                if isfinite(value):
                     runner.message_hub.update_scalar(f'train/{key}', value)
+
+
+def is_elsewhere(value: Any) -> bool:
+    """Return True if the host would wait for a value."""
+    return isinstance(value, Tensor) and value.device.type != 'cpu'
 
 
 def fetch(values: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -179,7 +179,7 @@ class StrictRunner(Runner):
     def build_evaluator(self, evaluator: Any) -> Evaluator:
         built = super().build_evaluator(evaluator)
         for metric in built.metrics:
-            if type(metric).__name__ in ('CocoMetric', 'FasterCocoMetric'):
+            if type(metric).__name__ in ('CocoMetric', 'FasterCocoMetric', 'FasterLVISMetric'):
                 encode_masks_for(metric)
         return built
 

@@ -56,7 +56,9 @@ def _find_main_metric(evaluator: ConfigDict) -> str | None:
     name = None
     if class_name in COCO_METRICS and 'mAP' in (evaluator.get('metric_items') or ['mAP']):
         name = next((f'{each}_mAP' for each in ('segm', 'bbox') if each in tasks), None)
-    elif class_name == 'LVISMetric':
+    elif class_name in ('LVISMetric', 'FasterLVISMetric'):
+        if class_name == 'FasterLVISMetric' and not evaluator.get('metric'):
+            tasks = ['bbox', 'segm']
         name = next((f'{each}_AP' for each in ('segm', 'bbox') if each in tasks), None)
     elif class_name == 'IoUMetric':
         numbers = evaluator.get('iou_metrics') or ['mIoU']

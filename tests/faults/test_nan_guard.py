@@ -10,6 +10,7 @@ from contextlib import nullcontext
 from functools import partial
 from math import isfinite
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from conftest import LAYOUTS, NO_VAL, NO_WORKERS, config, latest_log, run_two
 from mmcv.transforms import BaseTransform
 from mmengine.dataset import pseudo_collate
 from mmengine.dist import all_gather_object, get_rank
-from mmengine.hooks import Hook
+from mmengine.hooks import Hook, LoggerHook
 from mmengine.model import BaseModel
 from mmengine.optim import AmpOptimWrapper, OptimWrapper
 from mmengine.registry import HOOKS, OPTIM_WRAPPERS, TRANSFORMS
@@ -32,8 +33,8 @@ from torch.utils.data import DataLoader, Dataset
 from colonnade.engine.distributed.sharded_tensors import gather_tensor
 from colonnade.engine.nan_guard import NanGuard, register_nan_guard
 from colonnade.engine.nan_guard.diagnosis import find_non_finite, iter_tensors
-from colonnade.engine.nan_guard.step_guard import merge_groups
-from colonnade.engine.runner.loops import SeededIterationLoop
+from colonnade.engine.nan_guard.step_guard import StepGuard, merge_groups
+from colonnade.engine.runner.loops import SeededEpochLoop, SeededIterationLoop
 from colonnade.engine.work_dir.last_checkpoint import replace_checkpoint_hook
 from colonnade.settings.reading import read_config
 from colonnade.visualization.run_report.record_folder import read_run
@@ -104,6 +105,15 @@ class CountingOptimWrapper(OptimWrapper):
     def update_params(self, *args: Any, **kwargs: Any) -> None:
         self.num_updates += 1
         super().update_params(*args, **kwargs)
+
+
+@OPTIM_WRAPPERS.register_module(force=True)
+class ClippingOptimWrapper(OptimWrapper):
+    """One that clips in its own way."""
+    num_clipped = 0
+
+    def _clip_grad(self) -> None:
+        self.num_clipped += 1
 
 
 @OPTIM_WRAPPERS.register_module(force=True)
@@ -313,7 +323,9 @@ class FetchCounter(TorchDispatchMode):
 def deferring(small: Callable, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Runner]:
     """A runner whose optimizer skips steps itself, as on an accelerator."""
     monkeypatch.setattr('colonnade.engine.nan_guard.step_guard.StepGuard.can_defer',
-                        lambda self: True)
+                        lambda self: not isinstance(self, AmpOptimWrapper))
+    monkeypatch.setattr('colonnade.engine.runner.scalars.is_elsewhere',
+                        lambda value: isinstance(value, Tensor))
     return partial(small, fused=True, interval=8)
 
 
@@ -346,7 +358,7 @@ def test_deferred_steps_equal_others(deferring: Callable, small: Callable, log: 
     assert numbers == re.findall(r'grad_norm: (\S+)  loss: (\S+)', log(other))
 
 
-def test_deferred_steps_fetch_nothing(deferring: Callable) -> None:
+def test_deferred_steps_fetch_nothing(deferring: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the iteration that logs copies numbers to the host, and they are few."""
     runner = deferring(8, train=False, clip_grad=dict(max_norm=0.01))
     numbers: list[int] = []
@@ -358,6 +370,13 @@ def test_deferred_steps_fetch_nothing(deferring: Callable) -> None:
             numbers.append(counter.number)
 
     runner.register_hook(Record())
+    tolist = Tensor.tolist
+
+    def count(tensor: Tensor) -> Any:
+        counter.number += 1
+        return tolist(tensor)
+
+    monkeypatch.setattr(Tensor, 'tolist', count)
     with FetchCounter() as counter:
         start = len(numbers)
         runner.train()
@@ -375,6 +394,52 @@ def test_deferred_skips_stop(deferring: Callable, tmp_path: Path) -> None:
     assert 'images of the batch: 32.jpg, 33.jpg' in text
     assert f'the last good checkpoint is {tmp_path / "iter_8.pth"}' in text
     assert not (tmp_path / 'iter_16.pth').exists()
+
+
+def test_all_deferred_steps_skipped(deferring: Callable) -> None:
+    with pytest.raises(FloatingPointError, match='at iteration 8 of 8: skipped 8 steps in a row'):
+        deferring(8, bad=range(64))
+
+
+def test_deferred_errors_are_counted(deferring: Callable, log: Callable,
+                                     monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Model, 'raises', True)
+    text = log(deferring(8, bad=[5, 8, 11]))
+    assert '3 steps were skipped' in text
+    assert 'the forward pass raised ValueError: matrix contains invalid numeric entries' in text
+
+
+def test_deferred_gradient_is_not_logged(deferring: Callable, tmp_path: Path) -> None:
+    hook = dict(type='SetParameter', names=['layer.weight'], at=0, value=1e30)
+    with pytest.raises(FloatingPointError):
+        deferring(8, clip_grad=dict(max_norm=0.01), hooks=[hook])
+    text = latest_log(tmp_path)
+    assert 'step skipped because' in text and 'grad_norm: nan' not in text
+
+
+def test_own_clipping_is_called(small: Callable) -> None:
+    runner = small(3, type='ClippingOptimWrapper', clip_grad=dict(max_norm=1))
+    assert runner.optim_wrapper.num_clipped == 3
+
+
+def test_checkpoint_of_other_optimizer_does_not_fuse(small: Callable) -> None:
+    wrapper = small(1, fused=True, train=False).optim_wrapper
+    wrapper = Runner.build_optim_wrapper(SimpleNamespace(model=Model()), wrapper)
+    for group in wrapper.optimizer.param_groups:
+        group['fused'] = None
+    guard = StepGuard.wrap(wrapper)
+    assert not guard.optimizer._step_supports_amp_scaling and not guard.can_defer()
+
+
+def test_end_of_epoch_is_logged_with_its_losses(small: Callable, log: Callable,
+                                                deferring: Callable) -> None:
+    runner = deferring(8, train=False)
+    runner._train_loop = dict(type=SeededEpochLoop, max_epochs=2)
+    hook, = (each for each in runner.hooks if isinstance(each, LoggerHook))
+    hook.interval = 50
+    runner.train()
+    losses = re.findall(r'\(train\).* loss: (\S+)', log(runner))
+    assert len(losses) == len(set(losses)) == 2
 
 
 def test_deferred_scaler_overflow_is_not_counted(deferring: Callable, log: Callable) -> None:
@@ -432,6 +497,21 @@ def test_nan_weights_stop(small: Callable, tmp_path: Path) -> None:
         small(9, hooks=[dict(hook, at=2, priority='LOWEST')])
     assert 'NaN or Inf in weights: layer.weight' in str(error.value)
     assert 'NaN or Inf in its output: layer (Linear)' in str(error.value)
+
+
+def test_module_in_compiled_one_is_named(small: Callable) -> None:
+
+    class Compiled(Hook):
+
+        def before_run(self, runner: Runner) -> None:
+            runner.model.norm = nn.Sequential(runner.model.norm)
+            runner.model.norm.compile(backend='eager')
+
+    runner = small(9, train=False)
+    runner.register_hook(Compiled())
+    runner.register_hook(SetParameter(['norm.0.weight', 'norm.0.bias'], at=0, value=3e38))
+    with pytest.raises(FloatingPointError, match=r'in its output: norm\.0 \(BatchNorm2d\)'):
+        runner.train()
 
 
 def test_nan_gradient_stops(small: Callable, log: Callable,

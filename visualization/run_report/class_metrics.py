@@ -29,7 +29,8 @@ except ImportError:
     faster_coco_eval = None
 
 COCO_METRICS = ('CocoMetric', 'FasterCocoMetric')
-OTHER_PROTOCOLS = ('LVISMetric', )  # metrics of datasets that do not annotate all objects
+#: metrics of datasets that do not annotate all objects
+OTHER_PROTOCOLS = ('LVISMetric', 'FasterLVISMetric')
 IOUS = tuple(np.linspace(0.5, 0.95, 10))
 MAX_DETECTIONS = 100  # per image, as in pycocotools
 NUM_WORST = 8  # images
