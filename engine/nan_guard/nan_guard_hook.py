@@ -164,8 +164,9 @@ class NanGuard(Hook):
 
     def log_skips(self, runner: Runner) -> None:
         """Log the number of skipped steps, once and if there are any."""
-        with suppress(RuntimeError):  # of a GPU that has failed
-            self.settle(runner)
+        if get_world_size() == 1:  # others may have failed
+            with suppress(RuntimeError):  # of a GPU that has failed
+                self.settle(runner)
         if self.num_skipped and not self.is_logged:
             self.is_logged = True
             were = 'step was' if self.num_skipped == 1 else 'steps were'
