@@ -43,6 +43,10 @@ def test_train_resume_test(shapes: Path, tmp_path: Path, run_tool: Callable,
     assert 'Iter(train) [2/3]' not in log
     assert (tmp_path / 'iter_3.pth').is_file()
 
+    dumped = (tmp_path / config(head).name).read_text()
+    run_tool('test', tmp_path, '--tta', '--data-root', shapes / LAYOUTS[head], '--cfg-options',
+             'test_dataloader.batch_size=2', *NO_WORKERS)
+    assert (tmp_path / config(head).name).read_text() == dumped, 'an evaluation changes the run'
     run_tool('test', config(head), tmp_path / 'iter_3.pth', *data, '--out', tmp_path / 'm.json',
              '--cfg-options', *NO_WORKERS)
     printed = capsys.readouterr().out

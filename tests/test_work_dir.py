@@ -189,7 +189,7 @@ def test_table_drops_truncated_row(tmp_path: Path) -> None:
     ([dict(type='VOCMetric', metric='mAP'), dict(type='CocoMetric')], 'pascal_voc/mAP'),
     ([dict(type='CocoMetric', metric='segm'), dict(type='CocoPanopticMetric')], 'coco_panoptic/PQ'),
     (dict(type='LVISMetric', metric=['bbox']), 'lvis/bbox_AP'),
-    (dict(type='FasterLVISMetric'), 'lvis/segm_AP'),
+    (dict(type='colonnade.evaluation.lvis_metric.FasterLVISMetric'), 'lvis/segm_AP'),
     (dict(type='MultiDatasetsEvaluator', metrics=[dict(type='CocoMetric')],
           dataset_prefixes=['a']), None),
     (dict(type='Written'), None),

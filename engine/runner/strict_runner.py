@@ -161,7 +161,11 @@ class StrictRunner(Runner):
         handle_bad_samples(built.dataset, self.skipped_samples if is_training else None, advice)
         return built
 
+    def dump_config(self) -> None:
+        """Do nothing: mmengine also calls this for evaluations, which keep the run's config."""
+
     def train(self) -> nn.Module:
+        super().dump_config()
         model = super().train()
         end_workers(self._train_loop, self._val_loop)
         return model
