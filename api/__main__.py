@@ -56,8 +56,8 @@ def list_names(patterns: list[str]) -> None:
         return
     names = sorted({name for pattern in patterns or ['*'] for name in list_configs(pattern)})
     if not names:
-        sys.exit(f'colonnade: no config matches {" or ".join(patterns)}: use wildcards, as in '
-                 f'"*{patterns[0]}*"')
+        sys.exit(f'colonnade: no config matches {" or ".join(patterns)}' +
+                 f': use wildcards, as in "*{patterns[0]}*"' * ('*' not in patterns[0]))
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # "| head" is not an error
     print('\n'.join(names))
 

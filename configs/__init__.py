@@ -14,12 +14,11 @@ def list_configs(pattern: str = '*') -> list[str]:
     """Return the sorted names of the shipped configs.
 
     Args:
-        pattern: Shell pattern of the whole name, or of the part after ``FOLDER/``.
+        pattern: Shell pattern of the whole name, or of the part before or after the slash.
     """
     names = [f'{path.parent.name}/{path.stem}' for path in FOLDER.glob('[!_]*/*.py')]
     return sorted(
-        name for name in names
-        if fnmatch(name, pattern) or fnmatch(name.partition('/')[2], pattern))
+        name for name in names if any(fnmatch(part, pattern) for part in (name, *name.split('/'))))
 
 
 def find_config(name: str | Path) -> Path:

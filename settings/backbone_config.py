@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import re
+from importlib.util import find_spec
 
 from mmengine.config import ConfigDict
 from mmengine.registry import MODELS
@@ -55,6 +56,8 @@ def set_trained_part(model: ConfigDict, tune: str) -> None:
     if kind == 'last' and value >= num_blocks:
         raise UserError(f'--tune {tune}: the backbone has {num_blocks} blocks; to train them all, '
                         'use --tune all')
+    if kind == 'lora' and find_spec('peft') is None:
+        raise UserError(f"--tune {tune} needs the package peft: pip install 'colonnade[lora]'")
     backbone.pop('lora', None)
     if kind == 'lora':
         backbone.lora = dict(rank=value)

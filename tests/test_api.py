@@ -66,6 +66,8 @@ def test_command() -> None:
     printed = run_command().stdout
     assert all(f'\n  {tool.replace("_", "-")} ' in printed for tool in (*TOOLS, 'configs'))
 
+    assert run_command('configs', 'dpt').stdout.startswith('dpt/')
+    assert run_command('configs', '*no*thing').stderr == 'colonnade: no config matches *no*thing\n'
     assert run_command('configs', 'nothing').stderr == (
         'colonnade: no config matches nothing: use wildcards, as in "*nothing*"\n')
     assert run_command('trian').stderr == (

@@ -82,6 +82,16 @@ def test_tta_requires_nms(changes: dict | None) -> None:
         augment_tests(cfg)
 
 
+def test_resume_of_another_part(shapes: Path, tmp_path: Path, run_tool: Callable) -> None:
+    data = ['--data-root', shapes / 'ade', '--work-dir', tmp_path / 'run']
+    run_tool('train', config('sem_fpn'), *data, '--tune', 'head', *SHORT, *NO_WORKERS)
+    with pytest.raises(SystemExit, match='this one has .* resume with the --tune, frozen_stages'):
+        run_tool('train', config('sem_fpn'), *data, '--resume', *SHORT, *NO_WORKERS)
+    run_tool('convert_checkpoint', tmp_path / 'run', tmp_path / 'small.pth', '--base',
+             tmp_path / 'run/iter_2.pth', '--trained-only')  # nothing differs
+    assert (tmp_path / 'small.pth').is_file()
+
+
 @pytest.mark.slow
 def test_compiled_training(shapes: Path, tmp_path: Path, run_tool: Callable) -> None:
     """Compiled blocks train as others do, and checkpoints have the same names."""

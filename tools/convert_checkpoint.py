@@ -17,7 +17,9 @@ from colonnade.tools.command_line import command
 class ConvertOptions:
     """Options of ``colonnade convert-checkpoint``."""
     source: str | None = argument(
-        'file or URL of weights, or timm://NAME; omit with --list', None, metavar='IN')
+        'file or URL of weights, timm://NAME, or the work dir of a run; omit with --list',
+        None,
+        metavar='IN')
     out: Path | None = argument(
         '.pth or .safetensors file to write; omit with --list', None, metavar='OUT')
     base: str | None = option(
@@ -43,8 +45,13 @@ def main(options: ConvertOptions, checkpoint_conversion: ModuleType) -> None:
     if options.list:
         checkpoint_conversion.print_formats()
         return
+    source = options.source
+    if Path(source).is_dir():
+        from colonnade.engine.work_dir import Run  # slow
+        from colonnade.weights.sharded_files import is_checkpoint
+        source = source if is_checkpoint(source) else str(Run(source).find_model()[1])
     checkpoint_conversion.convert(
-        options.source,
+        source,
         options.out,
         base=options.base,
         trained_only=options.trained_only,

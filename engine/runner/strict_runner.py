@@ -12,6 +12,7 @@ from mmengine.evaluator import Evaluator
 from mmengine.hooks import EMAHook
 from mmengine.logging import MMLogger
 from mmengine.model import BaseTTAModel, is_model_wrapper
+from mmengine.optim import OptimWrapper, OptimWrapperDict
 from mmengine.registry import RUNNERS
 from mmengine.runner import BaseLoop, Runner, find_latest_checkpoint
 from torch import nn
@@ -97,6 +98,7 @@ class StrictRunner(Runner):
                 f'was '
                 'converted or published, or is the best checkpoint of a run. Resume from the last '
                 'checkpoint of that run, or start a new run with --load-from')
+        self._check_parameters(checkpoint['optimizer'], source)
         self._use_seed(checkpoint['meta'].get('seed'), source)
         if 'ema_state_dict' in checkpoint and not any(
                 isinstance(hook, EMAHook) for hook in self.hooks):
@@ -105,6 +107,21 @@ class StrictRunner(Runner):
         for hook in self.hooks:
             if isinstance(hook, BatchSizeHook):
                 hook.compare(checkpoint)
+
+    def _check_parameters(self, saved: Any, source: str) -> None:
+        """Check that the optimizer, if it is built, has the parameter groups of a checkpoint."""
+        wrapper = self.optim_wrapper
+        if not isinstance(wrapper, OptimWrapper) or isinstance(wrapper, OptimWrapperDict) or \
+                'param_groups' not in saved:
+            return
+        groups = saved['param_groups'], wrapper.optimizer.param_groups
+        old, own = ([len(each['params']) for each in part] for part in groups)
+        if old != own:
+            raise WeightsError(
+                f'{source} is of a training of {format_count(sum(old), "parameter")} in '
+                f'{format_count(len(old), "group")}, but this one has {sum(own)} in {len(own)}: '
+                'resume with the --tune, frozen_stages and paramwise_cfg of that run, or start a '
+                'new one with --load-from')
 
     def _use_seed(self, seed: Any, source: str) -> None:
         """Use the seed of a checkpoint, which determines the order of the data."""

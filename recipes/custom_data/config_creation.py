@@ -62,7 +62,7 @@ def read_base_config(args: NewConfigOptions) -> Config:
         dataset = _at(cfg, f'{split}_dataloader.dataset')
         if not isinstance(dataset.get('pipeline'), list):
             raise UserError(f'{path}: {split}_dataloader.dataset must be a single dataset, got '
-                            f'{dataset.get("type")}')
+                            f'{dataset.get("type")}: start from a config for COCO or ADE20k')
     if adapt_num_classes(cfg.model, 1, 1 if loads_segments(cfg) else None) is None:
         raise UserError(f'{path}: nothing in model sets num_classes')
     head = cfg.model.get('decode_head')
