@@ -23,6 +23,7 @@ from colonnade.engine.training import (compile_blocks, load_training_settings, s
                                        set_resume)
 from colonnade.evaluation.instance_tta import InstanceTTAModel
 from colonnade.evaluation.tta import augment_tests
+from colonnade.settings.backbone_config import set_trained_part
 from colonnade.settings.dataset_paths import check_dataset, find_datasets, redirect_data_root
 from colonnade.settings.reading import LaunchOptions, load_config, read_config
 from colonnade.weights.downloads import fetch
@@ -90,6 +91,12 @@ def test_resume_of_another_part(shapes: Path, tmp_path: Path, run_tool: Callable
     run_tool('convert_checkpoint', tmp_path / 'run', tmp_path / 'small.pth', '--base',
              tmp_path / 'run/iter_2.pth', '--trained-only')  # nothing differs
     assert (tmp_path / 'small.pth').is_file()
+
+
+@pytest.mark.skipif(find_spec('peft') is not None, reason='peft is installed')
+def test_lora_without_its_package() -> None:
+    with pytest.raises(UserError, match=r"needs the package peft: pip install 'colonnade\[lora\]'"):
+        set_trained_part(read_config(config('sem_fpn')).model, 'lora:4')
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 # Cascade Mask R-CNN of ViTDet on EVA-02's weights, with rotary positions. The authors' files load
-# strictly. Differences in training: see cascade_vitdet_mae.py.
+# strictly. As in their code, images are normalized for ImageNet, and not as timm's weights expect.
+# Differences in training: see cascade_vitdet_mae.py.
 _base_ = './cascade_vitdet_mae.py'
 
 model = dict(
