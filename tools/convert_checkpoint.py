@@ -46,7 +46,7 @@ def main(options: ConvertOptions, checkpoint_conversion: ModuleType) -> None:
         checkpoint_conversion.print_formats()
         return
     source = options.source
-    if Path(source).is_dir():
+    if source is not None and Path(source).is_dir():
         from colonnade.engine.work_dir import Run  # slow
         from colonnade.weights.sharded_files import is_checkpoint
         source = source if is_checkpoint(source) else str(Run(source).find_model()[1])
