@@ -168,10 +168,8 @@ class _GeluLinear(Function):
         return grad_x, grad_weight, grad.sum((0, 1))
 
 
-def scale_layer(scale: Tensor | None, layer: nn.Linear | nn.Conv2d) -> tuple[Tensor, Tensor]:
+def scale_layer(scale: Tensor, layer: nn.Linear | nn.Conv2d) -> tuple[Tensor, Tensor]:
     """Return weight and bias of a layer whose outputs are multiplied by ``scale`` ``(C)``."""
-    if scale is None:
-        return layer.weight, layer.bias
     return layer.weight * scale.view(-1, *[1] * (layer.weight.ndim - 1)), layer.bias * scale
 
 
@@ -183,15 +181,19 @@ def can_hold_scale(dtype: torch.dtype) -> bool:
     return dtype != torch.float16
 
 
-def fold_if_exact(scale: Tensor | None, layer: nn.Linear | nn.Conv2d,
-                  x: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+def fold_where_cheaper(scale: Tensor | None, layer: nn.Linear | nn.Conv2d,
+                       x: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
     """Return weight and bias of a layer with LayerScale ``scale`` folded in, and None.
 
-    Where float16 would lose it, and on accelerators, return the layer's own and ``scale``, which
-    the output is multiplied by. Matmuls have the type of those of ``x``.
+    On accelerators, and where float16 would lose it, return the layer's own and ``scale``, which
+    the output is multiplied by. So too for few tokens ``x`` ``(B, N, C_in)``, since folding takes
+    as long as multiplying ``C_in`` tokens; exports do not depend on their number. Matmuls have the
+    type of those of ``x``.
     """
-    if should_use_cpu_forms(x) and can_hold_scale(get_matmul_dtype(x)):
-        return *scale_layer(scale, layer), None
+    if scale is not None and should_use_cpu_forms(x) and can_hold_scale(get_matmul_dtype(x)):
+        inputs = layer.weight.shape[1:].numel()
+        if torch.compiler.is_exporting() or x.shape[0] * x.shape[1] >= inputs:
+            return *scale_layer(scale, layer), None
     return layer.weight, layer.bias, scale
 
 
@@ -204,9 +206,9 @@ def feed_forward(x: Tensor,
     """Return ``x + drop_path(scale * mlp(norm(given)))``; ``x`` may be overwritten.
 
     An accelerator calls all layers, and so does a CPU if they are modified (see :mod:`.fast_path`).
-    Otherwise, with gradients, LayerScale is folded into the second layer, so that its output need
-    not be stored. Without gradients, blocks of tokens are computed in turn, so that the hidden
-    layer of all tokens never exists.
+    Otherwise, with gradients, LayerScale is folded into the second layer where that is cheaper, so
+    that its output need not be stored. Without gradients, blocks of tokens are computed in turn, so
+    that the hidden layer of all tokens never exists.
 
     Args:
         x: Tokens ``(B, N, C)``; overwritten only without gradients.
@@ -224,7 +226,7 @@ def feed_forward(x: Tensor,
     at_once = torch.is_grad_enabled() or torch.compiler.is_compiling() or drop_path.training
     if is_unmodified and at_once:
         hidden = linear(_normalize(norm, given), mlp.fc1.weight, mlp.fc1.bias)
-        weight, bias, scale = fold_if_exact(scale, mlp.fc2, hidden)
+        weight, bias, scale = fold_where_cheaper(scale, mlp.fc2, hidden)
         return add(x, drop_path(gelu_linear(hidden, weight, bias)), scale)
     if at_once or not (is_unmodified or is_local and is_gated_mlp(mlp)):
         return add_branch(x, mlp(_normalize(norm, given)), scale, drop_path)

@@ -38,13 +38,37 @@ def get_scale_and_shift(norm: _BatchNorm) -> tuple[Tensor, Tensor]:
     return scale, norm.bias - norm.running_mean * scale
 
 
+class FixedNorm(nn.Module):
+    """Batch norm in evaluation mode, as a scale and a shift ``(C, 1, 1)``.
+
+    Args:
+        norm: The batch norm.
+    """
+    scale: Tensor
+    shift: Tensor
+
+    @torch.no_grad()
+    def __init__(self, norm: _BatchNorm) -> None:
+        super().__init__()
+        for name, value in zip(('scale', 'shift'), get_scale_and_shift(norm), strict=True):
+            self.register_buffer(name, value.view(-1, 1, 1), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalize ``(B, C, H, W)``."""
+        return torch.addcmul(self.shift, x, self.scale)
+
+
 def normalize(norm: nn.Module, x: Tensor) -> Tensor:
     """Return ``norm(x)``; without gradients ``x`` is overwritten."""
-    in_place = not torch.is_grad_enabled() and not torch.compiler.is_compiling()
-    if not (in_place and is_fixed(norm) and x.dtype == norm.weight.dtype):
+    if torch.is_grad_enabled() or torch.compiler.is_compiling():
         return norm(x)
-    scale, shift = (value.view(-1, 1, 1) for value in get_scale_and_shift(norm))
-    return torch.addcmul(shift, x, scale, out=x)
+    if is_exact_type(norm, FixedNorm):
+        scale, shift = norm.scale, norm.shift
+    elif is_fixed(norm):
+        scale, shift = (value.view(-1, 1, 1) for value in get_scale_and_shift(norm))
+    else:
+        return norm(x)
+    return torch.addcmul(shift, x, scale, out=x) if x.dtype == scale.dtype else norm(x)
 
 
 def fold_batch_norm(conv: nn.Conv2d, norm: _BatchNorm) -> tuple[Tensor, Tensor]:

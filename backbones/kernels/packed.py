@@ -1,7 +1,8 @@
 """Layers for evaluation on a CPU with weights in oneDNN's own memory format.
 
 oneDNN reorders weights for its kernels in every call, which for few tokens takes as long as the
-matmul. These layers reorder them once, and apply GELU while the result is in the cache.
+matmul. These layers reorder them once, and with AVX-512 apply GELU while the result is in the
+cache.
 """
 from __future__ import annotations
 
@@ -19,6 +20,8 @@ from .devices import get_matmul_dtype, should_use_cpu_forms
 TOKENS_HINT = 1024  # tokens; the format chosen for them is fast for other numbers too
 PIXELS_HINT = (1, 64, 64)  # batch, height and width, likewise
 MIN_GELU_CHANNELS = 16  # below this, oneDNN's convolutions apply GELU slowly
+#: True if oneDNN applies GELU faster than torch; with AVX2 it takes three times as long
+GELU_IN_KERNEL = torch.backends.cpu.get_cpu_capability() == 'AVX512'
 PACKED_DTYPES = (torch.float32, torch.bfloat16)
 #: post-operations of oneDNN's matmuls
 PLAIN: tuple[str, list, str] = ('none', [], '')
@@ -131,8 +134,10 @@ class PackedLinear(Packed):
         if not self._can_use_packed(x):
             out = F.linear(*self._forward_unpacked(x))
             return F.gelu(out) if gelu else out
-        return private_torch.run_linear(
-            x.to(self.dtype), self.packed, self.bias, *(GELU if gelu else PLAIN))
+        in_kernel = gelu and GELU_IN_KERNEL
+        out = private_torch.run_linear(
+            x.to(self.dtype), self.packed, self.bias, *(GELU if in_kernel else PLAIN))
+        return torch.ops.aten.gelu_(out) if gelu and not in_kernel else out
 
     def forward_add(self, other: Tensor, x: Tensor) -> Tensor:
         """Return ``other + layer(x)``; ``other`` is ``(B, N, C_out)``."""
@@ -192,7 +197,7 @@ class PackedHalving(Packed):
         if not self._can_use_packed(x):
             out = F.conv2d(*self._forward_unpacked(x), stride=2, padding=padding)
             return F.gelu(out) if gelu else out
-        in_kernel = gelu and x.shape[1] >= MIN_GELU_CHANNELS
+        in_kernel = gelu and GELU_IN_KERNEL and x.shape[1] >= MIN_GELU_CHANNELS
         out = private_torch.run_convolution(
             x.to(self.dtype), self.packed, self.bias, list(padding), [2, 2], [1, 1], 1,
             *(GELU if in_kernel else PLAIN))

@@ -19,10 +19,13 @@ from ..kernels.fast_path import (MLP, NORM, Parts, add_branch, find_modified_lay
                                  is_gelu, is_hooked, is_linear, is_noop)
 from ..kernels.folding import fold_norm, fold_scale
 from ..kernels.layers import (add, call_depthwise, depthwise_convolution, feed_forward,
-                              fold_if_exact, gelu, should_store_gradients)
-from ..kernels.norms import RunningStatsKept, can_rerun_locally, normalize
+                              fold_where_cheaper, gelu, should_store_gradients)
+from ..kernels.norms import (FixedNorm, RunningStatsKept, can_rerun_locally, is_fixed,
+                             normalize)
 from ..kernels.packed import PackedDepthwise
 from .cross_covariance import AttentionWeights, cross_covariance_attention
+
+MIN_RERUN = 2**18  # elements from which on rerunning layers saves memory worth its time
 
 XCA_PARTS: Parts = {
     '': lambda module: is_exact_type(module, XCA),
@@ -83,11 +86,13 @@ class XCiTBlock(XCABlock):
         fold_scale(self, 'gamma1', self.attn.proj, dtype)
         fold_scale(self, 'gamma2', self.mlp.fc2, dtype)
         fold_scale(self, 'gamma3', self.local_mp.conv2, dtype)
+        if is_fixed(self.local_mp.bn):
+            self.local_mp.bn = FixedNorm(self.local_mp.bn)
 
     def _attend(self, x: Tensor) -> Tensor:
         """Add the branch of cross-covariance attention (section 3.2) to ``x``."""
         layers, y = self.attn, self.norm1(x)
-        weight, bias, scale = fold_if_exact(self.gamma1, layers.proj, y)
+        weight, bias, scale = fold_where_cheaper(self.gamma1, layers.proj, y)
         weights = AttentionWeights(layers.qkv, layers.temperature, weight, bias)
         return add(x, self.drop_path1(cross_covariance_attention(y, weights)), scale)
 
@@ -97,19 +102,20 @@ class XCiTBlock(XCABlock):
         y = self._activate(call_depthwise(layers.conv1, self.norm3(x), height))
         if isinstance(layers.conv2, PackedDepthwise):
             return as_tokens(layers.conv2.forward_add(as_image(x, height), as_image(y, height)))
-        weight, bias, scale = fold_if_exact(self.gamma3, layers.conv2, y)
+        weight, bias, scale = fold_where_cheaper(self.gamma3, layers.conv2, y)
         y = depthwise_convolution(y, weight, bias, height)
         return add(x, self.drop_path3(y), scale)
 
     def _activate(self, y: Tensor) -> Tensor:
         """Apply GELU and norm of local patch interaction; only the input is stored for gradients.
 
-        A synchronized norm is not rerun, since that would need all processes.
+        Of a small input all is stored, since that takes less time. A synchronized norm is not
+        rerun, since that would need all processes.
         """
         norm, image = self.local_mp.bn, as_image(y)
         if not should_store_gradients(y):
             return as_tokens(normalize(norm, gelu(image)))
-        if not can_rerun_locally(norm):
+        if y.numel() < MIN_RERUN or not can_rerun_locally(norm):
             return as_tokens(norm(F.gelu(image)))
         return as_tokens(
             checkpoint(
