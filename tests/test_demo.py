@@ -47,19 +47,33 @@ def test_options_are_passed_to_tools(calls: Calls, tmp_path: Path, run_tool: Cal
     run_tool('demo', '--out', tmp_path, '--backbone', 'cait', '--cfg-options',
              'train_cfg.max_iters=2')
     assert [tool for tool, _ in calls] == ['train.py', 'test.py'] * 2
-    heads = ['mask_rcnn', 'mask_rcnn', 'sem_fpn', 'sem_fpn']
+    heads = ['sem_fpn', 'sem_fpn', 'mask_rcnn', 'mask_rcnn']
     assert [Path(words[0]).parent.name for _, words in calls] == heads
     for _, words in calls:
         assert Path(words[0]).name == 'cait_nano_12_slim_shapes.py'
         assert words[words.index('--data-root') + 1].startswith(f'{tmp_path}/shapes/')
-        assert 'train_cfg.max_iters=2' in words
+        assert words[-1] == 'train_cfg.max_iters=2'  # after the demo's own settings
+
+
+def test_later_heads_start_from_the_first_backbone(calls: Calls, tmp_path: Path,
+                                                   run_tool: Callable) -> None:
+    run_tool('demo', '--out', tmp_path, '--head', 'sem_fpn', 'mask_rcnn', 'mask2former')
+    started = [words for tool, words in calls if tool == 'train.py']
+    assert not [word for word in started[0] if 'init_cfg' in word]
+    for words, iterations in zip(started[1:], (250, 375), strict=True):
+        cfg = Config.fromfile(words[0])
+        settings = words[words.index('--cfg-options') + 1:]
+        cfg.merge_from_dict(dict(word.split('=') for word in settings))
+        assert cfg.model.backbone.init_cfg == dict(type='Pretrained', checkpoint='a.pth')
+        assert cfg.param_scheduler[1].type == 'CosineAnnealingLR'
+        assert int(cfg.param_scheduler[1].end) == int(cfg.train_cfg.max_iters) == iterations
 
 
 def test_table(calls: Calls, tmp_path: Path, run_tool: Callable,
                capsys: pytest.CaptureFixture[str]) -> None:
     run_tool('demo', '--out', tmp_path, '--head', 'mask_rcnn', 'segformer', 'upernet')
     lines = capsys.readouterr().out.splitlines()
-    start = lines.index('xcit_nano_12_p16 from scratch, on the validation split (percent)')
+    start = lines.index('xcit_nano_12_p16 on the validation split (percent)')
     *rows, where, page = lines[start + 1:]
     assert [row.strip().rpartition('  ')[0].strip() or row for row in rows] == [
         'Mask R-CNN', 'box mAP', 'box AP50', 'time', 'SegFormer', 'mIoU', 'time', 'UperNet', 'mIoU',
