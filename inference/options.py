@@ -70,6 +70,20 @@ class ServeOptions(InferenceOptions):
         metavar='N')
     timeout: float = option(
         'time limit for a request (default: %(default)g)', 120., metavar='SECONDS')
+    batch_ms: float = option(
+        'time that an image waits for others of equal size, to share a batch (default: '
+        '%(default)g)',
+        0.,
+        metavar='MILLISECONDS')
+    page: bool = option('serve the API only', True)
+    token: str | None = option(
+        'require the header "Authorization: Bearer TOKEN"; there is no page then (default: the '
+        'environment variable COLONNADE_TOKEN, which other users of the host cannot see)',
+        metavar='TOKEN')
+    root_path: str = option(
+        'path that a proxy removes from URLs, e.g. /models/shapes', '', metavar='PATH')
+    access_log: Path | None = option(
+        'file for a line of JSON per request; - for the standard output', metavar='FILE')
 
 
 @dataclass

@@ -132,7 +132,7 @@ def test_requests_during_shutdown(model: FakeModel) -> None:
         with closing(Service(model, LIMITS)) as service:
             futures = [users.submit(service.predict, build_gray(value)) for value in (10, 20)]
             assert model.started.wait(PATIENCE)
-            assert service.is_working() and not service.is_ending
+            assert service.count_requests() and not service.is_ending
         futures.append(users.submit(service.predict, build_gray(30)))
         for future in futures:
             with pytest.raises(ServerBusyError, match='the server is shutting down'):

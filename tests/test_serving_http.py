@@ -128,13 +128,14 @@ def test_unusual_images(name: str, live: LiveServer) -> None:
 
 
 def test_description_of_the_model(live: LiveServer) -> None:
-    assert get(live, '/health').json() == dict(status='ok')
+    assert get(live, '/healthz').json() == dict(status='ok')
     content = get(live, '/api/model').json()
     names = content['model'], content['backbone'], content['arch']
     assert names == ('MaskRCNN', 'XCiT', 'nano_12_p16')
     assert content['weights'] == 'weights.pth' and content['max_pixels'] == LIMITS.max_pixels
     assert set(get(live, '/api/openapi.json').json()['paths']) == {
-        '/health', '/api/model', '/api/predict', '/api/image', '/api/figures/{name}'
+        '/healthz', '/readyz', '/metrics', '/api/model', '/api/predict', '/api/image',
+        '/api/figures/{name}'
     }
 
 
@@ -184,7 +185,7 @@ def test_segmenters_have_no_threshold() -> None:
 
 @pytest.mark.parametrize('method, path, allowed', [('GET', '/api/predict', 'POST'),
                                                    ('POST', '/api/model', 'GET'),
-                                                   ('DELETE', '/health', 'GET')])
+                                                   ('DELETE', '/healthz', 'GET')])
 def test_unsupported_methods(method: str, path: str, allowed: str, live: LiveServer) -> None:
     response = httpx.request(method, live.url + path, timeout=PATIENCE)
     assert response.headers['allow'] == allowed
@@ -291,13 +292,13 @@ def test_public_server_accepts_any_host(live: LiveServer) -> None:
     guard().check('/', Headers(headers))
     with pytest.raises(HTTPException, match='421|not .any.example'):
         guard(allowed_hosts=('models.example', )).check('/', Headers(headers))
-    guard(allowed_hosts=('models.example', )).check('/health', Headers(dict(host='10.0.0.7')))
+    guard(allowed_hosts=('models.example', )).check('/healthz', Headers(dict(host='10.0.0.7')))
 
 
 def test_large_requests_of_unknown_length(live: LiveServer) -> None:
     chunks = (b'\0' * 10**5 for _ in range(30))
     check_error(post(live, chunks), 413, 'the file is larger than the limit of 1 MB')
-    check_error(post(live, b'[' * 300_000, '/health'), 413, 'sends no file')
+    check_error(post(live, b'[' * 300_000, '/healthz'), 413, 'sends no file')
 
 
 HEAD = (b'POST /api/predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/png\r\n'
@@ -328,7 +329,7 @@ def test_stalled_uploads(live: LiveServer, monkeypatch: pytest.MonkeyPatch) -> N
         wait_until(lambda: uploads.num_taken == 2)
         rejected = post(live, b'x' * 10**5)
         assert (rejected.status_code, rejected.headers['retry-after']) == (503, '2')
-        assert get(live, '/health').is_success
+        assert get(live, '/healthz').is_success
         monkeypatch.setattr(middleware, 'STALL_SECONDS', 0.)
         with connect(live, HEAD, b'x' * 990) as third:
             assert third.recv(99).startswith(b'HTTP/1.1 503')
@@ -354,7 +355,7 @@ def test_disconnecting_client_is_not_an_error(body: bytes, live: LiveServer,
     with connect(live, HEAD, body):
         wait_until(lambda: live.service.uploads.num_taken == 1)
     wait_until(lambda: live.service.uploads.num_taken == 0)
-    assert get(live, '/health').is_success
+    assert get(live, '/healthz').is_success
     assert not caplog.records
 
 

@@ -211,8 +211,7 @@ def main(options: DemoOptions) -> None:
             checkpoint = (out / first / 'last_checkpoint').read_text(encoding='utf-8')
             start = start_from(checkpoint, config)
         first = first or head
-        metrics = train_and_test(config, data / data_format, out / head, start,
-                                 options.cfg_options)
+        metrics = train_and_test(config, data / data_format, out / head, start, options.cfg_options)
         tables[head] = [(row, f'{factor * metrics[key]:.1f}')
                         for row, (key, factor) in ROWS.items() if key in metrics]
         tables[head].append(('time', f'{time.monotonic() - begin:.0f} s'))

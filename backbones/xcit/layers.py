@@ -20,8 +20,7 @@ from ..kernels.fast_path import (MLP, NORM, Parts, add_branch, find_modified_lay
 from ..kernels.folding import fold_norm, fold_scale
 from ..kernels.layers import (add, call_depthwise, depthwise_convolution, feed_forward,
                               fold_where_cheaper, gelu, should_store_gradients)
-from ..kernels.norms import (FixedNorm, RunningStatsKept, can_rerun_locally, is_fixed,
-                             normalize)
+from ..kernels.norms import FixedNorm, RunningStatsKept, can_rerun_locally, is_fixed, normalize
 from ..kernels.packed import PackedDepthwise
 from .cross_covariance import AttentionWeights, cross_covariance_attention
 

@@ -9,8 +9,9 @@ from typing import Annotated, Any, Literal
 
 from fastapi import FastAPI, HTTPException, Query, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from PIL import Image
+from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import UploadFile
@@ -73,10 +74,22 @@ def build_api(service: Service, figures: Any) -> FastAPI:
     only_detectors = ('threshold', ) if service.model.kind in ('masks', 'boxes') else ()
     parameters = (*only_detectors, 'opacity', 'masks', 'format')
 
-    @app.get('/health')
+    @app.get('/healthz')
     def check_health() -> dict[str, str]:
         """Return a fixed response while the server is running."""
         return dict(status='ok')
+
+    @app.get('/readyz', responses=ERRORS)
+    def check_readiness() -> dict[str, str]:
+        """Return a fixed response while images can be predicted."""
+        if not service.is_ready():
+            raise HTTPException(503, 'the model does not run: restart the server')
+        return dict(status='ready')
+
+    @app.get('/metrics', response_class=PlainTextResponse)
+    def report_metrics() -> Response:
+        """Return the metrics of the server in Prometheus' text format."""
+        return Response(service.metrics.render(), media_type=CONTENT_TYPE_LATEST)
 
     @app.get('/api/model')
     def describe() -> dict[str, Any]:

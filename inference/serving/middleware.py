@@ -1,7 +1,8 @@
-"""Middleware of the server: who can send requests, and how much they can send."""
+"""Middleware of the server: who can send requests, how much they can send, and what is recorded."""
 from __future__ import annotations
 
 import asyncio
+import hmac
 from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import ExitStack, suppress
 from time import monotonic
@@ -13,6 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse
 
+from .access_log import AccessLog
 from .service import SHUTDOWN_MESSAGE, ServerBusyError, Service
 
 Message = MutableMapping[str, Any]
@@ -21,7 +23,8 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 
 LOOPBACK = frozenset({'localhost', '127.0.0.1', '::1'})
-HEALTH = '/health'  # Kubernetes requests it by IP address.
+#: routes without a token and for any host, which Kubernetes requests by IP address
+PROBES = ('/healthz', '/readyz')
 IMAGE_ROUTES = ('/api/predict', '/api/image', '/api/figures/')
 MAX_BODY_BYTES = 1 << 18  # limit of requests without an image
 MAX_DISCARDED_BYTES = 1 << 28  # read from rejected requests, so that clients see the response
@@ -29,6 +32,7 @@ FORM_BYTES = 1 << 14  # limit of other content in a form
 STALL_SECONDS = 20.  # longest pause while a body is received
 TICK_SECONDS = 0.5  # interval of checks whether the server is shutting down
 RETRY = {'Retry-After': '2'}  # seconds
+CLOSED = 499  # status in records if the client closed the connection, as nginx has it
 HEADERS = {
     'Content-Security-Policy':
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; "
@@ -46,8 +50,10 @@ class RequestGuard:
       another site may resolve to this host (DNS rebinding).
     - An ``Origin`` other than this server: pages of other sites must not send requests.
     - Requests that are too large or too slow, or send an image while all slots are taken.
+    - Requests without the token, if there is one. Only :data:`PROBES` need none.
 
-    ``allowed_hosts`` are lower-case names that a proxy sends, with or without a port.
+    ``allowed_hosts`` are lower-case names that a proxy sends, with or without a port. All requests
+    are counted in the metrics of the service, and written to the access log if there is one.
     """
 
     def __init__(self,
@@ -55,9 +61,12 @@ class RequestGuard:
                  *,
                  service: Service,
                  loopback: bool,
-                 allowed_hosts: tuple[str, ...] = ()) -> None:
+                 allowed_hosts: tuple[str, ...] = (),
+                 token: str | None = None,
+                 access_log: AccessLog | None = None) -> None:
         self.app, self.loopback = app, loopback
         self.service, self.allowed_hosts = service, allowed_hosts
+        self.token, self.access_log = token, access_log
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         """Pass a request to the application, or reject it."""
@@ -65,17 +74,23 @@ class RequestGuard:
             if scope['type'] == 'lifespan':
                 await self.app(scope, receive, send)
             return
-        has_image = scope['method'] == 'POST' and scope['path'].startswith(IMAGE_ROUTES)
+        path = scope['path'].removeprefix(scope.get('root_path', ''))
+        has_image = scope['method'] == 'POST' and path.startswith(IMAGE_ROUTES)
+        start, status, num_bytes = monotonic(), CLOSED, 0
 
         async def send_with_headers(message: Message) -> None:
+            nonlocal status, num_bytes
             if message['type'] == 'http.response.start':
                 MutableHeaders(scope=message).update(HEADERS)
+                status = message['status']
+            num_bytes += len(message.get('body', b''))
             await send(message)
 
         receive = limit_time(receive, self.service)
         with ExitStack() as stack:
+            stack.callback(lambda: self.record(scope, path, status, num_bytes, monotonic() - start))
             try:
-                self.check(scope['path'], Headers(scope=scope), has_image=has_image)
+                self.check(path, Headers(scope=scope), has_image=has_image)
                 if has_image:
                     stack.enter_context(self.service.uploads.take())
             except ServerBusyError as error:
@@ -88,11 +103,24 @@ class RequestGuard:
                     receive = self.limit_bytes(receive, has_image=has_image)
                     await self.app(scope, receive, send_with_headers)
 
+    def record(self, scope: MutableMapping[str, Any], path: str, status: int, num_bytes: int,
+               seconds: float) -> None:
+        """Count a finished request, and write it to the access log."""
+        self.service.metrics.add_request(path, status, seconds)
+        if self.access_log:
+            self.access_log.add(
+                client=(scope.get('client') or (None, ))[0],
+                method=scope['method'],
+                path=path,
+                status=status,
+                num_bytes=num_bytes,
+                seconds=seconds)
+
     def check(self, path: str, headers: Headers, *, has_image: bool = False) -> None:
         """Raise an HTTPException if a request is rejected because of its headers."""
         host, origin = headers.get('host', ''), headers.get('origin')
         is_known = split_url(f'//{host}').hostname in LOOPBACK or self.is_allowed(
-            host) or path == HEALTH
+            host) or path in PROBES
         if not is_known and (self.loopback or self.allowed_hosts):
             names = ', '.join(('localhost', *self.allowed_hosts))
             raise HTTPException(
@@ -104,7 +132,12 @@ class RequestGuard:
                 raise HTTPException(
                     403, f'requests from {origin!r} are rejected: if this is the name of a proxy, '
                     'start the server with --allowed-host')
-        if self.service.is_ending:
+        given = headers.get('authorization', '').encode()
+        if self.token and path not in PROBES and not hmac.compare_digest(
+                given, f'Bearer {self.token}'.encode()):
+            raise HTTPException(401, 'this server needs the header "Authorization: Bearer TOKEN"',
+                                {'WWW-Authenticate': 'Bearer'})
+        if self.service.is_ending and path != '/healthz':
             raise HTTPException(503, SHUTDOWN_MESSAGE, RETRY)
         length = headers.get('content-length') or '0'
         if not length.isdecimal():

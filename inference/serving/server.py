@@ -5,6 +5,8 @@ import asyncio
 import errno
 import logging
 import math
+import os
+import re
 import socket
 import sys
 from collections.abc import Callable
@@ -27,6 +29,7 @@ from colonnade.models.fusion import is_fused
 from .. import Model, load
 from ..loading import CHECKPOINTS
 from ..options import ServeOptions
+from .access_log import AccessLog
 from .json_api import add_page, build_api
 from .middleware import RequestGuard
 from .service import Service, compute_max_pixels
@@ -34,6 +37,7 @@ from .uploads import MEGABYTE, Limits
 
 MAX_CONNECTIONS = 512  # half of the usual limit of open files
 CHECK_SECONDS = 20.
+TOKEN_VARIABLE = 'COLONNADE_TOKEN'
 BUSY_RESPONSE = (b'HTTP/1.1 503 Service Unavailable\r\nRetry-After: 2\r\nContent-Length: 0\r\n'
                  b'Connection: close\r\n\r\n')
 
@@ -109,8 +113,15 @@ def serve(options: ServeOptions, figures: ModuleType) -> None:
         value = vars(options)[name]
         if value is not None and not 0 < value < math.inf:
             raise UserError(f'--{name.replace("_", "-")} must be positive and finite, got {value}')
+    if not 0 <= options.batch_ms < math.inf:
+        raise UserError(f'--batch-ms must not be negative, got {options.batch_ms}')
     allowed_hosts = tuple(map(check_host, options.allowed_host))
+    root_path = check_root_path(options.root_path)
+    token = check_token(options.token or os.environ.get(TOKEN_VARIABLE))
     with ExitStack() as stack:
+        access_log = AccessLog(options.access_log) if options.access_log else None
+        if access_log:
+            stack.callback(access_log.close)
         listener = stack.enter_context(closing(listen(options.host, options.port)))
         path = Path(options.config)
         if options.checkpoint is None and not path.is_dir() and path.suffix not in CHECKPOINTS:
@@ -120,7 +131,8 @@ def serve(options: ServeOptions, figures: ModuleType) -> None:
         if model.bands and model.bands.suffixes:
             raise UserError('the model reads several files per image, which cannot be uploaded: '
                             'use colonnade predict')
-        if model.bands:
+        has_page = options.page and token is None
+        if model.bands and has_page:
             print(
                 f'the page takes RGB images only: send images of {model.bands.num_bands} bands to '
                 'the API')
@@ -130,13 +142,20 @@ def serve(options: ServeOptions, figures: ModuleType) -> None:
             Limits(int(options.max_megabytes * MEGABYTE), max_pixels),
             batch_size=options.batch_size,
             timeout=options.timeout,
+            patience=options.batch_ms / 1000,
             load_plain=load_plain)
         stack.enter_context(closing(service))
         app = build_app(
-            service, figures, loopback=is_loopback(listener), allowed_hosts=allowed_hosts)
-        print_address(listener)
+            service,
+            figures,
+            page=has_page,
+            loopback=is_loopback(listener),
+            allowed_hosts=allowed_hosts,
+            token=token,
+            access_log=access_log)
+        print_address(listener, has_token=token is not None)
         with suppress(KeyboardInterrupt):  # uvicorn raises it again after the shutdown.
-            Server(app, service).run(sockets=[listener])
+            Server(app, service, root_path).run(sockets=[listener])
 
 
 def load_models(options: ServeOptions) -> tuple[Model, Callable[[], Model] | None]:
@@ -166,6 +185,25 @@ def check_host(name: str) -> str:
     return name.lower()
 
 
+def check_root_path(path: str) -> str:
+    """Return a value of ``--root-path`` without a slash at its end."""
+    path = path.rstrip('/')
+    if path and not re.fullmatch(r'(/[\w.~-]+)+', path, re.ASCII):
+        raise UserError('--root-path must be the path of a URL, such as /models/shapes, got '
+                        f'{path!r}')
+    return path
+
+
+def check_token(token: str | None) -> str | None:
+    """Return the token, or None if there is none."""
+    if not token:
+        return None
+    if not re.fullmatch(r'[\w.~+/-]+=*', token, re.ASCII):
+        raise UserError(f'--token or {TOKEN_VARIABLE} must consist of letters, digits and -._~+/, '
+                        'as HTTP requires (RFC 6750)')
+    return token
+
+
 def listen(host: str, port: int) -> socket.socket:
     """Return a listening socket."""
     if not 0 <= port <= 65535:
@@ -192,36 +230,35 @@ def is_loopback(listener: socket.socket) -> bool:
     return ip_address(listener.getsockname()[0]).is_loopback
 
 
-def print_address(listener: socket.socket) -> None:
-    """Print the URL of the page, and warn if other hosts can reach it."""
+def print_address(listener: socket.socket, *, has_token: bool) -> None:
+    """Print the URL, and warn if other hosts can reach it without a token."""
     host, port = listener.getsockname()[:2]
-    if not is_loopback(listener):
+    if not is_loopback(listener) and not has_token:
         print(
             f'warning: anyone who can reach this host can use the model on {host}, port '
-            f'{port}, without a password',
+            f'{port}, without a password: --token requires one',
             file=sys.stderr)
     name = 'localhost' if ip_address(host).is_unspecified else host
     name = f'[{name}]' if ':' in name else name
     print(f'serving on http://{name}:{port} (press Ctrl-C to stop)', flush=True)
 
 
-def build_app(service: Service,
-              figures: Any,
-              *,
-              loopback: bool,
-              allowed_hosts: tuple[str, ...] = ()) -> Any:
-    """Return an ASGI application with page and API behind a :class:`RequestGuard`."""
+def build_app(service: Service, figures: Any, *, page: bool = True, **guard: Any) -> Any:
+    """Return an ASGI application with API and page behind a :class:`RequestGuard`.
+
+    ``guard`` are further arguments of the guard.
+    """
     app = build_api(service, figures)
-    add_page(app)
-    app.add_middleware(
-        RequestGuard, service=service, loopback=loopback, allowed_hosts=allowed_hosts)
+    if page:
+        add_page(app)
+    app.add_middleware(RequestGuard, service=service, **guard)
     return app
 
 
 class Server(uvicorn.Server):
     """Server that finishes requests in progress before it shuts down."""
 
-    def __init__(self, app: Any, service: Service) -> None:
+    def __init__(self, app: Any, service: Service, root_path: str = '') -> None:
         self.service = service
         super().__init__(
             uvicorn.Config(
@@ -230,6 +267,7 @@ class Server(uvicorn.Server):
                 log_config=None,  # A config would close the files of all loggers of the process.
                 log_level='warning',
                 access_log=False,
+                root_path=root_path,
                 server_header=False,
                 timeout_graceful_shutdown=SECONDS_TO_CLOSE))
 
@@ -241,7 +279,7 @@ class Server(uvicorn.Server):
         for each in self.servers:
             each.close()  # accept no further connections
         deadline = monotonic() + min(self.service.timeout, SECONDS_TO_FINISH)
-        while self.service.is_working() and monotonic() < deadline and not self.force_exit:
+        while self.service.count_requests() and monotonic() < deadline and not self.force_exit:
             await asyncio.sleep(0.05)
         self.service.close()
         await super().shutdown(sockets)

@@ -20,6 +20,7 @@ from colonnade.common.errors import UserCodeError, convert_errors
 
 from .. import ImageError, Model
 from ..results import Instances, Result
+from .metrics import Metrics
 from .uploads import Limits, read_upload
 
 CAPACITY = 32  # concurrent requests
@@ -63,11 +64,12 @@ class Worker:
     """A thread that runs the oldest job together with similar ones.
 
     Two threads must not use a model at once. Images of different prepared shapes must not share a
-    batch, because backbones see the padding.
+    batch, because backbones see the padding. A batch that is not full waits ``patience`` seconds
+    for further jobs.
     """
 
-    def __init__(self, batch_size: int) -> None:
-        self.batch_size = batch_size
+    def __init__(self, batch_size: int, patience: float = 0.) -> None:
+        self.batch_size, self.patience = batch_size, patience
         self._jobs: deque[Job] = deque()
         self._running: list[Job] = []
         self._changed = Condition()
@@ -89,6 +91,14 @@ class Worker:
     def call(self, function: Callable[..., Any], *args: Any) -> Future[Any]:
         """Call a function in the thread."""
         return self.submit(lambda _: [function(*args)], None, object())
+
+    def count_waiting(self) -> int:
+        """Return the number of jobs that wait."""
+        return len(self._jobs)
+
+    def is_alive(self) -> bool:
+        """Return True if jobs will be run."""
+        return self._thread.is_alive() and not self._closed
 
     def close(self) -> None:
         """Cancel waiting and running jobs; the thread ends after the current batch."""
@@ -113,10 +123,18 @@ class Worker:
             self._changed.wait_for(lambda: self._jobs or self._closed)
             if not self._jobs:
                 return []
-            key = self._jobs[0].batch_key
-            batch = [job for job in self._jobs if job.batch_key == key][:self.batch_size]
+            first = self._jobs[0]
+            if self.patience:
+                self._changed.wait_for(
+                    lambda: self._closed or len(self._find_similar(first)) == self.batch_size,
+                    self.patience)
+            batch = self._find_similar(first)
             self._jobs = deque(job for job in self._jobs if job not in batch)
             return batch
+
+    def _find_similar(self, first: Job) -> list[Job]:
+        """Return the waiting jobs that fit into a batch with a job, itself included."""
+        return [job for job in self._jobs if job.batch_key == first.batch_key][:self.batch_size]
 
     def _run(self, jobs: list[Job]) -> None:
         """Run a batch, or each job separately if it fails."""
@@ -191,14 +209,16 @@ class Service:
                  batch_size: int | None = None,
                  capacity: int = CAPACITY,
                  timeout: float = TIMEOUT,
+                 patience: float = 0.,
                  load_plain: Callable[[], Model] | None = None) -> None:
         self.model, self.limits, self.timeout = model, limits, timeout
         self.load_plain = cache(load_plain or (lambda: model))  # called only by the worker
-        self._worker = Worker(batch_size or model.default_batch_size)
+        self._worker = Worker(batch_size or model.default_batch_size, patience)
         # Uploads take a slot before their file is read.
         self.uploads, self._slots = RequestSlots(capacity), RequestSlots(capacity)
         self.is_ending = False  # True if the server accepts no further requests
         self.decoding = BoundedSemaphore(MAX_DECODED_IMAGES)  # also for drawing
+        self.metrics = Metrics(self.count_requests, self._worker.count_waiting)
 
     def predict(self, content: bytes) -> TimedPrediction:
         """Predict an image from the content of its file."""
@@ -212,8 +232,9 @@ class Service:
             decoded = perf_counter()
             result, computing = self._wait_for(self._worker.submit, self._predict_batch, data,
                                                tuple(data['inputs'].shape))
-            waiting = perf_counter() - decoded - computing
-            return TimedPrediction(image, result, decoded - start, max(0., waiting), computing)
+            waiting = max(0., perf_counter() - decoded - computing)
+            self.metrics.add_prediction(decoding=decoded - start, waiting=waiting, model=computing)
+            return TimedPrediction(image, result, decoded - start, waiting, computing)
 
     def read(self, content: bytes) -> np.ndarray:
         """Decode an image from the content of its file: RGB values, ``(H, W, 3)``, uint8."""
@@ -226,9 +247,13 @@ class Service:
         with self._slots.take():
             return self._wait_for(self._worker.call, function, *args)
 
-    def is_working(self) -> bool:
-        """Return True during requests."""
-        return self.uploads.num_taken + self._slots.num_taken > 0
+    def count_requests(self) -> int:
+        """Return the number of requests with images in progress."""
+        return max(self.uploads.num_taken, self._slots.num_taken)
+
+    def is_ready(self) -> bool:
+        """Return True if images can be predicted."""
+        return self._worker.is_alive() and not self.is_ending
 
     def close(self) -> None:
         """Cancel all requests, which raise :class:`ServerBusyError`."""
@@ -249,6 +274,7 @@ class Service:
             raise
 
     def _predict_batch(self, batch: list[dict[str, Any]]) -> list[tuple[Result, float]]:
+        self.metrics.add_batch(len(batch))
         start = perf_counter()
         results = [self.model.build_result(sample) for sample in self.model.run(batch)]
         seconds = perf_counter() - start

@@ -52,7 +52,7 @@ def test_requests(client: TestClient, draw: st.DataObject) -> None:
         headers[name] = draw.draw(st.sampled_from(['multipart/form-data', 'localhost', *words]))
     query = draw.draw(st.sampled_from(QUERIES))
     method = draw.draw(st.sampled_from(['POST'] * 6 + ['GET', 'PUT', 'DELETE']))
-    path = draw.draw(st.sampled_from(['/api/predict'] * 6 + ['/health', '/api/x', '/../x', '//']))
+    path = draw.draw(st.sampled_from(['/api/predict'] * 6 + ['/healthz', '/api/x', '/../x', '//']))
     with limited():
         response = client.request(method, f'{path}?{query}', content=content, headers=headers)
     event(str(response.status_code))
@@ -63,4 +63,4 @@ def test_requests(client: TestClient, draw: st.DataObject) -> None:
         assert response.json()['height'] > 0 and response.json()['width'] > 0
     else:
         assert response.status_code == 200, response.text
-    assert client.get('/health').json() == {'status': 'ok'}
+    assert client.get('/healthz').json() == {'status': 'ok'}

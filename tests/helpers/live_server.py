@@ -77,7 +77,7 @@ class LiveServer:
 
 
 @contextmanager
-def live_server(model: CountingModel, **settings: Any) -> Iterator[LiveServer]:
+def live_server(model: CountingModel, root_path: str = '', **settings: Any) -> Iterator[LiveServer]:
     """Context manager that serves a model."""
     is_watching, reached = True, []
 
@@ -88,7 +88,8 @@ def live_server(model: CountingModel, **settings: Any) -> Iterator[LiveServer]:
     sys.addaudithook(watch)  # cannot be removed
     service = Service(model, LIMITS, **settings)
     with closing(service), closing(listen('127.0.0.1', 0)) as socket:
-        server = Server(build_app(service, figures, loopback=True, allowed_hosts=HOSTS), service)
+        app = build_app(service, figures, loopback=True, allowed_hosts=HOSTS)
+        server = Server(app, service, root_path)
         thread = Thread(target=server.run, kwargs=dict(sockets=[socket]), daemon=True)
         thread.start()
         try:
