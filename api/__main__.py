@@ -25,6 +25,7 @@ COMMANDS = {
     'Conversion': ('convert_checkpoint', 'swap_backbone'),
 }
 TOOLS = tuple(sorted(chain(*COMMANDS.values())))
+OTHERS = ('env', 'completion')
 
 
 def read_summary(tool: str) -> str:
@@ -44,9 +45,10 @@ def print_help() -> None:
         for tool in tools:
             print(f'  {tool.replace("_", "-"):{width}}{read_summary(tool)}')
         print()
-    print(f'{"  configs":{width + 2}}List all shipped configs, or those that match a pattern.\n'
-          f'{"  env":{width + 2}}{read_summary("env")}\n\n'
-          'Run colonnade COMMAND --help for the options of a command.')
+    print(f'  {"configs":{width}}List all shipped configs, or those that match a pattern.')
+    for tool in OTHERS:
+        print(f'  {tool:{width}}{read_summary(tool)}')
+    print('\nRun colonnade COMMAND --help for the options of a command.')
 
 
 def list_names(patterns: list[str]) -> None:
@@ -72,11 +74,11 @@ def main() -> None:
         list_names(arguments)
     elif command == '--version':
         print(f'colonnade {metadata.version("colonnade")}')
-    elif name in (*TOOLS, 'env'):
+    elif name in (*TOOLS, *OTHERS):
         sys.argv = [f'colonnade {name.replace("_", "-")}', *arguments]
         import_module(f'colonnade.tools.{name}').main()
     else:
-        matches = get_close_matches(name, (*TOOLS, 'configs', 'env'), n=1)
+        matches = get_close_matches(name, (*TOOLS, *OTHERS, 'configs'), n=1)
         hint = f'did you mean {matches[0].replace("_", "-")}? ' if matches else ''
         sys.exit(f'colonnade: unknown command {command!r}: {hint}Run colonnade --help for a list')
 

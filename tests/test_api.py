@@ -2,11 +2,13 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
 from importlib.metadata import version
 from pathlib import Path
+from shutil import which
 
 import pytest
 from conftest import ROOT, config, run_python
@@ -81,7 +83,32 @@ def test_command() -> None:
 def test_command_has_every_tool() -> None:
     own = {path.stem for path in (ROOT / 'tools').glob('*.py')
            if '@command(' in path.read_text()}  # yapf: disable
-    assert set(TOOLS) == own - {'demo'}
+    assert {*TOOLS, 'completion'} == own - {'demo'}
+
+
+@pytest.mark.skipif(not which('bash'), reason='no bash')
+@pytest.mark.parametrize('words, expected', [
+    (['compl'], {'complexity', 'completion'}),
+    (['train', '--pretr'], {'--pretrained'}),
+    (['test', 'sem_fpn/xcit_nano_12_p16_slim'],
+     {'sem_fpn/xcit_nano_12_p16_slim_ade20k', 'sem_fpn/xcit_nano_12_p16_slim_shapes'}),
+    (['predict', LEAF, 'a_f'], {'a_file.pth'}),
+    (['package', 'pu'], {'push', 'pull'}),
+])
+def test_completion_in_bash(words: list[str], expected: set[str], tmp_path: Path) -> None:
+    (tmp_path / 'a_file.pth').touch()
+    script = ('source <(colonnade completion bash) && COMP_WORDS=(colonnade "$@") COMP_CWORD=$# && '
+              '_shtab_colonnade && printf "%s\\n" "${COMPREPLY[@]}"')
+    path = f'{Path(sys.executable).parent}:{os.environ["PATH"]}'
+    printed = subprocess.run(['bash', '-c', script, 'bash', *words], cwd=tmp_path, text=True,
+                             env={**os.environ, 'PATH': path}, check=True,
+                             capture_output=True).stdout  # yapf: disable
+    assert set(printed.split()) == expected
+
+
+def test_completion_in_zsh() -> None:
+    printed = run_command('completion', 'zsh').stdout
+    assert printed.startswith('#compdef colonnade') and '--max-megabytes' in printed
 
 
 @pytest.mark.usefixtures('no_layout')

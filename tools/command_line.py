@@ -283,6 +283,7 @@ def command(options: type | Mapping[str, type],
                 find_files(parsed)
                 run(parsed, *map(import_work, work))
 
+        main.options = options  # type: ignore[attr-defined]  # read by tools/completion.py
         return main
 
     return decorate

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import sys
+from functools import wraps
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -46,6 +47,7 @@ def run(options: Any, packaging: ModuleType) -> None:
     actions[type(options)](options)
 
 
+@wraps(run)
 def main() -> None:
     """Make, check, push or pull a package."""
     add_action(sys.argv)
