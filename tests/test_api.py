@@ -90,8 +90,8 @@ def test_command_has_every_tool() -> None:
 @pytest.mark.parametrize('words, expected', [
     (['compl'], {'complexity', 'completion'}),
     (['train', '--pretr'], {'--pretrained'}),
-    (['test', 'sem_fpn/xcit_nano_12_p16_slim'],
-     {'sem_fpn/xcit_nano_12_p16_slim_ade20k', 'sem_fpn/xcit_nano_12_p16_slim_shapes'}),
+    (['test', 'sem_fpn/xcit_nano_12_p16_slim'
+      ], {'sem_fpn/xcit_nano_12_p16_slim_ade20k', 'sem_fpn/xcit_nano_12_p16_slim_shapes'}),
     (['predict', LEAF, 'a_f'], {'a_file.pth'}),
     (['package', 'pu'], {'push', 'pull'}),
 ])

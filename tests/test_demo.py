@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+from argparse import ArgumentParser
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,6 +10,8 @@ import pytest
 from conftest import ROOT
 from mmengine.config import Config
 
+from colonnade.engine.options import TrainOptions
+from colonnade.tools.command_line import parse_options
 from colonnade.tools.demo import HEADS, list_configs
 
 Calls = list[tuple[str, list[str]]]
@@ -24,7 +27,8 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
         names = ('coco/bbox_mAP', 'coco/bbox_mAP_50') if HEADS[config.parent.name][1] == 'coco' \
             else ('mIoU', )
         metrics = dict(metrics=dict.fromkeys(names, 0.5))
-        (log.parent / 'last_checkpoint').write_text('a.pth')
+        (log.parent / 'a.pth').touch()
+        (log.parent / 'last_checkpoint').write_text(str(log.parent / 'a.pth'))
         (log.parent / 'metrics.json').write_text(json.dumps(metrics))
 
     monkeypatch.setattr('colonnade.tools.demo.run_tool', run_tool)
@@ -59,14 +63,24 @@ def test_later_heads_start_from_the_first_backbone(calls: Calls, tmp_path: Path,
                                                    run_tool: Callable) -> None:
     run_tool('demo', '--out', tmp_path, '--head', 'sem_fpn', 'mask_rcnn', 'mask2former')
     started = [words for tool, words in calls if tool == 'train.py']
-    assert not [word for word in started[0] if 'init_cfg' in word]
+    assert '--pretrained' not in started[0]
     for words, iterations in zip(started[1:], (250, 375), strict=True):
+        assert Path(words[words.index('--pretrained') + 1]).parent.name == 'sem_fpn'
         cfg = Config.fromfile(words[0])
-        settings = words[words.index('--cfg-options') + 1:]
-        cfg.merge_from_dict(dict(word.split('=') for word in settings))
-        assert cfg.model.backbone.init_cfg == dict(type='Pretrained', checkpoint='a.pth')
+        options = parse_options(ArgumentParser(), TrainOptions, words=words)
+        cfg.merge_from_dict(options.cfg_options)
         assert cfg.param_scheduler[1].type == 'CosineAnnealingLR'
-        assert int(cfg.param_scheduler[1].end) == int(cfg.train_cfg.max_iters) == iterations
+        assert cfg.param_scheduler[1].end == cfg.train_cfg.max_iters == iterations
+
+
+def test_backbones_with_further_tensors_start_from_scratch(calls: Calls, tmp_path: Path,
+                                                           run_tool: Callable) -> None:
+    """EoMT's has a final norm."""
+    for heads, expected in ((('sem_fpn', 'eomt'), False), (('eomt', 'sem_fpn'), True)):
+        calls.clear()
+        run_tool('demo', '--out', tmp_path / heads[0], '--backbone', 'plain_vit', '--head', *heads)
+        words = [words for tool, words in calls if tool == 'train.py'][1]
+        assert ('--pretrained' in words) == expected == ('train_cfg.max_iters=250' in words)
 
 
 def test_table(calls: Calls, tmp_path: Path, run_tool: Callable,

@@ -2,12 +2,14 @@
 from __future__ import annotations
 
 import json
+import re
 from argparse import ArgumentParser
 from collections.abc import Callable, Iterator
 from configparser import ConfigParser
 from contextlib import closing
 from pathlib import Path
 from threading import Event
+from time import monotonic
 from typing import Any
 
 import httpx
@@ -85,12 +87,15 @@ def test_metrics(service: Service) -> None:
 
 def test_readiness(service: Service) -> None:
     client = build_client(service)
-    assert client.get('/readyz').json() == dict(status='ready')
+    for path in PROBES:
+        assert client.get(path).json() == dict(status='ok')
     service._worker.close()
-    assert client.get('/readyz').status_code == 503
-    service.is_ending = True
-    assert client.get('/readyz').status_code == 503
+    service._worker._thread.join(PATIENCE)
+    for path in PROBES:
+        assert client.get(path).status_code == 503
+    service.is_ending = True  # from then on it is not an error that the thread has ended
     assert client.get('/healthz').json() == dict(status='ok')
+    assert client.get('/readyz').status_code == 503
 
 
 def test_token(service: Service) -> None:
@@ -106,16 +111,42 @@ def test_token(service: Service) -> None:
     client.headers['authorization'] = 'Bearer secret'
     assert client.post('/api/predict', content=CONTENT).is_success
     assert client.get('/').status_code == 404
+    client.headers['authorization'] = 'bearer  secret'
+    assert client.get('/api/model').is_success
 
 
-@pytest.mark.parametrize('token', ['with space', 'é', 'a\nb', '='])
+def test_metrics_of_any_host(service: Service) -> None:
+    """Prometheus requests them by the address of the pod, with the token."""
+    app = build_app(service, figures, loopback=False, allowed_hosts=('a.example', ), token='secret')
+    client = TestClient(app, base_url='http://10.0.0.7:7860')
+    client.headers['authorization'] = 'Bearer secret'
+    assert client.get('/metrics').is_success
+    assert client.get('/api/model').status_code == 421
+
+
+def test_unexpected_errors_are_recorded(service: Service, tmp_path: Path,
+                                        monkeypatch: pytest.MonkeyPatch) -> None:
+
+    def fail(image: Any) -> Any:
+        raise KeyError('a defect')
+
+    monkeypatch.setattr(service.model, 'prepare', fail)
+    with closing(AccessLog(tmp_path / 'a.log')) as log:
+        app = build_app(service, figures, loopback=True, access_log=log)
+        client = TestClient(app, base_url='http://localhost', raise_server_exceptions=False)
+        assert client.post('/api/predict', content=CONTENT).status_code == 500
+    assert json.loads((tmp_path / 'a.log').read_text())['status'] == 500
+    assert read_metrics(client)['colonnade_requests_total', '/api/predict', '500'] == 1
+
+
+@pytest.mark.parametrize('token', ['', 'with space', 'é', 'a\nb', '='])
 def test_invalid_tokens(token: str) -> None:
     with pytest.raises(UserError, match='letters, digits'):
         check_token(token)
 
 
 def test_valid_tokens() -> None:
-    assert check_token('') is check_token(None) is None
+    assert check_token(None) is None
     assert check_token('aZ09-._~+/==') == 'aZ09-._~+/=='
 
 
@@ -133,6 +164,16 @@ def test_access_log(service: Service, tmp_path: Path) -> None:
     assert (second['path'], second['status']) == ('/a"\n\x1b', 404)
     third = json.loads((tmp_path / 'access.log').read_text())
     assert (third['method'], third['path'], third['status']) == ('POST', '/api/predict', 200)
+
+
+def test_access_log_whose_folder_is_removed(service: Service, tmp_path: Path,
+                                            capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / 'logs').mkdir()
+    with closing(AccessLog(tmp_path / 'logs/a.log')) as log:
+        client = build_client(service, access_log=log)
+        (tmp_path / 'logs').rename(tmp_path / 'old')
+        assert client.get('/api/model').is_success
+    assert 'FileNotFoundError' in capsys.readouterr().err
 
 
 def test_access_log_in_missing_folder(tmp_path: Path) -> None:
@@ -179,6 +220,35 @@ def test_batches_wait_for_further_images() -> None:
     assert batches == [3, 1]
 
 
+def test_figures_and_late_images_do_not_wait() -> None:
+    with closing(Worker(2, patience=PATIENCE / 10)) as worker:
+        start = monotonic()
+        assert worker.call(sum, [1, 2]).result(PATIENCE) == 3
+        assert monotonic() - start < PATIENCE / 10
+        sizes = [worker.submit(lambda items: items, index, index) for index in range(5)]
+        assert [future.result(PATIENCE) for future in sizes] == list(range(5))
+        assert monotonic() - start < PATIENCE / 5  # they wait at the same time
+
+
+def test_canceled_images_take_no_place() -> None:
+    batches: list[list[int]] = []
+
+    def run(items: list[int]) -> list[int]:
+        batches.append(items)
+        return items
+
+    gate = Event()
+    with closing(Worker(2)) as worker:
+        first = worker.call(gate.wait, PATIENCE)
+        futures = [worker.submit(run, index, 'a') for index in range(3)]
+        assert futures[0].cancel()
+        assert worker.count_waiting() <= 3
+        gate.set()
+        assert first.result(PATIENCE)
+        assert [future.result(PATIENCE) for future in futures[1:]] == [1, 2]
+    assert batches == [[1, 2]]
+
+
 def test_closing_does_not_wait_for_a_batch() -> None:
     with closing(Worker(2, patience=1e6)) as worker:
         future = worker.submit(lambda items: items, 0, 'a')
@@ -189,6 +259,7 @@ def test_closing_does_not_wait_for_a_batch() -> None:
 
 @pytest.mark.parametrize('arguments, message', [
     (('--batch-ms', '-1'), '--batch-ms must not be negative'),
+    (('--batch-ms', '1e10'), 'less than --timeout, got 1e'),
     (('--root-path', 'a'), '--root-path must be'),
     (('--token', 'a b'), '--token or COLONNADE_TOKEN must consist of'),
     (('--access-log', '/no/folder/a.log'), 'cannot write the access log'),
@@ -216,6 +287,9 @@ def test_examples_of_deployment() -> None:
     assert json.loads(steps['ENTRYPOINT']) == ['colonnade', 'serve']
     assert parse_example(json.loads(steps['CMD'])).config == Path('/model')
     assert steps['EXPOSE'] == str(ServeOptions(config=Path()).port)
+    ignored = (EXAMPLES / 'Dockerfile.dockerignore').read_text().splitlines()
+    rooms = re.search(r'ROOMS = (.*?)\n#', (ROOT / 'Makefile').read_text(), re.DOTALL)
+    assert rooms and {f'!{room}' for room in rooms[1].replace('\\', '').split()} <= {*ignored}
     for word in steps['RUN'].split():
         assert not word.endswith('.py') or (ROOT / word).is_file()
 

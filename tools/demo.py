@@ -95,27 +95,34 @@ def print_progress(iteration: str, last: str, eta: str, loss: str) -> None:
         print(text, flush=True)
 
 
-def start_from(checkpoint: str, config: Path) -> list[str]:
-    """Return the settings to train half of the iterations from the backbone of a checkpoint."""
+def start_from(first: Path, checkpoint: str, config: Path, options: Sequence[str]) -> list[str]:
+    """Return the arguments to train half of the iterations from the backbone of a checkpoint.
+
+    They are empty if the backbone has a final norm that the one of ``first`` lacks, and the number
+    of iterations stays if ``options`` set it.
+    """
     from mmengine.config import Config  # slow
-    iterations = Config.fromfile(config).train_cfg.max_iters // 2
-    return [
-        'model.backbone.init_cfg.type=Pretrained',
-        f'model.backbone.init_cfg.checkpoint={checkpoint}',
-        f'train_cfg.max_iters={iterations}',
-        f'param_scheduler.1.end={iterations}',
-    ]
+    cfg, before = Config.fromfile(config), Config.fromfile(first)
+    if cfg.model.backbone.get('norm_features') and not before.model.backbone.get('norm_features'):
+        return []
+    arguments = ['--pretrained', checkpoint]
+    if not any(each.startswith('train_cfg.max_iters=') for each in options):
+        half = cfg.train_cfg.max_iters // 2
+        arguments += [
+            '--cfg-options', f'train_cfg.max_iters={half}', f'param_scheduler.1.end={half}'
+        ]
+    return arguments
 
 
 def train_and_test(config: Path, data_root: Path, work_dir: Path, start: Sequence[str],
                    options: Sequence[str]) -> dict:
-    """Train and evaluate a config, and return its metrics; ``start`` is for training only."""
+    """Train and evaluate a config, and return its metrics; ``start`` is passed to training."""
     common = (config, '--data-root', data_root, '--work-dir', work_dir)
     work_dir.mkdir(parents=True)
     log, metrics = work_dir / 'demo.log', work_dir / 'metrics.json'
     # Training without evaluation, which follows.
     fixed = ['randomness.seed=0', 'val_dataloader=None', 'val_cfg=None', 'val_evaluator=None']
-    run_tool('train.py', log, *common, '--cfg-options', *fixed, *start, *options, show=True)
+    run_tool('train.py', log, *common, *start, '--cfg-options', *fixed, *options, show=True)
     checkpoint = (work_dir / 'last_checkpoint').read_text(encoding='utf-8')
     run_tool(
         'test.py',
@@ -201,15 +208,12 @@ def main(options: DemoOptions) -> None:
     first: str | None = None
     for head, config in configs.items():
         name, data_format = HEADS[head]
-        begin, start = time.monotonic(), []
-        if first is None:
-            print(f'training and evaluating {name} ...', flush=True)
-        else:
-            print(
-                f'training and evaluating {name}, from the backbone of {HEADS[first][0]} ...',
-                flush=True)
+        begin, start = time.monotonic(), list[str]()
+        if first:
             checkpoint = (out / first / 'last_checkpoint').read_text(encoding='utf-8')
-            start = start_from(checkpoint, config)
+            start = start_from(configs[first], checkpoint, config, options.cfg_options)
+        source = f', from the backbone of {HEADS[first][0]}' if first and start else ''
+        print(f'training and evaluating {name}{source} ...', flush=True)
         first = first or head
         metrics = train_and_test(config, data / data_format, out / head, start, options.cfg_options)
         tables[head] = [(row, f'{factor * metrics[key]:.1f}')

@@ -85,7 +85,7 @@ class XCiTBlock(XCABlock):
         fold_scale(self, 'gamma1', self.attn.proj, dtype)
         fold_scale(self, 'gamma2', self.mlp.fc2, dtype)
         fold_scale(self, 'gamma3', self.local_mp.conv2, dtype)
-        if is_fixed(self.local_mp.bn):
+        if dtype == torch.float32 and is_fixed(self.local_mp.bn):
             self.local_mp.bn = FixedNorm(self.local_mp.bn)
 
     def _attend(self, x: Tensor) -> Tensor:

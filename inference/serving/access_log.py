@@ -11,6 +11,17 @@ from pathlib import Path
 from colonnade.common.errors import FileError
 
 
+class FileHandler(WatchedFileHandler):
+    """Handler whose errors of opening a renamed file again are reported, not raised."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a record."""
+        try:
+            super().emit(record)
+        except OSError:
+            self.handleError(record)
+
+
 class AccessLog:
     """Write a line of JSON for each request.
 
@@ -27,7 +38,7 @@ class AccessLog:
     def __init__(self, path: Path) -> None:
         try:
             self._handler: logging.Handler = (
-                logging.StreamHandler(sys.stdout) if str(path) == '-' else WatchedFileHandler(
+                logging.StreamHandler(sys.stdout) if str(path) == '-' else FileHandler(
                     path, encoding='utf-8'))
         except OSError as error:
             raise FileError(f'cannot write the access log {path}: {error.strerror}') from error

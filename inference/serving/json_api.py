@@ -74,17 +74,13 @@ def build_api(service: Service, figures: Any) -> FastAPI:
     only_detectors = ('threshold', ) if service.model.kind in ('masks', 'boxes') else ()
     parameters = (*only_detectors, 'opacity', 'masks', 'format')
 
-    @app.get('/healthz')
-    def check_health() -> dict[str, str]:
-        """Return a fixed response while the server is running."""
-        return dict(status='ok')
-
+    @app.get('/healthz', responses=ERRORS)
     @app.get('/readyz', responses=ERRORS)
-    def check_readiness() -> dict[str, str]:
-        """Return a fixed response while images can be predicted."""
-        if not service.is_ready():
-            raise HTTPException(503, 'the model does not run: restart the server')
-        return dict(status='ready')
+    def check_health() -> dict[str, str]:
+        """Return a fixed response while the server works; ``/readyz`` fails at its shutdown."""
+        if not service.is_alive():
+            raise HTTPException(503, 'the thread of the model has ended: restart the server')
+        return dict(status='ok')
 
     @app.get('/metrics', response_class=PlainTextResponse)
     def report_metrics() -> Response:

@@ -99,9 +99,14 @@ class RequestGuard:
             except HTTPException as error:
                 await reject(error, scope, receive, send_with_headers)
             else:
-                with suppress(ClientDisconnect):
-                    receive = self.limit_bytes(receive, has_image=has_image)
+                receive = self.limit_bytes(receive, has_image=has_image)
+                try:
                     await self.app(scope, receive, send_with_headers)
+                except ClientDisconnect:
+                    pass
+                except Exception:  # Starlette's outer middleware responds
+                    status = 500
+                    raise
 
     def record(self, scope: MutableMapping[str, Any], path: str, status: int, num_bytes: int,
                seconds: float) -> None:
@@ -120,7 +125,7 @@ class RequestGuard:
         """Raise an HTTPException if a request is rejected because of its headers."""
         host, origin = headers.get('host', ''), headers.get('origin')
         is_known = split_url(f'//{host}').hostname in LOOPBACK or self.is_allowed(
-            host) or path in PROBES
+            host) or path in PROBES or (path == '/metrics' and not self.loopback)
         if not is_known and (self.loopback or self.allowed_hosts):
             names = ', '.join(('localhost', *self.allowed_hosts))
             raise HTTPException(
@@ -132,11 +137,12 @@ class RequestGuard:
                 raise HTTPException(
                     403, f'requests from {origin!r} are rejected: if this is the name of a proxy, '
                     'start the server with --allowed-host')
-        given = headers.get('authorization', '').encode()
-        if self.token and path not in PROBES and not hmac.compare_digest(
-                given, f'Bearer {self.token}'.encode()):
-            raise HTTPException(401, 'this server needs the header "Authorization: Bearer TOKEN"',
-                                {'WWW-Authenticate': 'Bearer'})
+        if self.token and path not in PROBES:
+            scheme, _, given = headers.get('authorization', '').partition(' ')
+            is_right = hmac.compare_digest(given.strip().encode(), self.token.encode())
+            if scheme.lower() != 'bearer' or not is_right:
+                raise HTTPException(401, 'this server needs the header "Authorization: Bearer '
+                                    'TOKEN"', {'WWW-Authenticate': 'Bearer'})
         if self.service.is_ending and path != '/healthz':
             raise HTTPException(503, SHUTDOWN_MESSAGE, RETRY)
         length = headers.get('content-length') or '0'

@@ -113,11 +113,12 @@ def serve(options: ServeOptions, figures: ModuleType) -> None:
         value = vars(options)[name]
         if value is not None and not 0 < value < math.inf:
             raise UserError(f'--{name.replace("_", "-")} must be positive and finite, got {value}')
-    if not 0 <= options.batch_ms < math.inf:
-        raise UserError(f'--batch-ms must not be negative, got {options.batch_ms}')
+    if not 0 <= options.batch_ms < 1000 * options.timeout:
+        raise UserError('--batch-ms must not be negative, and less than --timeout, got '
+                        f'{options.batch_ms:g}')
     allowed_hosts = tuple(map(check_host, options.allowed_host))
     root_path = check_root_path(options.root_path)
-    token = check_token(options.token or os.environ.get(TOKEN_VARIABLE))
+    token = check_token(os.environ.get(TOKEN_VARIABLE) if options.token is None else options.token)
     with ExitStack() as stack:
         access_log = AccessLog(options.access_log) if options.access_log else None
         if access_log:
@@ -196,11 +197,9 @@ def check_root_path(path: str) -> str:
 
 def check_token(token: str | None) -> str | None:
     """Return the token, or None if there is none."""
-    if not token:
-        return None
-    if not re.fullmatch(r'[\w.~+/-]+=*', token, re.ASCII):
+    if token is not None and not re.fullmatch(r'[\w.~+/-]+=*', token, re.ASCII):
         raise UserError(f'--token or {TOKEN_VARIABLE} must consist of letters, digits and -._~+/, '
-                        'as HTTP requires (RFC 6750)')
+                        'as HTTP requires (RFC 6750), and must not be empty')
     return token
 
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from threading import BoundedSemaphore, Condition, Lock, Thread
-from time import perf_counter
+from time import monotonic, perf_counter
 from typing import Any
 
 import numpy as np
@@ -53,19 +53,23 @@ class RequestTimeoutError(RequestError):
 
 @dataclass(eq=False)
 class Job:
-    """A computation for one item, which can share a batch with jobs of equal ``batch_key``."""
+    """A computation for one item, which can share a batch with jobs of equal ``batch_key``.
+
+    Without a key it runs alone.
+    """
     run: Callable[[list[Any]], list[Any]]
     item: Any
-    batch_key: Hashable
+    batch_key: Hashable | None
     future: Future[Any] = field(default_factory=Future)
+    submitted: float = field(default_factory=monotonic)
 
 
 class Worker:
     """A thread that runs the oldest job together with similar ones.
 
     Two threads must not use a model at once. Images of different prepared shapes must not share a
-    batch, because backbones see the padding. A batch that is not full waits ``patience`` seconds
-    for further jobs.
+    batch, because backbones see the padding. A job waits up to ``patience`` seconds for others that
+    fill its batch.
     """
 
     def __init__(self, batch_size: int, patience: float = 0.) -> None:
@@ -78,7 +82,7 @@ class Worker:
         self._thread.start()
 
     def submit(self, run: Callable[[list[Any]], list[Any]], item: Any,
-               batch_key: Hashable) -> Future[Any]:
+               batch_key: Hashable | None) -> Future[Any]:
         """Compute ``run([item, ...])`` in a batch with other jobs of equal ``batch_key``."""
         job = Job(run, item, batch_key)
         with self._changed:
@@ -90,15 +94,15 @@ class Worker:
 
     def call(self, function: Callable[..., Any], *args: Any) -> Future[Any]:
         """Call a function in the thread."""
-        return self.submit(lambda _: [function(*args)], None, object())
+        return self.submit(lambda _: [function(*args)], None, None)
 
     def count_waiting(self) -> int:
         """Return the number of jobs that wait."""
-        return len(self._jobs)
+        return len(self._find_live())
 
     def is_alive(self) -> bool:
-        """Return True if jobs will be run."""
-        return self._thread.is_alive() and not self._closed
+        """Return True if the thread runs."""
+        return self._thread.is_alive()
 
     def close(self) -> None:
         """Cancel waiting and running jobs; the thread ends after the current batch."""
@@ -120,21 +124,29 @@ class Worker:
     def _take_batch(self) -> list[Job]:
         """Wait for jobs; return the oldest one and similar ones, or none after closing."""
         with self._changed:
-            self._changed.wait_for(lambda: self._jobs or self._closed)
-            if not self._jobs:
+            self._changed.wait_for(lambda: self._find_live() or self._closed)
+            if self._closed:
                 return []
-            first = self._jobs[0]
-            if self.patience:
+            first = self._find_live()[0]
+            if self.patience and first.batch_key is not None:
                 self._changed.wait_for(
                     lambda: self._closed or len(self._find_similar(first)) == self.batch_size,
-                    self.patience)
+                    max(0., first.submitted + self.patience - monotonic()))
             batch = self._find_similar(first)
-            self._jobs = deque(job for job in self._jobs if job not in batch)
-            return batch
+            self._jobs = deque(job for job in self._find_live() if job not in batch)
+            return batch or self._take_batch()
+
+    def _find_live(self) -> list[Job]:
+        """Return the waiting jobs that are not canceled, oldest first."""
+        return [job for job in self._jobs if not job.future.cancelled()]
 
     def _find_similar(self, first: Job) -> list[Job]:
         """Return the waiting jobs that fit into a batch with a job, itself included."""
-        return [job for job in self._jobs if job.batch_key == first.batch_key][:self.batch_size]
+        similar = [
+            job for job in self._find_live()
+            if job is first or (first.batch_key is not None and job.batch_key == first.batch_key)
+        ]
+        return similar[:self.batch_size]
 
     def _run(self, jobs: list[Job]) -> None:
         """Run a batch, or each job separately if it fails."""
@@ -251,9 +263,9 @@ class Service:
         """Return the number of requests with images in progress."""
         return max(self.uploads.num_taken, self._slots.num_taken)
 
-    def is_ready(self) -> bool:
-        """Return True if images can be predicted."""
-        return self._worker.is_alive() and not self.is_ending
+    def is_alive(self) -> bool:
+        """Return True unless the thread of the model has ended unexpectedly."""
+        return self._worker.is_alive() or self.is_ending
 
     def close(self) -> None:
         """Cancel all requests, which raise :class:`ServerBusyError`."""
@@ -274,10 +286,10 @@ class Service:
             raise
 
     def _predict_batch(self, batch: list[dict[str, Any]]) -> list[tuple[Result, float]]:
-        self.metrics.add_batch(len(batch))
         start = perf_counter()
         results = [self.model.build_result(sample) for sample in self.model.run(batch)]
         seconds = perf_counter() - start
+        self.metrics.add_batch(len(batch))
         return [(result, seconds) for result in results]
 
 
