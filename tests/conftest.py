@@ -194,6 +194,12 @@ def second_of_its_own() -> float:
     return latest_start
 
 
+@pytest.fixture(autouse=True)
+def rerun_small_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let training rerun layers of the small inputs of tests, as it does for large ones."""
+    monkeypatch.setattr('colonnade.backbones.kernels.layers.MIN_RERUN', 0)
+
+
 @pytest.fixture
 def run_tool(monkeypatch: pytest.MonkeyPatch, no_layout: None,
              writes_pages: bool) -> Callable[..., None]:

@@ -292,3 +292,39 @@ def test_pack_linear() -> None:
     packed = private_torch.pack_linear(layer.weight.detach().contiguous(), 5)
     found = private_torch.run_linear(x, packed, layer.bias, 'none', [], '')
     torch.testing.assert_close(found, layer(x))
+
+
+@pytest.mark.parametrize('gelu_in_kernel', [False, True])
+@needs_packing
+def test_gelu_apart_is_the_same(gelu_in_kernel: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """oneDNN's or torch's, which depends on the processor."""
+    monkeypatch.setattr('colonnade.backbones.kernels.packed.GELU_IN_KERNEL', gelu_in_kernel)
+    with torch.no_grad():
+        linear, x = nn.Linear(24, 40), torch.randn(2, 9, 24)
+        packed = PackedLinear(linear.weight, linear.bias, torch.float32)
+        torch.testing.assert_close(packed(x, gelu=True), F.gelu(linear(x)))
+        conv = nn.Conv2d(16, 24, 3, 2, 1)
+        halving = PackedHalving(conv.weight, conv.bias, torch.float32)
+        image = torch.randn(2, 16, 9, 8).contiguous(memory_format=torch.channels_last)
+        torch.testing.assert_close(halving(image, gelu=True), F.gelu(conv(image)))
+
+
+def test_training_of_small_and_large_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small ones store everything, large ones rerun layers; the former takes more memory."""
+    arch = dict(embed_dim=24, depth=2, num_heads=3, patch_size=16)
+    image, gradients, sizes = torch.randn(2, 3, 64, 48), [], []
+    for limit in (0, 10**9):
+        monkeypatch.setattr('colonnade.backbones.kernels.layers.MIN_RERUN', limit)
+        torch.manual_seed(0)
+        backbone, stored = XCiT(arch=arch, out_indices=(0, 1)).train(), {}
+        for scale in (param for name, param in backbone.named_parameters() if 'gamma' in name):
+            nn.init.uniform_(scale)
+        hooks = (lambda x: stored.update({x.data_ptr(): x}) or x, lambda x: x)  # noqa: B023
+        with torch.autograd.graph.saved_tensors_hooks(*hooks):
+            loss = sum(out.square().mean() for out in backbone(image))
+        loss.backward()
+        gradients.append({name: param.grad for name, param in backbone.named_parameters()})
+        sizes.append(sum(x.numel() for x in stored.values()))
+    assert sizes[0] < sizes[1]
+    for name, gradient in gradients[0].items():
+        torch.testing.assert_close(gradient, gradients[1][name], rtol=1e-4, atol=1e-6, msg=name)

@@ -20,6 +20,9 @@ from .matmul_backend import is_onednn_faster
 from .packed import PackedDepthwise, PackedLinear
 
 
+MIN_RERUN = 350_000  # elements from which on rerunning a layer saves memory worth its time
+
+
 def can_use_convolution(x: Tensor, weight: Tensor) -> bool:
     """Return True if oneDNN's convolution is the faster matmul in float32 (never in exports)."""
     return (should_use_cpu_forms(x) and x.dtype == weight.dtype == torch.float32
@@ -103,8 +106,8 @@ def gelu(x: Tensor) -> Tensor:
 
 
 def gelu_linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Return ``linear(gelu(x), weight, bias)``; GELU is recomputed for gradients, not stored."""
-    if not should_store_gradients(x):
+    """Return ``linear(gelu(x), weight, bias)``; a large GELU is rerun for gradients, not stored."""
+    if not should_rerun(x):
         return linear(gelu(x), weight, bias)
     if can_use_convolution(x, weight):
         return as_tokens(gelu_convolution(as_image(x), weight[:, :, None, None], bias))
@@ -117,7 +120,7 @@ def gelu_convolution(x: Tensor,
                      stride: int = 1,
                      padding: int = 0) -> Tensor:
     """Return ``conv2d(gelu(x), weight, bias, stride, padding)``, as :func:`gelu_linear` does."""
-    if not should_store_gradients(x):
+    if not should_rerun(x):
         return F.conv2d(gelu(x), weight, bias, stride, padding)
     return _GeluConvolution.apply(*_cast_for_autocast(x, weight, bias), stride, padding)
 
@@ -125,6 +128,11 @@ def gelu_convolution(x: Tensor,
 def should_store_gradients(x: Tensor) -> bool:
     """Return True if autograd stores what is computed from ``x``; compilers choose themselves."""
     return torch.is_grad_enabled() and x.requires_grad and not torch.compiler.is_compiling()
+
+
+def should_rerun(x: Tensor) -> bool:
+    """Return True if ``x`` is so large that layers rerun in the backward pass to store only it."""
+    return should_store_gradients(x) and x.numel() >= MIN_RERUN
 
 
 def _cast_for_autocast(*tensors: Tensor | None) -> list[Tensor | None]:

@@ -19,12 +19,11 @@ from ..kernels.fast_path import (MLP, NORM, Parts, add_branch, find_modified_lay
                                  is_gelu, is_hooked, is_linear, is_noop)
 from ..kernels.folding import fold_norm, fold_scale
 from ..kernels.layers import (add, call_depthwise, depthwise_convolution, feed_forward,
-                              fold_where_cheaper, gelu, should_store_gradients)
+                              fold_where_cheaper, gelu, should_rerun,
+                              should_store_gradients)
 from ..kernels.norms import FixedNorm, RunningStatsKept, can_rerun_locally, is_fixed, normalize
 from ..kernels.packed import PackedDepthwise
 from .cross_covariance import AttentionWeights, cross_covariance_attention
-
-MIN_RERUN = 2**18  # elements from which on rerunning layers saves memory worth its time
 
 XCA_PARTS: Parts = {
     '': lambda module: is_exact_type(module, XCA),
@@ -114,7 +113,7 @@ class XCiTBlock(XCABlock):
         norm, image = self.local_mp.bn, as_image(y)
         if not should_store_gradients(y):
             return as_tokens(normalize(norm, gelu(image)))
-        if y.numel() < MIN_RERUN or not can_rerun_locally(norm):
+        if not should_rerun(y) or not can_rerun_locally(norm):
             return as_tokens(norm(F.gelu(image)))
         return as_tokens(
             checkpoint(
