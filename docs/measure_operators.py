@@ -25,7 +25,7 @@ from colonnade.backbones.kernels.packed import PackedLinear  # noqa: E402
 ROUNDS = 10
 KINDS = {
     '_linear_pointwise': 'linear layers',
-    'addmm': 'linear layers',
+    'addmm': 'attention',
     'bmm': 'attention',
     'baddbmm': 'attention',
     'mm': 'attention',
@@ -72,15 +72,19 @@ def main() -> None:
         for _ in range(ROUNDS):
             model(image)
     seconds: Counter[str] = Counter()
+    work = 0
     for event in profiled.events():
-        seconds[get_kind(event.name, event.input_shapes)] += \
-            event.self_cpu_time_total / ROUNDS / 1e6
+        kind = get_kind(event.name, event.input_shapes)
+        seconds[kind] += event.self_cpu_time_total / ROUNDS / 1e6
+        if kind == 'linear layers':
+            tensors = [shape for shape in event.input_shapes if shape]
+            width_out, width_in = [shape for shape in tensors if len(shape) == 2][-1]
+            work += 2 * tensors[0][1] * width_in * width_out / ROUNDS
     print(f'{1e3 * whole:.1f} ms per image\n\n| operators | ms | part |\n|---|---|---|')
     for kind, value in seconds.most_common():
         print(f'| {kind} | {1e3 * value:.1f} | {value / sum(seconds.values()):.0%} |')
     layers = [each for each in model.modules() if isinstance(each, PackedLinear)]
     tokens = (size // 16)**2
-    work = 2 * tokens * sum(layer.weight.numel() for layer in layers)
     print(f'\nlinear layers: {work / seconds["linear layers"] / 1e9:.0f} GFLOP/s in the model, '
           f'{measure_linear_layers(layers, tokens):.0f} without the rest of the model, '
           f'{measure_linear_layers(layers[:1], tokens):.0f} for one of them')
