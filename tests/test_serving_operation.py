@@ -1,8 +1,10 @@
 """What operators of a server need: probes, metrics, access log, token, root path, batches."""
 from __future__ import annotations
 
+import asyncio
 import json
 import re
+import socket
 from argparse import ArgumentParser
 from collections.abc import Callable, Iterator
 from configparser import ConfigParser
@@ -203,6 +205,26 @@ def test_valid_root_paths(path: str, expected: str) -> None:
 def test_invalid_root_paths(path: str) -> None:
     with pytest.raises(UserError, match='--root-path must be the path of a URL'):
         check_root_path(path)
+
+
+def test_responses_are_sent_at_once() -> None:
+    """Head and body are two writes; Nagle's algorithm would hold the second one for 40 ms."""
+    found = []
+
+    async def handle(reader: Any, writer: asyncio.StreamWriter) -> None:
+        connection = writer.get_extra_info('socket')
+        found.append(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+        writer.close()
+
+    async def connect(listener: socket.socket) -> None:
+        async with await asyncio.start_server(handle, sock=listener):
+            reader, writer = await asyncio.open_connection(*listener.getsockname())
+            await reader.read()
+            writer.close()
+
+    with closing(server.listen('127.0.0.1', 0)) as listener:
+        asyncio.run(connect(listener))
+    assert found and found[0]
 
 
 def test_batches_wait_for_further_images() -> None:

@@ -210,7 +210,9 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with ExitStack() as stack:
-            listener = stack.enter_context(socket.socket(family))
+            # With the protocol, asyncio turns off Nagle's algorithm, which delays responses.
+            listener = stack.enter_context(
+                socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP))
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(address)
             listener.listen(128)
