@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from colonnade.common.errors import UserError
 from colonnade.common.options import argument
@@ -67,7 +67,8 @@ def main(options: CompletionOptions) -> None:
         import shtab
     except ImportError:
         raise UserError('completion needs the package shtab: pip install shtab') from None
-    print(shtab.complete(build_parser(), options.shell, preamble=PREAMBLE))
+    preamble: Any = PREAMBLE  # a dict, which shtab's annotation lacks
+    print(shtab.complete(build_parser(), options.shell, preamble=preamble))
 
 
 if __name__ == '__main__':

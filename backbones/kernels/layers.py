@@ -19,7 +19,6 @@ from .fast_path import (MLP, add_branch, find_modified_layer, is_drop_path, is_e
 from .matmul_backend import is_onednn_faster
 from .packed import PackedDepthwise, PackedLinear
 
-
 MIN_RERUN = 350_000  # elements from which on rerunning a layer saves memory worth its time
 
 

@@ -19,8 +19,7 @@ from ..kernels.fast_path import (MLP, NORM, Parts, add_branch, find_modified_lay
                                  is_gelu, is_hooked, is_linear, is_noop)
 from ..kernels.folding import fold_norm, fold_scale
 from ..kernels.layers import (add, call_depthwise, depthwise_convolution, feed_forward,
-                              fold_where_cheaper, gelu, should_rerun,
-                              should_store_gradients)
+                              fold_where_cheaper, gelu, should_rerun, should_store_gradients)
 from ..kernels.norms import FixedNorm, RunningStatsKept, can_rerun_locally, is_fixed, normalize
 from ..kernels.packed import PackedDepthwise
 from .cross_covariance import AttentionWeights, cross_covariance_attention
