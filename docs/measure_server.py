@@ -8,6 +8,7 @@ response to its last. Prints requests per second, latencies, memory and the stat
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import statistics
 import subprocess
@@ -28,7 +29,8 @@ TIMEOUT = 120.
 def start_server(arguments: list[str]) -> Iterator[str]:
     """Context manager of a server with these arguments; returns its URL."""
     command = [sys.executable, '-m', 'colonnade', 'serve', *arguments, '--port', '0']
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    env = {key: value for key, value in os.environ.items() if key != 'COLONNADE_TOKEN'}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env) as process:
         try:
             assert process.stdout is not None
             for line in process.stdout:

@@ -1,4 +1,4 @@
-"""Print the script that completes ``colonnade`` in a shell.
+"""Print the script that completes commands, options, files and configs in a shell.
 
     source <(colonnade completion bash)
     colonnade completion zsh > ~/.zfunc/_colonnade
@@ -60,7 +60,7 @@ def add_completed_options(parser: argparse.ArgumentParser, options: type) -> Non
             action.complete = FILES  # type: ignore[attr-defined]
 
 
-@command(CompletionOptions)
+@command(CompletionOptions, full_help=True)
 def main(options: CompletionOptions) -> None:
     """Print the script."""
     try:
