@@ -39,12 +39,14 @@ def build_parser() -> argparse.ArgumentParser:
     for tool in (*TOOLS, *OTHERS):
         name = tool.replace('_', '-')
         each = tools.add_parser(name, help=read_summary(tool))
-        options = getattr(import_module(f'colonnade.tools.{tool}').main, 'options', None)
+        if tool == 'env':  # it has no options
+            continue
+        options = import_module(f'colonnade.tools.{tool}').main.options
         if isinstance(options, Mapping):
             actions = each.add_subparsers()
             for action, dataclass_ in options.items():
                 add_completed_options(actions.add_parser(action), dataclass_)
-        elif options:
+        else:
             add_completed_options(each, options)
     tools.add_parser('configs', help='List shipped configs.')
     return parser
