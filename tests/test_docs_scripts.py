@@ -9,9 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import cv2
+import numpy as np
 import pytest
 from conftest import NO_WORKERS, ROOT
+from helpers.random_models import random_checkpoint
 
+LEAF = 'sem_fpn/xcit_nano_12_p16_slim_shapes'
 OPTIONS = ['train_dataloader.batch_size=2', *NO_WORKERS]
 
 
@@ -122,3 +125,21 @@ def test_study_unlabeled(tmp_path: Path, run_script: Callable) -> None:
     assert re.findall(r'^(\w+) (with|without) unlabeled images', printed, re.MULTILINE) == [
         (head, use) for head in ('sem_fpn', 'mask_rcnn') for use in ('without', 'with')
     ]  # yapf: disable
+
+
+@pytest.mark.slow
+def test_measure_operators(run_script: Callable) -> None:
+    printed = run_script('measure_operators.py', '--size', 64)
+    assert '| linear layers |' in printed and '| depthwise convolutions |' in printed
+    assert re.search(r'linear layers: \d+ GFLOP/s in the model, \d+ without .* \d+ for one',
+                     printed)
+
+
+@pytest.mark.slow
+def test_measure_server(tmp_path: Path, run_script: Callable) -> None:
+    weights = random_checkpoint(LEAF, tmp_path / 'a.pth')
+    cv2.imwrite(str(tmp_path / 'a.png'), np.zeros((64, 64, 3), np.uint8))
+    printed = run_script('measure_server.py', LEAF, weights, tmp_path / 'a.png', '--clients', 1, 2,
+                         '--requests', 4)  # yapf: disable
+    assert '| 1 | 4 |' in printed and '| 2 | 4 |' in printed
+    assert printed.endswith('status codes: 200 × 8\n')
