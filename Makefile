@@ -15,6 +15,7 @@ BIN = $(VENV)/bin
 GENERATOR = build/docs-generator
 AUDITOR = build/auditor
 LORA = build/lora
+NOTEBOOKS = build/notebooks
 ROOMS = backbones common datasets engine evaluation export heads inference models necks recipes \
     runtime settings tools visualization weights
 # the package as it is installed, by links: only so does mypy follow "from colonnade import ..."
@@ -25,9 +26,10 @@ TYPES = build/types/colonnade
 demo: env
 	@$(BIN)/python tools/demo.py
 
-test: env $(LORA)/installed
+test: env $(LORA)/installed $(NOTEBOOKS)/installed
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
-	PYTHONPATH=$(LORA):$$PYTHONPATH OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/test_lora.py
+	PYTHONPATH=$(LORA):$(NOTEBOOKS):$$PYTHONPATH OMP_NUM_THREADS=1 $(BIN)/python -m pytest \
+	    -n 2 --dist load tests/test_lora.py tests/test_notebooks.py
 
 test-slow: env
 	$(BIN)/python -m pytest -m slow -s -o faulthandler_timeout=3600
@@ -48,7 +50,7 @@ lint: env
 	$(BIN)/python -m isort --check --diff .
 	$(BIN)/python -m yapf --diff --recursive api configs tests $(ROOMS)
 
-# Generator, auditor and peft stay out of the environment: their packages have folders of their own.
+# Generator, auditor, peft and Jupyter stay out of the environment, in folders of their own.
 docs: env $(GENERATOR)/installed
 	PYTHONPATH=$(GENERATOR):$$PYTHONPATH $(BIN)/python -m sphinx --fail-on-warning --keep-going \
 	    --nitpicky --quiet docs build/docs
@@ -65,7 +67,8 @@ audit: env $(AUDITOR)/installed
 $(GENERATOR)/installed: docs/requirements.txt
 $(AUDITOR)/installed: requirements-audit.txt
 $(LORA)/installed: requirements-lora.txt
-$(GENERATOR)/installed $(AUDITOR)/installed $(LORA)/installed: | env
+$(NOTEBOOKS)/installed: requirements-notebooks.txt
+$(GENERATOR)/installed $(AUDITOR)/installed $(LORA)/installed $(NOTEBOOKS)/installed: | env
 	rm -rf $(@D)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes \
 	    --target $(@D) --requirement $<

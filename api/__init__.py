@@ -15,19 +15,22 @@ from colonnade.common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from colonnade.configs import list_configs
+    from colonnade.custom_data import create_config
     from colonnade.evaluation.testing import evaluate
     from colonnade.inference import ImageError, Instances, LabelMap, Model, PanopticMap, load
-    from colonnade.reported_training import train
+    from colonnade.runs import Run
+    from colonnade.training import train
     from colonnade.weights import WeightsError
 
 __all__ = [
-    'ImageError', 'Instances', 'LabelMap', 'Model', 'PanopticMap', 'WeightsError', 'evaluate',
-    'list_configs', 'load', 'train'
+    'ImageError', 'Instances', 'LabelMap', 'Model', 'PanopticMap', 'Run', 'WeightsError',
+    'create_config', 'evaluate', 'list_configs', 'load', 'train'
 ]
 
 __getattr__ = lazy_exports(
     __name__, {
         'list_configs': '.configs',
+        'create_config': '.custom_data',
         'evaluate': '.evaluation.testing',
         'ImageError': '.inference',
         'Instances': '.inference',
@@ -35,10 +38,11 @@ __getattr__ = lazy_exports(
         'Model': '.inference',
         'PanopticMap': '.inference',
         'load': '.inference',
-        'train': '.reported_training',
+        'Run': '.runs',
+        'train': '.training',
         'WeightsError': '.weights',
     })
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return __all__

@@ -80,6 +80,16 @@ class DataOptions:
         'folder for converted, repaired or split annotations (default: OUT_data)', metavar='DIR')
     out: Path | None = None
 
+    def __post_init__(self) -> None:
+        # Python callers pass text, and a single path alone.
+        for name in ('data', 'coco', 'masks', 'stuff', 'images'):
+            paths = vars(self)[name] or ()
+            setattr(self, name, [Path(paths)] if isinstance(paths, (str, Path)) else
+                    list(map(Path, paths)))  # yapf: disable
+        for name in ('color_map', 'converted_dir', 'out'):
+            if (path := vars(self)[name]) is not None:
+                setattr(self, name, Path(path))
+
 
 @dataclass
 class CheckDataOptions(ConfigOptions):

@@ -387,6 +387,28 @@ class Model:
             image_error.__cause__ = error.__cause__ or error
             return [image_error]
 
+    @torch.no_grad()
+    def features(self, image: SingleImage, *, channels: Channels = 'rgb') -> tuple[torch.Tensor, ...]:
+        """Return the feature maps that the heads read, ``(1, C, h, w)`` each, the finest first.
+
+        The image goes through the test pipeline. Maps of padded images are not cropped.
+
+        Args:
+            image: Image as in :meth:`predict`.
+            channels: Channel order of arrays and tensors.
+
+        Raises:
+            ImageError: If the image cannot be read.
+        """
+        prediction = decode_image(load_pillow_image(image), channels, self.bands)
+        if prediction.image is None:
+            assert prediction.error is not None  # see Prediction
+            raise prediction.error
+        data = self.prepare(prediction.image, get_image_name(image))
+        batch = dict(inputs=[data['inputs']], data_samples=[data['data_samples']])
+        preprocessor = self.module.get_submodule('data_preprocessor')
+        return tuple(self.module.extract_feat(preprocessor(batch, False)['inputs']))
+
     def predict_stream(self, images: Iterable[Source], **options: Any) -> Iterator[Result]:
         """Yield the result of each image, with the options of :meth:`iter_predictions`.
 

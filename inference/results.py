@@ -17,12 +17,13 @@ from colonnade.runtime.images import Source, read_image
 
 from .arrays import convert_to_rgb, is_array
 from .drawing import Color, add_legend, draw_instances, draw_label_map, draw_segments, shade_color
+from .notebooks import NotebookResult
 
 UNLABELED = 'unlabeled'  # class of pixels without a class
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Instances(results.Instances):
+class Instances(NotebookResult, results.Instances):
     """Detected objects, with masks if the model predicts them.
 
     See :class:`colonnade.runtime.results.Instances` for the other attributes.
@@ -56,6 +57,16 @@ class Instances(results.Instances):
         """
         masks = [decode_rle(mask) for mask in self.get_rles()]
         return np.stack(masks) if masks else np.zeros((0, *self.size), dtype=bool)
+
+    def _get_columns(self) -> dict[str, Any]:
+        return {'class': self.names, 'score': self.scores, **name_sides(self.boxes)}
+
+    def _get_detections(self) -> dict[str, np.ndarray | None]:
+        return dict(
+            xyxy=self.boxes,
+            mask=None if self.masks is None else self.decode_masks(),
+            confidence=self.scores,
+            class_id=self.labels)
 
     def to_coco(self, image_id: int, category_ids: Sequence[int] | None = None) -> list[dict]:
         """Return entries of a COCO result file, with the same values as mmdet.
@@ -123,7 +134,7 @@ class Instances(results.Instances):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class LabelMap(results.LabelMap):
+class LabelMap(NotebookResult, results.LabelMap):
     """Class of each pixel.
 
     See :class:`colonnade.runtime.results.LabelMap` for the other attributes.
@@ -132,6 +143,20 @@ class LabelMap(results.LabelMap):
         image: RGB values of the image, ``(H, W, 3)``, if it was not passed as a path.
     """
     image: np.ndarray | None = None
+
+    def _get_columns(self) -> dict[str, Any]:
+        fractions = self.class_fractions()
+        return {'class': list(fractions), 'fraction': list(fractions.values())}
+
+    def _get_detections(self) -> dict[str, np.ndarray | None]:
+        # The same order as in class_fractions.
+        labels = np.array([self.classes.index(name) for name in self.class_fractions()])
+        slices = find_objects(self.labels.astype(np.int32) + 1)
+        return dict(
+            xyxy=np.array([to_box(*slices[label]) for label in labels], dtype=np.float32),
+            mask=self.labels == labels[:, None, None],
+            confidence=None,
+            class_id=labels)
 
     def to_json(self, *, masks: bool = False) -> dict[str, Any]:
         """Return the classes that occur with their fractions, and their RLEs with ``masks``."""
@@ -159,7 +184,7 @@ class LabelMap(results.LabelMap):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class PanopticMap(results.PanopticMap):
+class PanopticMap(NotebookResult, results.PanopticMap):
     """Segments, one per object and one per class of stuff.
 
     See :class:`colonnade.runtime.results.PanopticMap` for the other attributes.
@@ -175,9 +200,26 @@ class PanopticMap(results.PanopticMap):
         boxes = np.zeros((len(self), 4), dtype=np.int64)
         for box, slices in zip(boxes, find_objects(self.segments, len(self)), strict=True):
             if slices is not None:
-                rows, columns = slices
-                box[:] = columns.start, rows.start, columns.stop, rows.stop
+                box[:] = to_box(*slices)
         return boxes
+
+    def _get_columns(self) -> dict[str, Any]:
+        return {
+            'id': np.arange(1,
+                            len(self) + 1),
+            'class': self.names,
+            'isthing': self.labels < self.num_things,
+            'area': self.areas,
+            **name_sides(self.boxes),
+        }
+
+    def _get_detections(self) -> dict[str, np.ndarray | None]:
+        numbers = np.arange(1, len(self) + 1)
+        return dict(
+            xyxy=self.boxes.astype(np.float32),
+            mask=self.segments == numbers[:, None, None],
+            confidence=None,
+            class_id=self.labels)
 
     def to_label_map(self) -> LabelMap:
         """Return the class of each pixel; pixels without a segment have one more class, the last.
@@ -264,6 +306,16 @@ class PanopticMap(results.PanopticMap):
 
 
 Result = Instances | LabelMap | PanopticMap
+
+
+def to_box(rows: slice, columns: slice) -> tuple[int, int, int, int]:
+    """Return left, top, right and bottom in pixels."""
+    return columns.start, rows.start, columns.stop, rows.stop
+
+
+def name_sides(boxes: np.ndarray) -> dict[str, np.ndarray]:
+    """Return the columns of boxes ``(N, 4)``."""
+    return dict(zip(('left', 'top', 'right', 'bottom'), boxes.T, strict=True))
 
 
 def read_pixels(result: Result, image: Source | None) -> np.ndarray:

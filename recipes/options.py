@@ -34,6 +34,11 @@ class NewConfigOptions(DataOptions):
         'file to write (default: BASE_CONFIG_own.py in the current directory)', metavar='FILE')
     allow_external_files: bool = option(ALLOW_EXTERNAL_FILES, False)
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.unlabeled is not None:
+            self.unlabeled = Path(self.unlabeled)
+
 
 @dataclass(kw_only=True)
 class RankOptions(DataOptions):

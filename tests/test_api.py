@@ -120,8 +120,9 @@ def test_train_evaluate_load_predict(shapes: Path, tmp_path: Path) -> None:
             f'{split}_dataloader.persistent_workers': False,
         }
     options = dict(data_root=shapes / 'ade', work_dir=tmp_path / 'run', cfg_options=cfg_options)
-    checkpoint = colonnade.train(LEAF, **options)
-    assert checkpoint == tmp_path / 'run/iter_1.pth'
+    run = colonnade.train(LEAF, **options)
+    checkpoint = tmp_path / 'run/iter_1.pth'
+    assert run.last == str(checkpoint) and Path(run.best).parent == tmp_path / 'run'
     out = tmp_path / 'metrics.json'
     metrics = colonnade.evaluate(LEAF, checkpoint, out=out, **options)
     assert 0 <= metrics['mIoU'] <= 100
@@ -131,6 +132,15 @@ def test_train_evaluate_load_predict(shapes: Path, tmp_path: Path) -> None:
     result = colonnade.load(LEAF, checkpoint).predict(image)
     other = colonnade.load(checkpoint).predict(image)  # with the config in the checkpoint
     assert (result.labels == other.labels).all()
+    assert (result.labels == run.load(checkpoint).predict(image).labels).all()
+    assert (run.load().source, repr(run)) == (run.best, f"Run('{tmp_path / 'run'}')")
+    table = run.to_pandas()
+    assert table['iter'].tolist() == [1] and table['mIoU'].notna().all()
+    assert '<h2>Metrics</h2>' in run._repr_html_()
+    missing = colonnade.Run(tmp_path / 'missing')
+    assert missing._repr_html_() is None
+    with pytest.raises(FileNotFoundError, match='missing has no metrics.csv'):
+        missing.to_pandas()
 
 
 def test_invalid_options(tmp_path: Path) -> None:

@@ -346,6 +346,7 @@ def test_time_limit_of_bodies(path: str, media_type: str, live: LiveServer,
     with connect(live, head, b'--x\r\n') as connection:
         response = b''.join(iter(partial(connection.recv, 9999), b''))
     assert response.startswith(b'HTTP/1.1 408') and b'did not arrive' in response
+    assert b'connection: close' in response.lower()
     wait_until(lambda: live.service.uploads.num_taken == 0)
 
 

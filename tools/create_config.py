@@ -23,12 +23,11 @@ def main(options: NewConfigOptions, data_options: ModuleType) -> None:
     options.base_config = find_config(options.base_config)
     out = data_options.complete_options(options)
     config_creation = import_work('colonnade.recipes.custom_data.config_creation')
-    cfg, report = config_creation.read_base_config(options), config_creation.Report()
+    report = config_creation.Report()
     print('reading annotations and image headers ...', flush=True)
-    data = config_creation.read_dataset_for(cfg, options, report)
+    data = config_creation.create_config(options, report)
     print_report(report, 'create-config', 'no config was written')
     assert data is not None  # an error would have exited
-    config_creation.write_config(cfg, options, data)
     print('{} training and {} validation images'.format(*data.num_images))
     for line in (f'{len(data.classes)} classes: {", ".join(data.classes)}', *data.reasons):
         print_untrusted(line)

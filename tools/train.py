@@ -89,10 +89,10 @@ def build_resume_command(words: Sequence[str]) -> str:
     return shlex.join(['colonnade', 'train', *kept[1:], '--resume'])
 
 
-@command(TrainCommand, 'colonnade.reported_training', 'colonnade.engine.runner.signal_handling',
+@command(TrainCommand, 'colonnade.training', 'colonnade.engine.runner.signal_handling',
          'colonnade.engine.resource_estimation.estimate',
          'colonnade.engine.resource_estimation.table')
-def main(options: TrainCommand, reported_training: ModuleType, signal_handling: ModuleType,
+def main(options: TrainCommand, training: ModuleType, signal_handling: ModuleType,
          *estimation: ModuleType) -> None:
     """Train, and exit with status 75 if a signal interrupts."""
     if options.estimate:
@@ -103,7 +103,7 @@ def main(options: TrainCommand, reported_training: ModuleType, signal_handling: 
         hint = 'to resume, run the same command again with --resume'
     try:
         with ExitStack() as stack, report_user_errors('train'):
-            runner = stack.enter_context(reported_training.prepare_training(options))
+            runner = stack.enter_context(training.prepare_training(options))
             with signal_handling.handle_signals(runner) as signals, report_user_errors('train'):
                 try:
                     runner.train()
@@ -114,7 +114,7 @@ def main(options: TrainCommand, reported_training: ModuleType, signal_handling: 
                     raise
                 except KeyboardInterrupt:
                     if runner.rank == 0:
-                        run = reported_training.Run(runner.work_dir)
+                        run = training.Run(runner.work_dir)
                         left = describe_saved_state(run.last, run.best, signals.has_ended, hint)
                         print(f'\ntrain: stopped; {left}', file=sys.stderr)
                     sys.exit(STOPPED)

@@ -8,6 +8,7 @@ import shutil
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mmengine.config import Config
 from mmengine.dist import all_gather_object, broadcast_object_list, is_main_process
@@ -25,6 +26,9 @@ from colonnade.weights.sharded_files import check_folder, is_checkpoint, is_shar
 from colonnade.weights.state_dicts import DamagedError, WeightsError
 
 from ..upstream import get_start, is_resuming, set_start
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 NUMBERED = re.compile(r'(?:iter|epoch)_(\d+)\.pth')
 BEST = 'best_'  # prefix of mmengine's names of best checkpoints
@@ -50,7 +54,7 @@ class Run:
         self.checkpoint_dir = Path(checkpoint_dir or work_dir)
 
     @classmethod
-    def from_config(cls, cfg: Config) -> Run:
+    def from_config(cls, cfg: Config) -> Self:
         """Return the run of a config, whose hook may save checkpoints in another folder."""
         hook = (cfg.get('default_hooks') or {}).get('checkpoint')
         out_dir = hook.get('out_dir') if isinstance(hook, dict) else None

@@ -32,6 +32,7 @@ FORM_BYTES = 1 << 14  # limit of other content in a form
 STALL_SECONDS = 20.  # longest pause while a body is received
 TICK_SECONDS = 0.5  # interval of checks whether the server is shutting down
 RETRY = {'Retry-After': '2'}  # seconds
+CLOSE = {'Connection': 'close'}  # header after which nothing else can be sent
 CLOSED = 499  # status in records if the client closed the connection, as nginx has it
 HEADERS = {
     'Content-Security-Policy':
@@ -217,9 +218,10 @@ def limit_time(receive: Receive, service: Service) -> Receive:
                 message = await asyncio.wait_for(receive(), TICK_SECONDS)
             except asyncio.TimeoutError:  # noqa: UP041  # Python 3.10 has another TimeoutError
                 if service.is_ending:
-                    raise HTTPException(503, SHUTDOWN_MESSAGE, RETRY) from None
+                    raise HTTPException(503, SHUTDOWN_MESSAGE, RETRY | CLOSE) from None
                 if monotonic() > deadline:
-                    raise HTTPException(408, 'the rest of the request did not arrive') from None
+                    raise HTTPException(408, 'the rest of the request did not arrive',
+                                        CLOSE) from None  # yapf: disable
             else:
                 is_complete = not message.get('more_body', False)
                 return message

@@ -35,6 +35,27 @@ REQUIRED_KEYS = ('default_scope', 'model', 'train_dataloader.batch_size',
                  'optim_wrapper.optimizer.lr', 'param_scheduler', 'default_hooks.checkpoint')
 
 
+def create_config(args: NewConfigOptions, report: Report) -> CustomDataset | None:
+    """Check a dataset, and write the config unless the report has errors.
+
+    Args:
+        args: Options after :func:`.data_options.complete_options`.
+        report: Report, to which findings are added.
+
+    Returns:
+        The dataset; None if it could not be read.
+
+    Raises:
+        OSError: If a file does not exist or cannot be written.
+        ValueError: If the base config cannot be adapted, or the options do not match it.
+    """
+    cfg = read_base_config(args)
+    data = read_dataset_for(cfg, args, report)
+    if data is not None and not report.num_errors:
+        write_config(cfg, args, data)
+    return data
+
+
 def read_base_config(args: NewConfigOptions) -> Config:
     """Return the base config, if it can be adapted to a custom dataset.
 

@@ -102,12 +102,21 @@ def write_page(path: Path, title: str, about: str, sections: Sequence[Section]) 
     Raises:
         OSError: If the file cannot be written.
     """
+    write_text(path, load_template('page.html').render(title=title, about=about, sections=sections))
+
+
+def render_sections(sections: Sequence[Section]) -> str:
+    """Return sections as HTML without a style, for a notebook."""
+    return load_template('sections.html').render(sections=sections)
+
+
+def load_template(name: str) -> jinja2.Template:
+    """Return a template in this folder."""
     loader = jinja2.FileSystemLoader(Path(__file__).parent)
     page = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True)
     functions = (count_columns, encode_image, encode_plot, format_cell)
     page.globals.update({function.__name__: function for function in functions}, dpi=DPI)
-    text = page.get_template('page.html').render(title=title, about=about, sections=sections)
-    write_text(path, text)
+    return page.get_template(name)
 
 
 def count_columns(num_tiles: int) -> int:

@@ -231,11 +231,15 @@ def build_config_sections(run: RecordedRun) -> list[Section]:
     return [Section('Config', note, commands=[text[:MAX_CONFIG]], folded=True)]
 
 
+#: parts that a notebook shows
+CURVES: SectionTable[RecordedRun] = {
+    'Metrics': build_metric_sections,
+    'Losses and learning rate': build_loss_sections,
+}
 #: parts of the page from top to bottom
 SECTIONS: SectionTable[RecordedRun] = {
     'Run': build_run_sections,
-    'Metrics': build_metric_sections,
-    'Losses and learning rate': build_loss_sections,
+    **CURVES,
     'Samples': build_sample_sections,
     'Classes': build_class_sections,
     'Worst images': build_worst_sections,

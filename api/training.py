@@ -1,0 +1,60 @@
+"""Training with a report of the run, for ``colonnade.train`` and ``colonnade train``."""
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+from mmengine.runner import Runner
+
+from colonnade.common.errors import UserError
+from colonnade.configs import find_config
+from colonnade.engine.training import TrainOptions, prepare_runner
+from colonnade.visualization.run_report.recorder import RunRecord
+
+from .custom_data import create_config
+from .runs import Run
+
+
+def prepare_training(options: TrainOptions) -> AbstractContextManager[Runner]:
+    """Return :func:`~colonnade.engine.training.prepare_runner` with a report of the run."""
+    return prepare_runner(options, RunRecord)
+
+
+def train(config: str | Path, *, base_config: str | Path | None = None, **options: Any) -> Run:
+    """Train a detector or segmenter, as ``colonnade train`` does.
+
+    Args:
+        config: Config file, or name of a shipped config. With ``base_config``, a dataset in any
+            supported format.
+        base_config: Config to adapt to the dataset. The result is written next to the work dir,
+            ``WORK_DIR.py``; see :func:`create_config` for more options.
+        **options: Attributes of :class:`TrainOptions`.
+
+    Returns:
+        The run, with the paths of its checkpoints.
+
+    Raises:
+        OSError: If a file or folder does not exist or cannot be written, or the work dir contains
+            an earlier run.
+        FloatingPointError: If losses or gradients of too many steps in a row are NaN or infinite.
+        TypeError: If an option does not exist.
+        ValueError: If config, options, data and weights contradict each other.
+    """
+    if base_config is not None:
+        config = adapt_config(base_config, config, options.get('work_dir'))
+    elif Path(config).is_dir():
+        raise UserError(f'{config} is a folder: pass a config, or the base_config to adapt to the '
+                        'dataset in it')
+    with prepare_training(TrainOptions(find_config(config), **options)) as runner:
+        runner.train()
+    return Run.from_config(runner.cfg)
+
+
+def adapt_config(base_config: str | Path, data: str | Path, work_dir: str | Path | None) -> Path:
+    """Return a new config for a dataset."""
+    out = None if work_dir is None else Path(f'{work_dir}.py')
+    if out is not None and out.exists():
+        raise UserError(f'{out} already exists: pass it as config, without base_config, to train '
+                        'on the same data, or choose another work_dir')
+    return create_config(base_config, data=data, out=out)

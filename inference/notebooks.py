@@ -1,0 +1,90 @@
+"""Results in notebooks: their display, tables of pandas, and detections of supervision."""
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Callable
+from html import escape
+from importlib import import_module
+from io import BytesIO
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from PIL import Image
+
+from colonnade.common.errors import UserError
+from colonnade.runtime.images import ImageError
+
+if TYPE_CHECKING:
+    import pandas
+    import supervision
+
+MAX_SIDE = 1024  # pixels of a displayed drawing; larger ones would make notebooks slow
+
+
+class NotebookResult:
+    """Display and conversions that are the same for results of all kinds."""
+
+    draw: Callable[..., Image.Image]
+
+    def _get_columns(self) -> dict[str, Any]:
+        """Return the columns of :meth:`to_pandas`."""
+        raise NotImplementedError
+
+    def _get_detections(self) -> dict[str, np.ndarray | None]:
+        """Return ``xyxy``, ``mask``, ``confidence`` and ``class_id`` of supervision."""
+        raise NotImplementedError
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Return a table with a row per instance, per segment, or per class of a label map.
+
+        Raises:
+            ValueError: If pandas is not installed.
+        """
+        return import_optional('pandas').DataFrame(self._get_columns())
+
+    def to_supervision(self) -> supervision.Detections:
+        """Return the instances or segments, or a mask per class of a label map.
+
+        Raises:
+            ValueError: If supervision is not installed.
+        """
+        names = np.array(self._get_columns()['class'], dtype=str)
+        detections = import_optional('supervision').Detections
+        return detections(**self._get_detections(), data=dict(class_name=names))
+
+    def _draw_small(self) -> Image.Image | None:
+        """Return a drawing of limited size, or None if the image cannot be read any more."""
+        try:
+            drawing = self.draw()
+        except (ImageError, UserError):
+            return None
+        drawing.thumbnail((MAX_SIDE, MAX_SIDE))
+        return drawing
+
+    def _repr_png_(self) -> bytes | None:
+        drawing = self._draw_small()
+        return None if drawing is None else encode_drawing(drawing, 'PNG')
+
+    def _repr_html_(self) -> str | None:
+        drawing = self._draw_small()
+        if drawing is None:
+            return None
+        content = b64encode(encode_drawing(drawing, 'JPEG')).decode()
+        caption = escape(repr(self))
+        return (f'<figure><img src="data:image/jpeg;base64,{content}" alt="{caption}">'
+                f'<figcaption>{caption}</figcaption></figure>')
+
+
+def import_optional(package: str) -> Any:
+    """Import a package that only notebooks need."""
+    try:
+        return import_module(package)
+    except ImportError as error:
+        raise UserError(f'{package} is not installed: run pip install {package}') from error
+
+
+def encode_drawing(drawing: Image.Image, kind: str) -> bytes:
+    """Return the content of an image file."""
+    content = BytesIO()
+    drawing.save(content, kind, quality=90)
+    return content.getvalue()
