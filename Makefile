@@ -28,7 +28,8 @@ demo: env
 
 test: env $(LORA)/installed $(NOTEBOOKS)/installed
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
-	PYTHONPATH=$(LORA):$(NOTEBOOKS):$$PYTHONPATH OMP_NUM_THREADS=1 $(BIN)/python -m pytest \
+	PYTHONPATH=$(LORA):$(CURDIR)/$(NOTEBOOKS):$$PYTHONPATH OMP_NUM_THREADS=1 \
+	    $(BIN)/python -m pytest \
 	    -n 2 --dist load tests/test_lora.py tests/test_notebooks.py
 
 test-slow: env

@@ -106,8 +106,10 @@ def write_page(path: Path, title: str, about: str, sections: Sequence[Section]) 
 
 
 def render_sections(sections: Sequence[Section]) -> str:
-    """Return sections as HTML without a style, for a notebook."""
-    return load_template('sections.html').render(sections=sections)
+    """Return sections as HTML for a notebook, whose style they keep."""
+    content = load_template('sections.html').render(sections=sections)
+    style = '.colonnade figure { display: inline-block; max-width: 100%; margin: .5rem 1rem 0 0; }'
+    return f'<div class="colonnade"><style>{style}</style>{content}</div>'
 
 
 def load_template(name: str) -> jinja2.Template:
