@@ -70,47 +70,11 @@ def test_measure_models_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 
 
 @pytest.mark.slow
-def test_measure_eomt(run_script: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr('colonnade.evaluation.benchmark.measurement.run_in_new_process',
-                        lambda function, *args: function(*args))  # yapf: disable
-    printed = run_script('measure_eomt.py', '--arch', 'vit_tiny_patch16_224', '--sizes', 96,
-                         '--train-sizes', 64, '--rounds', 1)
-    rows = [line.split(' | ') for line in printed.splitlines() if '²' in line]
-    assert [row[0] for row in rows] == ['| eval 96²', '| train 64²']
-    assert rows[1][2] == rows[1][5] == '–'  # fused models are not trained
-    assert all(float(row[-1].rstrip(' |')) < 1e-5 for row in rows)
-
-
-@pytest.mark.slow
 def test_measure_steps(shapes: Path, run_script: Callable) -> None:
     printed = run_script('measure_steps.py', 'sem_fpn/xcit_nano_12_p16_slim_shapes', shapes / 'ade',
                          '--iterations', 8, '--rounds', 1)
     row = re.compile(r'^(colonnade|mmengine) +\d+\.\d{3} s, \d+\.\d% neither', re.MULTILINE)
     assert row.findall(printed) == ['colonnade', 'mmengine']
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('name', ['XCiT', 'CaiT'])
-def test_study_query_heads(name: str, shapes: Path, tmp_path: Path, run_script: Callable) -> None:
-    options = [tmp_path / 'runs', '--data', shapes, '--backbones', name, '--modes', 'frozen',
-               '--heads', 'pmt', 'class_attention', '--seeds', 3, '--iterations', 2,
-               '--pretraining', 2]  # yapf: disable
-    row = re.compile(rf'^\| {name} \| frozen \| \w+ \| \d+\.\d \| .*', re.MULTILINE)
-    rows = row.findall(run_script('study_query_heads.py', *options))
-    assert len(rows) == 4 and rows[:2] == rows[2:]  # as they are measured, then as a table
-    runs = sorted((tmp_path / 'runs').glob('*_seed3'))
-    before = [len(list(run.iterdir())) for run in runs]
-    assert row.findall(run_script('study_query_heads.py', *options)) == rows
-    assert [len(list(run.iterdir())) for run in runs] == before  # nothing was trained again
-
-
-@pytest.mark.slow
-def test_study_equal_time(shapes: Path, tmp_path: Path, run_script: Callable) -> None:
-    options = [tmp_path / 'runs', '--data', shapes, '--seconds', 5, '--tasks', 'semantic']
-    options += ['--heads', 'PMT']
-    row = re.compile(r'^\| PMT \| XCiT-N12/16 \| mIoU \| \d+\.\d+ \| \d+ \| .*', re.MULTILINE)
-    rows = row.findall(run_script('study_equal_time.py', *options))
-    assert len(rows) == 2 and rows[0] == rows[1]  # as measured, then as a table
 
 
 @pytest.mark.slow
