@@ -5,6 +5,8 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
+from .missing_libraries import report_missing_libraries
+
 
 def lazy_exports(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
     """Return the ``__getattr__`` of a package.
@@ -16,7 +18,8 @@ def lazy_exports(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]
 
     def find(name: str) -> Any:
         if name in homes:
-            return getattr(import_module(homes[name], package), name)
+            with report_missing_libraries():
+                return getattr(import_module(homes[name], package), name)
         raise AttributeError(f'module {package!r} has no attribute {name!r}')
 
     return find

@@ -12,6 +12,9 @@ from conftest import ROOMS, ROOT
 from helpers.packages import draw_patches, write_package
 from PIL import Image
 
+from colonnade.common.errors import UserError
+from colonnade.common.missing_libraries import report_missing_libraries
+
 LEAF = 'sem_fpn/xcit_tiny_12_p16_80k_ade20k'
 
 
@@ -33,19 +36,23 @@ def link_source(folder: Path) -> Path:
 
 @pytest.fixture(scope='module')
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+    """Wheel that is built from the source distribution, as pip does without a wheel."""
     out = tmp_path_factory.mktemp('wheel')
     source = link_source(out / 'source')
+    build = 'from colonnade.tools import build_backend as b; print(b.build_sdist(".."))'
+    sdist = run(build, source).splitlines()[-1]
     command = ['pip', 'wheel', '--no-deps', '--no-build-isolation', '--quiet', '--wheel-dir', out]
-    subprocess.run([sys.executable, '-m', *command, source], check=True)
+    subprocess.run([sys.executable, '-m', *command, out / sdist], check=True)
     return zipfile.ZipFile(next(out.glob('*.whl')))
 
 
 def test_wheel_is_complete(wheel: zipfile.ZipFile) -> None:
     names = set(wheel.namelist())
     for part in ROOMS:
-        for path in (ROOT / part).rglob('*.py'):
-            inside = path.relative_to(ROOT / 'api' if part == 'api' else ROOT)
-            assert f'colonnade/{inside}' in names
+        for path in (ROOT / part).rglob('*'):
+            if path.is_file() and path.suffix not in ('.pyc', '.md', '.yml'):
+                inside = path.relative_to(ROOT / 'api' if part == 'api' else ROOT)
+                assert f'colonnade/{inside}' in names
     assert any(name.endswith('LICENSE') for name in names)
     outside = {name for name in names if not name.startswith('colonnade')}
     assert outside == set(), 'nothing is installed under a generic name'
@@ -106,3 +113,23 @@ print(colonnade.__file__, colonnade.tools.train.__file__)
     inside = tmp_path / 'installed/colonnade'
     assert output.endswith(f'(96, 128)\n{inside}/__init__.py {inside}/tools/train.py\n')
     assert Image.open(tmp_path / 'drawn.png').height >= 96
+
+
+@pytest.mark.parametrize('module, says', [
+    ('mmengine', "mmengine is not installed: run .* then pip install 'colonnade\\[mm\\]'"),
+    ('mmcv._ext', 'mmcv is installed without its operators: run python -m colonnade.tools.build'),
+])
+def test_missing_libraries(module: str, says: str) -> None:
+    with pytest.raises(UserError, match=says), report_missing_libraries():
+        raise ModuleNotFoundError(name=module)
+
+
+def test_mmcv_without_operators() -> None:
+    code = "import sys; sys.modules['mmcv._ext'] = None; import colonnade; colonnade.train"
+    with pytest.raises(AssertionError, match='UserError: mmcv is installed without its operators'):
+        run(code, ROOT)
+
+
+def test_other_missing_modules() -> None:
+    with pytest.raises(ModuleNotFoundError), report_missing_libraries():
+        raise ModuleNotFoundError(name='scipy')

@@ -16,6 +16,7 @@ from types import ModuleType, NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from colonnade.common.errors import MissingFileError, UserCodeError, UserError
+from colonnade.common.missing_libraries import report_missing_libraries
 from colonnade.common.options import UsageError, option_name
 from colonnade.configs import find_config
 
@@ -244,7 +245,8 @@ def parse_options(parser: argparse.ArgumentParser,
 def import_work(name: str) -> ModuleType:
     """Import a module that does the work of a command, without messages of its libraries."""
     from colonnade.common.console_logging import import_without_warnings  # slow
-    return import_without_warnings(name)
+    with report_missing_libraries():
+        return import_without_warnings(name)
 
 
 def command(options: type | Mapping[str, type],
