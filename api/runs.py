@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from colonnade.common.errors import MissingFileError, UserError
+from colonnade.common.missing_libraries import import_optional
 from colonnade.engine import work_dir
 from colonnade.inference import load
-from colonnade.inference.notebooks import import_optional
 from colonnade.visualization.html_pages import build_sections, render_sections
 from colonnade.visualization.run_report.record_folder import read_run
 from colonnade.visualization.run_report.report_page import CURVES

@@ -3,6 +3,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
+from typing import Any
 
 from .errors import UserError
 
@@ -27,3 +29,20 @@ def report_missing_libraries() -> Iterator[None]:
             raise UserError(f"{error.name} is not installed: run {BUILD}, then pip install "
                             "'colonnade[mm]'") from error
         raise
+
+
+def import_optional(package: str, user: str = '') -> Any:
+    """Import a package that only some features need.
+
+    Args:
+        package: Name of the package.
+        user: What needs it, for the error.
+
+    Raises:
+        UserError: If it is not installed.
+    """
+    try:
+        return import_module(package)
+    except ImportError as error:
+        needed = f'{user} needs {package}, which' if user else package
+        raise UserError(f'{needed} is not installed: run pip install {package}') from error

@@ -4,7 +4,6 @@ from __future__ import annotations
 from base64 import b64encode
 from collections.abc import Callable
 from html import escape
-from importlib import import_module
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,7 @@ import numpy as np
 from PIL import Image
 
 from colonnade.common.errors import UserError
+from colonnade.common.missing_libraries import import_optional
 from colonnade.runtime.images import ImageError
 
 if TYPE_CHECKING:
@@ -73,14 +73,6 @@ class NotebookResult:
         caption = escape(repr(self))
         return (f'<figure><img src="data:image/jpeg;base64,{content}" alt="{caption}">'
                 f'<figcaption>{caption}</figcaption></figure>')
-
-
-def import_optional(package: str) -> Any:
-    """Import a package that only notebooks need."""
-    try:
-        return import_module(package)
-    except ImportError as error:
-        raise UserError(f'{package} is not installed: run pip install {package}') from error
 
 
 def encode_drawing(drawing: Image.Image, kind: str) -> bytes:

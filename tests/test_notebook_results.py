@@ -12,9 +12,10 @@ from helpers.live_server import build_random_model
 from PIL import Image
 
 from colonnade.common.errors import UserError
+from colonnade.common.missing_libraries import import_optional
 from colonnade.datasets.rle import encode_mask, make_json_rle
 from colonnade.inference import Instances, LabelMap, PanopticMap
-from colonnade.inference.notebooks import MAX_SIDE, import_optional
+from colonnade.inference.notebooks import MAX_SIDE
 from colonnade.runtime.images import ImageError
 
 SHARED: dict[str, Any] = dict(

@@ -102,13 +102,13 @@ def save_best_checkpoint(cfg: Config) -> None:
             level=logging.WARNING)
 
 
-def get_stopping_metric(cfg: Config) -> tuple[str, str | None]:
+def get_stopping_metric(cfg: Config, option: str = '--patience') -> tuple[str, str | None]:
     """Return the metric for early stopping, and whether ``'greater'`` or ``'less'`` is better.
 
-    It is the metric of the best checkpoint.
+    It is the metric of the best checkpoint. Errors name ``option``.
     """
     if not is_validated(cfg):
-        raise UserError('--patience requires evaluation during training, but the config has no '
+        raise UserError(f'{option} requires evaluation during training, but the config has no '
                         'val_dataloader, val_evaluator or val_cfg')
     hook = get_checkpoint_settings(cfg) or {}
     names, rules = hook.get('save_best'), hook.get('rule')
@@ -117,6 +117,6 @@ def get_stopping_metric(cfg: Config) -> tuple[str, str | None]:
     if not name or name == 'auto':
         name, rule = find_best_metric(cfg), 'greater'
     if name is None:
-        raise UserError('--patience: the main metric of val_evaluator is unknown: pass '
+        raise UserError(f'{option}: the main metric of val_evaluator is unknown: pass '
                         '--cfg-options default_hooks.checkpoint.save_best=NAME')
     return name, rule
