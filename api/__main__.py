@@ -19,7 +19,8 @@ from colonnade.configs import list_configs
 #: group of commands -> its commands, which are modules of ``colonnade.tools``
 COMMANDS = {
     'Data': ('create_config', 'check_dataset', 'browse_dataset', 'make_shards', 'make_shapes'),
-    'Training': ('check_config', 'train', 'build_report', 'compare_runs', 'list_param_groups'),
+    'Training':
+    ('check_config', 'train', 'tune', 'build_report', 'compare_runs', 'list_param_groups'),
     'Evaluation': ('test', 'benchmark', 'complexity', 'rank_backbones'),
     'Inference': ('predict', 'visualize', 'serve', 'export', 'package'),
     'Conversion': ('convert_checkpoint', 'swap_backbone'),

@@ -388,7 +388,10 @@ class Model:
             return [image_error]
 
     @torch.no_grad()
-    def features(self, image: SingleImage, *, channels: Channels = 'rgb') -> tuple[torch.Tensor, ...]:
+    def features(self,
+                 image: SingleImage,
+                 *,
+                 channels: Channels = 'rgb') -> tuple[torch.Tensor, ...]:
         """Return the feature maps that the heads read, ``(1, C, h, w)`` each, the finest first.
 
         The image goes through the test pipeline. Maps of padded images are not cropped.

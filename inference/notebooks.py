@@ -70,9 +70,8 @@ class NotebookResult:
         if drawing is None:
             return None
         content = b64encode(encode_drawing(drawing, 'JPEG')).decode()
-        caption = escape(repr(self))
-        return (f'<figure><img src="data:image/jpeg;base64,{content}" alt="{caption}">'
-                f'<figcaption>{caption}</figcaption></figure>')
+        return (f'<figure><img alt="" src="data:image/jpeg;base64,{content}">'
+                f'<figcaption>{escape(repr(self))}</figcaption></figure>')
 
 
 def encode_drawing(drawing: Image.Image, kind: str) -> bytes:

@@ -4,9 +4,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import MISSING, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from colonnade.common.options import ALLOW_EXTERNAL_FILES, CONFIG, TRUST, argument, option
+from colonnade.common.options import (ALLOW_EXTERNAL_FILES, CONFIG, DATA_ROOT, TRUST, Amp,
+                                      ConfigOptions, amp_option, argument, option)
 from colonnade.datasets.options import DataOptions
 
 
@@ -70,4 +71,26 @@ class RankOptions(DataOptions):
         metavar='DIR',
         exclusive='cache')
     no_cache: bool = option('do not cache features', False, exclusive='cache')
+    trust: bool = option(TRUST, False)
+
+
+@dataclass
+class TuneOptions(ConfigOptions):
+    """Options of ``colonnade tune``."""
+    work_dir: Path = option('folder of the search, with a work dir per trial',
+                            MISSING, metavar='DIR')  # yapf: disable
+    trials: int = option('number of trials, with those of earlier commands (default: %(default)s)',
+                         20)
+    search: dict[str, Any] | None = option(
+        'settings to search: KEY=LOW:HIGH, KEY=LOW:HIGH:log or KEY=A,B,C (default: the learning '
+        'rate, and layer decay and drop path if the config sets them)')
+    pruning: bool = option('train all trials to the end, instead of stopping those whose metric '
+                           'is below the median of the others', True)  # yapf: disable
+    resume: bool = option('continue a search, or add a process to it', False)
+    seed: int = option('seed of the search (default: %(default)s)', 0)
+    pretrained: str | None = option(
+        'start from these backbone weights, as in colonnade train', metavar='NAME')
+    amp: Amp = amp_option()
+    data_root: str | Path | None = option(DATA_ROOT, metavar='DIR')
+    allow_external_files: bool = option(ALLOW_EXTERNAL_FILES, False)
     trust: bool = option(TRUST, False)

@@ -133,7 +133,7 @@ def test_train_evaluate_load_predict(shapes: Path, tmp_path: Path) -> None:
     other = colonnade.load(checkpoint).predict(image)  # with the config in the checkpoint
     assert (result.labels == other.labels).all()
     assert (result.labels == run.load(checkpoint).predict(image).labels).all()
-    assert (run.load().source, repr(run)) == (run.best, f"Run('{tmp_path / 'run'}')")
+    assert (run.load().source, repr(run)) == (run.best, f'Run({str(tmp_path / "run")!r})')
     table = run.to_pandas()
     assert table['iter'].tolist() == [1] and table['mIoU'].notna().all()
     assert '<h2>Metrics</h2>' in run._repr_html_()

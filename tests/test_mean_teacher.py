@@ -97,7 +97,8 @@ def test_trains_and_resumes(head: str, unlabeled: Path, tmp_path: Path, run_tool
     assert '3 unlabeled images are learned' in capsys.readouterr().out
     text = config.read_text()
     assert "type='EMAHook'" in text
-    text = text.replace("type='PseudoLabelHook',", "type='PseudoLabelHook', start=0.25, min_score=0.,")
+    text = text.replace("type='PseudoLabelHook',",
+                        "type='PseudoLabelHook', start=0.25, min_score=0.,")
     text = text.replace('persistent_workers=True', 'persistent_workers=False')
     config.write_text(re.sub(r'num_workers=\d+', 'num_workers=0', text))
     whole, resumed = tmp_path / 'whole', tmp_path / 'resumed'

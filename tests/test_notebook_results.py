@@ -46,9 +46,8 @@ def test_tables() -> None:
         {'class': 'sky', 'score': 0.75, 'left': 2, 'top': 1, 'right': 5, 'bottom': 3},
         {'class': 'cat', 'score': 0.25, 'left': 0, 'top': 0, 'right': 1, 'bottom': 1},
     ]  # yapf: disable
-    assert list(INSTANCES.select([]).to_pandas()) == [
-        'class', 'score', 'left', 'top', 'right', 'bottom'
-    ]
+    assert list(INSTANCES.select(
+        []).to_pandas()) == ['class', 'score', 'left', 'top', 'right', 'bottom']
     assert LABEL_MAP.to_pandas().to_dict('list') == {
         'class': ['cat', 'sky'],
         'fraction': [16 / 24, 8 / 24]

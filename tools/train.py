@@ -92,8 +92,8 @@ def build_resume_command(words: Sequence[str]) -> str:
 @command(TrainCommand, 'colonnade.training', 'colonnade.engine.runner.signal_handling',
          'colonnade.engine.resource_estimation.estimate',
          'colonnade.engine.resource_estimation.table')
-def main(options: TrainCommand, training: ModuleType, signal_handling: ModuleType,
-         *estimation: ModuleType) -> None:
+def main(options: TrainCommand, training: ModuleType, signal_handling: ModuleType, *estimation:
+         ModuleType) -> None:
     """Train, and exit with status 75 if a signal interrupts."""
     if options.estimate:
         return print_estimate(options, *estimation)

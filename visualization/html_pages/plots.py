@@ -194,6 +194,20 @@ def draw_sizes(series: Mapping[str, np.ndarray]) -> Figure:
     return figure
 
 
+def draw_points(series: Mapping[str, np.ndarray], xlabel: str, ylabel: str, *,
+                log: bool = False) -> Figure:  # yapf: disable
+    """Return a plot of points ``(N, 2)`` by name; ``log`` is for the horizontal axis."""
+    figure, axes = new_figure(WIDTH)
+    for index, (name, points) in enumerate(series.items()):
+        if len(points):
+            axes.scatter(*points.T, label=name, color=COLORS[index])
+    axes.set(xlabel=escape_math(xlabel), ylabel=escape_math(ylabel))
+    if log:
+        axes.set_xscale('log')
+    _add_legend(figure)
+    return figure
+
+
 def draw_density(counts: np.ndarray, title: str, label: str) -> Figure:
     """Return a plot of counts on a grid over the image, divided by their mean."""
     figure, axes = new_figure(3.4, 2.6)
