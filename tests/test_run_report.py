@@ -29,9 +29,11 @@ from colonnade.visualization.run_report.class_metrics import (CocoTruth, compute
 from colonnade.visualization.run_report.class_sections import build_class_sections
 from colonnade.visualization.run_report.predictions import Detections, PixelCounts, match_objects
 from colonnade.visualization.run_report.record_folder import RecordedRun, read_columns, read_run
-from colonnade.visualization.run_report.recorder import RunRecord, find_changed_data
+from colonnade.visualization.run_report.recorder import (RunRecord, describe_command,
+                                                         find_changed_data)
 from colonnade.visualization.run_report.report_page import (SECTIONS, build_command_sections,
-                                                            format_duration, write_report)
+                                                            format_duration, plot_sizes,
+                                                            write_report)
 from colonnade.visualization.run_report.sample_images import thin_evaluations
 
 ANY_SCORE = ['model.test_cfg.rcnn.score_thr=0.0', 'model.test_cfg.rcnn.max_per_img=10']
@@ -182,9 +184,21 @@ def test_match_detections_with_objects() -> None:
     assert matches.f1 == pytest.approx(2 / 6)
     assert predictions.count_pairs([matches]) == [[0, 0, 1], [1, 2, 1], [2, 3, 1], [3, 0, 1]]
     assert predictions.find_worst_matches([matches], 8) == [matches]
+    better = match_objects(detect((0, 0, 10, 10, 0, 90)), objects[:1], 3)
+    assert predictions.find_best_matches([matches, better], 8) == [better, matches]
     empty = match_objects(detect(), [], 3)
     assert empty.f1 is None and predictions.find_worst_matches([empty], 8) == []
+    assert predictions.find_best_matches([empty], 8) == []
     assert match_objects(detect((0, 0, 9, 9, 0, 50)), [], 3).pairs == ((3, 0), )
+
+
+def test_ap_by_size() -> None:
+    metrics = {'coco/bbox_mAP_s': 0.1, 'coco/bbox_mAP_m': 0.2, 'coco/bbox_mAP_l': -1.}
+    (caption, figure), = plot_sizes(dict(metrics=metrics))
+    assert caption.startswith('AP by size')
+    names = [label.get_text() for label in figure.axes[0].get_yticklabels()]
+    assert names == ['small', 'medium']  # no large objects
+    assert plot_sizes(dict(metrics={'coco/bbox_mAP_s': 0.1, 'mIoU': 0.2})) == []
 
 
 def test_iou_matches_metric() -> None:
@@ -208,6 +222,7 @@ def test_iou_matches_metric() -> None:
     big = PixelCounts.from_labels(torch.ones(1000, 500), torch.ones(1000, 500), 0, 4, 255)
     assert big.labels.shape == (334, 167) and big.miou == 1
     assert predictions.find_worst_maps([big], 8) == []
+    assert predictions.find_best_maps([*found, big], 1) == [(big, 1.)]
 
 
 def test_record_segmenter(trained: Path) -> None:
@@ -226,8 +241,8 @@ def test_record_segmenter(trained: Path) -> None:
     assert 'epoch' not in evaluation and 'epoch' not in about
     assert 'the first 16 of 64 digits of SHA-256' in text and 'at least 0.3 are drawn' not in text
     report = build_report(read_run(trained))
-    assert [title
-            for title, _ in report['Worst images'].tiles[0][1]] == ['ground truth', 'prediction']
+    tiles = report['Worst images'].tiles[0][1]
+    assert [title for title, _ in tiles] == ['ground truth', 'prediction']
     assert list(report)[0] == 'Run' and {'Samples', 'Classes', 'Confusion'} < report.keys()
 
 
@@ -244,6 +259,8 @@ def test_record_detector(run_tool: Callable, shapes: Path, tmp_path: Path) -> No
             assert ap == pytest.approx(each['metrics'][f'coco/{part}_mAP'], abs=6e-4)
     worst = [path.parent.name for path in (tmp_path / 'run/record').glob('*/worst_0.jpg')]
     assert worst == [f'iter_{run.best["iteration"]}']
+    taken = [{each['index'] for each in run.details[kind]} for kind in ('worst', 'best')]
+    assert not taken[0] & taken[1]
     assert run.about['kind'] == 'masks' and run.main_metric == 'coco/segm_mAP'
     for title in ('Samples', 'Worst images'):
         assert 'Detections with a score of at least 0.3 are drawn' in build_report(run)[title].text
@@ -295,14 +312,25 @@ def test_damaged_details_keep_other_sections(trained: Path) -> None:
     assert 'This part cannot be built: IndexError' in write_report(trained).read_text()
 
 
-def test_commands_of_moved_run(trained: Path) -> None:
+def test_commands(trained: Path) -> None:
     moved = trained.rename(trained.parent / 'it is moved')
-    name = next(moved.glob('best_*.pth')).name
-    command = build_command_sections(read_run(moved))[0].commands[0]
-    assert shlex.split(command)[-1] == f'$(cat {shlex.quote(str(moved / "best_checkpoint"))})'
-    (moved / 'best_checkpoint').write_text(f'/gone/{name}')
-    command = build_command_sections(read_run(moved))[0].commands[0]
-    assert shlex.split(command)[2:] == [str(next(moved.glob('*.py'))), str(moved / name)]
+    section, = build_command_sections(read_run(moved))
+    test, *_, last = section.commands
+    assert shlex.split(test) == ['colonnade', 'test', str(moved)]
+    assert last.startswith('colonnade serve') and not section.text  # started by no command
+
+    path = moved / 'record/run.json'
+    about = read(path)
+    assert describe_command(['ipykernel_launcher.py', '-f']) == {}
+    words = ['colonnade train', 'own.py', '--cfg-options', 'data_root=a b']
+    about['starts'][0] |= describe_command(words) | dict(processes=2)
+    path.write_text(json.dumps(about))
+    section, = build_command_sections(read_run(moved))
+    assert 'it had 2 processes' in section.text
+    assert section.commands[-1] == (
+        f"cd {shlex.quote(str(Path.cwd()))} && colonnade train own.py --cfg-options 'data_root=a b' "
+        f'--cfg-options randomness.seed={about["seed"]}')
+    assert describe_command(['tools/train.py', 'a'])['command'] == 'python tools/train.py a'
 
 
 def test_read_damaged_metrics(tmp_path: Path) -> None:

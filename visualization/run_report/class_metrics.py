@@ -1,4 +1,4 @@
-"""Class metrics, confusion and worst images of an evaluation.
+"""Class metrics, confusion, worst and best images of an evaluation.
 
 Average precision follows COCO's definition. Shapes: ``K`` classes.
 """
@@ -20,7 +20,8 @@ from colonnade.evaluation.panoptic_quality import compute_qualities
 from ..coco_content import build_coco_content
 from ..upstream import get_coco_api
 from .predictions import (Detections, ImageRecord, Matches, PixelCounts, Segments, compute_scores,
-                          count_confusion, count_pairs, find_worst_maps, find_worst_matches,
+                          count_confusion, count_pairs, find_best_maps, find_best_matches,
+                          find_best_segments, find_worst_maps, find_worst_matches,
                           find_worst_segments, match_objects)
 
 try:
@@ -34,6 +35,7 @@ OTHER_PROTOCOLS = ('LVISMetric', 'FasterLVISMetric')
 IOUS = tuple(np.linspace(0.5, 0.95, 10))
 MAX_DETECTIONS = 100  # per image, as in pycocotools
 NUM_WORST = 8  # images
+NUM_BEST = 4  # images with the best predictions
 NUM_CURVES = 3  # classes of highest and of lowest AP50 whose curves are stored
 
 
@@ -113,7 +115,7 @@ def compute_precision(truth: CocoTruth, images: Sequence[Detections], kind: str)
 
 def compute_details(images: Sequence[ImageRecord], dataset: Any,
                     metrics: Sequence[BaseMetric]) -> dict[str, Any]:
-    """Return class metrics, confusion and worst images of an evaluation, ready for JSON."""
+    """Return class metrics, confusion, worst and best images of an evaluation, ready for JSON."""
     boxes = [image for image in images if isinstance(image, Detections)]
     if boxes:
         return compute_box_details(boxes, dataset, metrics)
@@ -126,19 +128,24 @@ def compute_details(images: Sequence[ImageRecord], dataset: Any,
     return dict(
         classes=dict(pixels=counts[:-1].sum(axis=1).tolist(), **scores),
         confusion=[[int(t), int(p), int(counts[t, p])] for t, p in np.argwhere(counts[:-1])],
-        worst=[dict(index=e.index, miou=m) for e, m in find_worst_maps(maps, NUM_WORST)])
+        **select_images(
+            [dict(index=each.index, miou=miou) for each, miou in find_worst_maps(maps, NUM_WORST)],
+            [dict(index=each.index, miou=miou) for each, miou in find_best_maps(maps, NUM_BEST)]))
 
 
 def compute_segment_details(images: Sequence[Segments]) -> dict[str, Any]:
-    """Return class metrics and worst images of a panoptic model."""
+    """Return class metrics, worst and best images of a panoptic model."""
     known = [each.stats for each in images if each.stats is not None]
-    worst = [dict(index=e.index, pq=e.quality) for e in find_worst_segments(images, NUM_WORST)]
+    extremes: dict[str, Any] = select_images(
+        *([dict(index=each.index, pq=each.quality)
+           for each in found] for found in (find_worst_segments(images, NUM_WORST),
+                                            find_best_segments(images, NUM_BEST))))
     if not known:
-        return dict(worst=worst)
+        return extremes
     stats = np.sum(known, axis=0)
     qualities = {name.lower(): to_json(values) for name, values in compute_qualities(stats).items()}
     num_segments = (stats[:, 1] + stats[:, 3]).astype(int).tolist()
-    return dict(classes=dict(segments=num_segments, **qualities), worst=worst)
+    return dict(classes=dict(segments=num_segments, **qualities), **extremes)
 
 
 def compute_box_details(images: Sequence[Detections], dataset: Any,
@@ -166,10 +173,17 @@ def compute_box_details(images: Sequence[Detections], dataset: Any,
         classes=classes,
         curves=curves,
         confusion=count_pairs(matches),
-        worst=[
+        **select_images(*([
             dict(index=each.index, f1=each.f1, right=each.right, missed=each.missed,
-                 wrong=each.wrong) for each in find_worst_matches(matches, NUM_WORST)
-        ])  # yapf: disable
+                 wrong=each.wrong) for each in found
+        ] for found in (find_worst_matches(matches, NUM_WORST),
+                        find_best_matches(matches, NUM_BEST)))))  # yapf: disable
+
+
+def select_images(worst: list[dict[str, Any]], best: list[dict[str, Any]]) -> dict[str, list]:
+    """Return the worst images, and the best of the others."""
+    taken = {each['index'] for each in worst}
+    return dict(worst=worst, best=[each for each in best if each['index'] not in taken])
 
 
 def count_objects(matches: Sequence[Matches], num_classes: int) -> dict[str, list]:

@@ -71,9 +71,13 @@ def list_classes(values: dict[str, list], classes: Sequence[str], about: str) ->
     table = Table(['class', *(COLUMNS[each] for each in columns)], rows)
     if absent:
         about += f' {len(absent)} classes without {columns[0]} come last.'
-    if len(rows) <= MAX_ROWS:
-        return [Section('Classes', f'The worst first. {about}', tables=[table])]
     bars = []
+    if len(rows) <= MAX_ROWS:
+        if len(order) > 1:
+            series = {COLUMNS[key]: [values[key][k] for k in order]}
+            bars = [(COLUMNS[key], plots.draw_bars([classes[k] for k in order], series,
+                                                   COLUMNS[key]))]  # yapf: disable
+        return [Section('Classes', f'The worst first. {about}', bars, [table])]
     for which, ordered in (('worst', order), ('best', order[::-1])) if order else ():
         part = ordered[:MAX_BARS]
         series = {COLUMNS[key]: [values[key][k] for k in part]}

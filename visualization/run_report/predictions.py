@@ -188,6 +188,12 @@ def find_worst_matches(matches: Sequence[Matches], limit: int) -> list[Matches]:
     return sorted(faulty, key=lambda m: (m.f1, -m.wrong - m.missed, m.index))[:limit]
 
 
+def find_best_matches(matches: Sequence[Matches], limit: int) -> list[Matches]:
+    """Return the images of the highest F1 above 0, and of those the ones with most objects."""
+    right = [each for each in matches if each.right]
+    return sorted(right, key=lambda m: (-(m.f1 or 0), -m.right, m.index))[:limit]
+
+
 @dataclass(frozen=True)
 class PixelCounts:
     """Predicted label map of an image, counted against the ground truth."""
@@ -297,7 +303,19 @@ def find_worst_maps(images: Sequence[PixelCounts], limit: int) -> list[tuple[Pix
     return sorted(scored, key=lambda pair: (pair[1], pair[0].index))[:limit]
 
 
+def find_best_maps(images: Sequence[PixelCounts], limit: int) -> list[tuple[PixelCounts, float]]:
+    """Return the images of the highest mean IoU, and this IoU."""
+    scored = [(each, miou) for each in images if (miou := each.miou) is not None]
+    return sorted(scored, key=lambda pair: (-pair[1], pair[0].index))[:limit]
+
+
 def find_worst_segments(images: Sequence[Segments], limit: int) -> list[Segments]:
     """Return the images of the lowest panoptic quality below 100."""
     faulty = [each for each in images if each.quality < 100]
     return sorted(faulty, key=lambda each: (each.quality, each.index))[:limit]
+
+
+def find_best_segments(images: Sequence[Segments], limit: int) -> list[Segments]:
+    """Return the images of the highest panoptic quality, without those where it is not known."""
+    known = [each for each in images if each.stats is not None and each.stats.any()]
+    return sorted(known, key=lambda each: (-each.quality, each.index))[:limit]

@@ -2,9 +2,11 @@
 from __future__ import annotations
 
 import json
+import os
 import logging
 import pickle
 import resource
+import shlex
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -170,7 +172,7 @@ class RunRecord(Hook):
                 self.legend = self.legend or Legend.read(dataset,
                                                          get_model_kind(unwrap(runner.model)))
                 details = compute_details(list(images.values()), dataset, evaluators)
-                for each in details['worst']:
+                for each in [*details['worst'], *details['best']]:
                     each['name'] = get_file_name(dataset, each['index'])
                 write_text(folder / DETAILS, json.dumps(details, allow_nan=False))
                 chosen = np.linspace(0, len(dataset) - 1, min(NUM_SAMPLES, len(dataset))).round()
@@ -184,12 +186,13 @@ class RunRecord(Hook):
                           if each['iteration'] != runner.iter]  # yapf: disable
                 best = RecordedRun(folder.parent, self.about, [*others, content]).best
                 if best is None or best is content:
-                    for old in folder.parent.glob('iter_*/worst_*.jpg'):
-                        old.unlink()
-                    for number, each in enumerate(details['worst']):
-                        draw_image(dataset, images[each['index']], self.legend,
-                                   folder / f'worst_{number}_truth.jpg',
-                                   folder / f'worst_{number}.jpg')  # yapf: disable
+                    for kind in ('worst', 'best'):
+                        for old in folder.parent.glob(f'iter_*/{kind}_*.jpg'):
+                            old.unlink()
+                        for number, each in enumerate(details[kind]):
+                            draw_image(dataset, images[each['index']], self.legend,
+                                       folder / f'{kind}_{number}_truth.jpg',
+                                       folder / f'{kind}_{number}.jpg')  # yapf: disable
         finally:
             content['seconds'] = round(time.monotonic() - self.evaluation_start, 3)
             write_json(folder / EVALUATION, content)
@@ -254,7 +257,8 @@ def describe_start(runner: Runner, before: dict[str, Any]) -> dict[str, Any]:
     """Return the content of ``run.json`` at the start, given that of an earlier start."""
     cfg = runner.cfg
     batch = (cfg.train_dataloader or {}).get('batch_size')
-    start = dict(time=format_utc(), iteration=runner.iter, processes=get_world_size())
+    start = dict(time=format_utc(), iteration=runner.iter, processes=get_world_size(),
+                 **describe_command(sys.argv))  # yapf: disable
     known = {key: before[key] for key in ('kind', 'classes', 'palette') if key in before}
     main_metric: dict[str, str] = {}
     for hook in runner.hooks:
@@ -275,6 +279,19 @@ def describe_start(runner: Runner, before: dict[str, Any]) -> dict[str, Any]:
         config=flat(plain(cfg.to_dict())),
         peak_memory=before.get('peak_memory', 0.),
         peak_gpu_memory=before.get('peak_gpu_memory', 0.))
+
+
+def describe_command(words: Sequence[str]) -> dict[str, str]:
+    """Return the command line of ``colonnade train`` or ``tools/train.py``, and its folder.
+
+    Nothing is returned for other programs, such as notebooks.
+    """
+    program, *arguments = words
+    if program == 'colonnade train':  # set by the command
+        return dict(command=shlex.join(['colonnade', 'train', *arguments]), folder=os.getcwd())
+    if Path(program).name == 'train.py':
+        return dict(command=shlex.join(['python', program, *arguments]), folder=os.getcwd())
+    return {}
 
 
 def describe_data(runner: Runner, known: Mapping[str, str]) -> dict[str, dict[str, Any]]:

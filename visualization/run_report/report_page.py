@@ -4,6 +4,9 @@ from __future__ import annotations
 import shlex
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
 
 from colonnade.engine.work_dir import Run
 from colonnade.engine.work_dir.metric_values import is_at_minimum
@@ -11,10 +14,10 @@ from colonnade.engine.work_dir.metrics_table import SKIPPED
 
 from ..html_pages import Section, Table, build_sections, write_page
 from ..html_pages.page import SectionTable
-from ..html_pages.plots import draw_curves
+from ..html_pages.plots import draw_bars, draw_curves
 from .class_sections import build_class_sections
 from .record_folder import RecordedRun, read_run
-from .sample_images import build_sample_sections, build_worst_sections
+from .sample_images import build_extreme_sections, build_sample_sections
 
 MAX_CONFIG = 200_000  # characters of a config
 NUM_DIGITS = 16  # visible digits of a hash
@@ -25,6 +28,7 @@ TASKS = dict(
     panoptic='panoptic segmenter')
 ABOUT = 'Configuration and results of a training run.'
 MAX_CURVES = 8  # in a plot
+SIZES = ('small', 'medium', 'large')  # areas to 32², to 96², and above, as COCO defines them
 PLOTTED = ('PQ', 'bbox_mAP', 'bbox_mAP_50', 'segm_mAP', 'segm_mAP_50', 'mIoU', 'mAcc', 'aAcc',
            'mAP', 'AP50')
 
@@ -133,12 +137,25 @@ def build_metric_sections(run: RecordedRun) -> list[Section]:
         text = f'{key} has its lowest value in all evaluations, so the best one is the last.'
     if run.data_since:
         text += f' The validation data changed at iteration {run.data_since}.'
+    plots = plot_sizes(best)
     if len(run.evaluations) == 1:
-        return [Section('Metrics', text, tables=[table])]
+        return [Section('Metrics', text, plots, [table])]
     plotted = {key: curve for key, curve in run.metrics.items() if is_plotted(key)}
     curves = dict(list((plotted or run.metrics).items())[:MAX_CURVES])
     plot = draw_curves(curves, 'metric', best=mark if key in curves else None)
-    return [Section('Metrics', text, [('Metrics of the evaluations', plot)], [table])]
+    return [Section('Metrics', text, [('Metrics of the evaluations', plot), *plots], [table])]
+
+
+def plot_sizes(evaluation: dict[str, Any]) -> list[tuple[str, Figure]]:
+    """Return a plot of the AP of small, medium and large objects, if a metric has several."""
+    series = {name: {size: get_metric(evaluation, f'coco/{task}_mAP_{size[0]}') for size in SIZES}
+              for name, task in (('boxes', 'bbox'), ('masks', 'segm'))}  # yapf: disable
+    series = {name: values for name, values in series.items() if set(values.values()) != {None}}
+    sizes = [size for size in SIZES if any(each[size] is not None for each in series.values())]
+    if len(sizes) < 2:
+        return []
+    bars = {name: [values[size] or 0. for size in sizes] for name, values in series.items()}
+    return [('AP by size of the objects, at the best evaluation', draw_bars(sizes, bars, 'AP'))]
 
 
 def get_metric(evaluation: dict, key: str) -> float | None:
@@ -192,25 +209,26 @@ def build_data_sections(run: RecordedRun) -> list[Section]:
 
 
 def build_command_sections(run: RecordedRun) -> list[Section]:
-    """Return commands that use the trained model or resume the run."""
-    config = shlex.quote(str(run.folder / run.about.get('config_file', 'CONFIG.py')))
-    best = run.folder / Run.BEST
-    note = best if best.is_file() else run.folder / Run.LAST
-    checkpoint = f'"$(cat {shlex.quote(str(note))})"'
-    if note.is_file():
-        path = Path(note.read_text(encoding='utf-8').strip())
-        moved = run.folder / path.name
-        if not path.is_file() and moved.is_file():  # The work dir was moved.
-            checkpoint = shlex.quote(str(moved))
+    """Return commands that use the trained model, resume the run, or repeat it."""
+    folder = shlex.quote(str(run.folder))
     commands = [
-        f'colonnade test {config} {checkpoint}',
-        f'colonnade predict {config} {checkpoint} IMAGES --out predictions',
-        f'colonnade serve {config} {checkpoint}',
+        f'colonnade test {folder}',
+        f'colonnade predict {folder} IMAGES --out predictions',
+        f'colonnade serve {folder}',
     ]
     if run.about.get('state') in ('running', 'stopped early'):
-        folder = shlex.quote(str(run.folder))
+        config = shlex.quote(str(run.folder / run.about.get('config_file', 'CONFIG.py')))
         commands.append(f'colonnade train {config} --work-dir {folder} --resume')
-    return [Section('Next steps', commands=commands)]
+    start = next(iter(run.about.get('starts', ())), {})
+    if 'command' not in start:
+        return [Section('Commands', commands=commands)]
+    processes = start.get('processes', 1)
+    text = 'The last command starts the run again, in another --work-dir'
+    if processes > 1:
+        text += f'; it had {processes} processes'
+    seed = f'randomness.seed={run.about.get("seed")}'
+    again = f'cd {shlex.quote(start["folder"])} && {start["command"]} --cfg-options {seed}'
+    return [Section('Commands', f'{text}.', commands=[*commands, again])]
 
 
 def build_environment_sections(run: RecordedRun) -> list[Section]:
@@ -242,9 +260,9 @@ SECTIONS: SectionTable[RecordedRun] = {
     **CURVES,
     'Samples': build_sample_sections,
     'Classes': build_class_sections,
-    'Worst images': build_worst_sections,
+    'Worst and best images': build_extreme_sections,
     'Data': build_data_sections,
-    'Next steps': build_command_sections,
+    'Commands': build_command_sections,
     'Environment': build_environment_sections,
     'Config': build_config_sections,
 }

@@ -1,4 +1,4 @@
-"""Sample images and worst images: drawn at evaluations, and shown in reports."""
+"""Sample images, worst and best images: drawn at evaluations, and shown in reports."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
@@ -131,31 +131,38 @@ def read_tiles(tiles: Iterable[tuple[str, Path]]) -> list[tuple[str, Image.Image
     return images
 
 
-def build_worst_sections(run: RecordedRun) -> list[Section]:
-    """Return the images with the worst predictions."""
-    images, worst = [], run.details.get('worst', ())
-    for number, each in enumerate(worst):
-        folder = get_evaluation_folder(run.folder, run.details['iteration'])
-        tiles = read_tiles([('ground truth', folder / f'worst_{number}_truth.jpg'),
-                            ('prediction', folder / f'worst_{number}.jpg')])
-        if tiles:
-            if 'f1' in each:
-                measure = (f'F1 {each["f1"]:.2f}: {each["right"]} right, {each["missed"]} missed, '
-                           f'{each["wrong"]} wrong')
-            else:
-                measure = f'mean IoU {each["miou"]:.2f}' if 'miou' in each else \
-                    f'PQ {each["pq"]:.1f}'
-            images.append((f'{each["name"]}: {measure}', tiles))
-    if not images:
-        return []
-    text = 'Images with the lowest mean IoU of their annotated classes.'
-    if 'pq' in worst[0]:
-        text = 'Images with the lowest PQ of the image.'
-    if 'f1' in worst[0]:
-        text = ('Images with the lowest F1. An object detected with a wrong class counts as missed '
-                'and the detection as wrong.')
-    return [Section('Worst images', text + describe_threshold(run), tiles=images,
-                    legend=build_legend(run))]  # yapf: disable
+def build_extreme_sections(run: RecordedRun) -> list[Section]:
+    """Return the images with the worst and with the best predictions."""
+    sections = []
+    for kind, extreme in (('worst', 'lowest'), ('best', 'highest')):
+        images, folder = [], get_evaluation_folder(run.folder, run.details.get('iteration', 0))
+        found = run.details.get(kind, ())
+        for number, each in enumerate(found):
+            if tiles := read_tiles([('ground truth', folder / f'{kind}_{number}_truth.jpg'),
+                                    ('prediction', folder / f'{kind}_{number}.jpg')]):
+                images.append((f'{each["name"]}: {describe_quality(each)}', tiles))
+        if images:
+            text = f'Images with the {extreme} {name_quality(found[0])}.{describe_threshold(run)}'
+            sections.append(
+                Section(
+                    f'{kind.capitalize()} images', text, tiles=images, legend=build_legend(run)))
+    return sections
+
+
+def name_quality(image: dict[str, Any]) -> str:
+    """Return the name of the measure by which images are chosen."""
+    if 'f1' in image:
+        return ('F1. An object detected with a wrong class counts as missed, and the detection as '
+                'wrong')
+    return 'mean IoU of their annotated classes' if 'miou' in image else 'PQ of the image'
+
+
+def describe_quality(image: dict[str, Any]) -> str:
+    """Return how good a prediction is."""
+    if 'f1' in image:
+        return (f'F1 {image["f1"]:.2f}: {image["right"]} right, {image["missed"]} missed, '
+                f'{image["wrong"]} wrong')
+    return f'mean IoU {image["miou"]:.2f}' if 'miou' in image else f'PQ {image["pq"]:.1f}'
 
 
 def build_legend(run: RecordedRun) -> list[tuple[str, Any]]:
