@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,9 @@ from .outputs import OutputWriter
 from .results import LabelMap
 
 DEFAULT_RATE = 25.  # frames per second, if the video does not declare it
-BITS_PER_PIXEL = 4  # bit rate of written videos
+#: encoders of written videos in order of preference, and their options; browsers play H.264
+ENCODERS = {'libx264': dict(crf='20', preset='veryfast'), 'h264': {}, 'mpeg4': {}}
+BITS_PER_PIXEL = 4  # bit rate of written videos, for encoders without options
 MAX_TICKS = 2**16 - 1  # per second, in MPEG-4
 
 
@@ -90,12 +93,21 @@ def to_pixels(frame: av.VideoFrame) -> np.ndarray:
     return np.ascontiguousarray(np.rot90(pixels, frame.rotation // 90))
 
 
+@cache
+def find_encoder() -> str:
+    """Return the first encoder of :data:`ENCODERS` that the installed PyAV has."""
+    for name in ENCODERS:
+        with suppress(FFmpegError):
+            return av.Codec(name, 'w').name
+    raise FileError(f'PyAV has none of the video encoders {", ".join(ENCODERS)}')
+
+
 @contextmanager
 def open_writer(path: Path, size: tuple[int, int],
                 rate: float) -> Iterator[Callable[[np.ndarray], None]]:
     """Context manager that returns a function that writes a frame, RGB values ``(H, W, 3)``.
 
-    An existing file is replaced only if the block succeeds. MPEG-4 needs even sizes, so the last
+    An existing file is replaced only if the block succeeds. Encoders need even sizes, so the last
     row or column of odd ones is cropped.
     """
     height, width = (side // 2 * 2 for side in size)
@@ -114,8 +126,12 @@ def open_writer(path: Path, size: tuple[int, int],
             container = av.open(file, 'w', format='mp4')
             try:
                 ticks = Fraction(rate).limit_denominator(max(1, int(MAX_TICKS / rate)))
-                stream = container.add_stream('mpeg4', ticks, width=width, height=height)
-                stream.bit_rate = min(2**30, int(BITS_PER_PIXEL * rate * width * height))
+                encoder = find_encoder()
+                stream = container.add_stream(
+                    encoder, ticks, width=width, height=height, options=ENCODERS[encoder])
+                stream.pix_fmt = 'yuv420p'
+                if not ENCODERS[encoder]:
+                    stream.bit_rate = min(2**30, int(BITS_PER_PIXEL * rate * width * height))
                 yield write
                 with file_errors():
                     container.mux(stream.encode())

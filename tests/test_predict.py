@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import av
 import cv2
 import numpy as np
 import pytest
@@ -284,6 +285,9 @@ def test_videos(predict: Predict, tmp_path: Path, capsys: pytest.CaptureFixture)
         video.get(key) for key in (cv2.CAP_PROP_FRAME_COUNT, cv2.CAP_PROP_FPS,
                                    cv2.CAP_PROP_FRAME_HEIGHT, cv2.CAP_PROP_FRAME_WIDTH)
     ] == [3, 5, 32, 48]
+    with av.open(out / 'visualizations/a.mp4') as container:
+        stream, = container.streams.video
+        assert (stream.codec_context.name, stream.pix_fmt) == ('h264', 'yuv420p')  # for browsers
     lines = [json.loads(line) for line in (out / 'results/a.jsonl').read_text().splitlines()]
     assert [(line['frame'], line['seconds']) for line in lines] == [(0, 0), (2, 0.2), (4, 0.4)]
     assert list_files(out / 'labels') == {f'a.avi/{number:06}.png' for number in (0, 2, 4)}
@@ -341,13 +345,13 @@ def test_damaged_video(tmp_path: Path) -> None:
 def test_video_on_a_full_disk(tmp_path: Path) -> None:
     before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    noise = np.random.default_rng(0).integers(0, 255, (64, 64, 3), dtype=np.uint8)
+    noise = np.random.default_rng(0)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limits[1]))
     try:
         with pytest.raises(FileError, match='File too large'), \
                 open_writer(tmp_path / 'a.mp4', (64, 64), 5.) as write:
             for _ in range(50):
-                write(noise)
+                write(noise.integers(0, 255, (64, 64, 3), dtype=np.uint8))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         signal.signal(signal.SIGXFSZ, before)
