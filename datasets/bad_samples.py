@@ -5,7 +5,7 @@ import json
 import logging
 import os
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from traceback import walk_tb
@@ -210,6 +210,21 @@ def handle_bad_samples(dataset: Any, skipped: Path | None, advice: str = '') -> 
                 part.pipeline = CheckedPipeline(part.pipeline.transforms)
 
 
+def read_skipped(work_dir: Path) -> Counter[str]:
+    """Return the errors of the samples that a run has skipped, and how often."""
+    counts: Counter[str] = Counter()
+    for path in sorted(work_dir.glob(f'{SKIPPED}*.jsonl')):
+        counts.update(parse_errors(path.read_bytes()))
+    return counts
+
+
+def parse_errors(content: bytes) -> Iterator[str]:
+    """Yield the errors in whole lines of a file of skipped samples."""
+    for line in content[:content.rfind(b'\n') + 1].splitlines():
+        with suppress(ValueError):  # a full disk has truncated the line
+            yield json.loads(line)['error']
+
+
 class SkippedSamplesHook(Hook):
     """Hook that logs skipped samples: the first ones immediately, and all at the end.
 
@@ -247,11 +262,8 @@ class SkippedSamplesHook(Hook):
             with self.file.open('rb') as file:
                 file.seek(self.offset)
                 content = file.read(size - self.offset)
-            lines = content[:content.rfind(b'\n') + 1]
-            self.offset += len(lines)
-            for line in lines.splitlines():
-                with suppress(ValueError):  # a full disk has truncated the line
-                    self.counts[json.loads(line)['error']] += 1
+            self.offset += content.rfind(b'\n') + 1
+            self.counts.update(parse_errors(content))
 
     def after_train(self, runner: Runner) -> None:
         """List the samples that all processes skipped."""

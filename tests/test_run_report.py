@@ -32,8 +32,8 @@ from colonnade.visualization.run_report.record_folder import RecordedRun, read_c
 from colonnade.visualization.run_report.recorder import (RunRecord, describe_command,
                                                          find_changed_data)
 from colonnade.visualization.run_report.report_page import (SECTIONS, build_command_sections,
-                                                            format_duration, plot_sizes,
-                                                            write_report)
+                                                            build_skip_sections, format_duration,
+                                                            plot_sizes, write_report)
 from colonnade.visualization.run_report.sample_images import thin_evaluations
 
 ANY_SCORE = ['model.test_cfg.rcnn.score_thr=0.0', 'model.test_cfg.rcnn.max_per_img=10']
@@ -328,9 +328,20 @@ def test_commands(trained: Path) -> None:
     section, = build_command_sections(read_run(moved))
     assert 'it had 2 processes' in section.text
     assert section.commands[-1] == (
-        f"cd {shlex.quote(str(Path.cwd()))} && colonnade train own.py --cfg-options 'data_root=a b' "
+        f'cd {shlex.quote(str(Path.cwd()))} && '
+        "colonnade train own.py --cfg-options 'data_root=a b' "
         f'--cfg-options randomness.seed={about["seed"]}')
     assert describe_command(['tools/train.py', 'a'])['command'] == 'python tools/train.py a'
+
+
+def test_skipped_samples(trained: Path) -> None:
+    assert build_skip_sections(read_run(trained)) == []
+    lines = [json.dumps(dict(error=f'{name}.jpg is damaged')) for name in 'aba']
+    (trained / 'skipped_samples.jsonl').write_text('\n'.join([*lines, '{"err']))
+    (trained / 'skipped_samples_1.jsonl').write_text(f'{lines[0]}\n')  # of another process
+    section, = build_skip_sections(read_run(trained))
+    assert section.text.startswith('2 training samples could not be loaded')
+    assert section.tables[0].rows == [('a.jpg is damaged', 3), ('b.jpg is damaged', 1)]
 
 
 def test_read_damaged_metrics(tmp_path: Path) -> None:

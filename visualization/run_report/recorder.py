@@ -2,8 +2,8 @@
 from __future__ import annotations
 
 import json
-import os
 import logging
+import os
 import pickle
 import resource
 import shlex

@@ -8,6 +8,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from colonnade.datasets.bad_samples import read_skipped
 from colonnade.engine.work_dir import Run
 from colonnade.engine.work_dir.metric_values import is_at_minimum
 from colonnade.engine.work_dir.metrics_table import SKIPPED
@@ -28,6 +29,7 @@ TASKS = dict(
     panoptic='panoptic segmenter')
 ABOUT = 'Configuration and results of a training run.'
 MAX_CURVES = 8  # in a plot
+MAX_SKIPPED = 30  # samples in a table
 SIZES = ('small', 'medium', 'large')  # areas to 32², to 96², and above, as COCO defines them
 PLOTTED = ('PQ', 'bbox_mAP', 'bbox_mAP_50', 'segm_mAP', 'segm_mAP_50', 'mIoU', 'mAcc', 'aAcc',
            'mAP', 'AP50')
@@ -208,6 +210,18 @@ def build_data_sections(run: RecordedRun) -> list[Section]:
     return [Section('Data', text, tables=[table])] if rows else []
 
 
+def build_skip_sections(run: RecordedRun) -> list[Section]:
+    """Return the training samples that could not be loaded and were skipped, if there are any."""
+    counts = read_skipped(run.folder)
+    if not counts:
+        return []
+    text = f'{len(counts)} training samples could not be loaded (--on-bad-sample skip).'
+    if len(counts) > MAX_SKIPPED:
+        text += f' The {MAX_SKIPPED} that were skipped most often are shown.'
+    table = Table(['error', 'times'], counts.most_common(MAX_SKIPPED))
+    return [Section('Skipped samples', text, tables=[table])]
+
+
 def build_command_sections(run: RecordedRun) -> list[Section]:
     """Return commands that use the trained model, resume the run, or repeat it."""
     folder = shlex.quote(str(run.folder))
@@ -262,6 +276,7 @@ SECTIONS: SectionTable[RecordedRun] = {
     'Classes': build_class_sections,
     'Worst and best images': build_extreme_sections,
     'Data': build_data_sections,
+    'Skipped samples': build_skip_sections,
     'Commands': build_command_sections,
     'Environment': build_environment_sections,
     'Config': build_config_sections,
