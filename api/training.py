@@ -41,19 +41,22 @@ def train(config: str | Path, *, base_config: str | Path | None = None, **option
         TypeError: If an option does not exist.
         ValueError: If config, options, data and weights contradict each other.
     """
+    settings = TrainOptions(Path(config), **options)  # checked before files are written
     if base_config is not None:
-        config = adapt_config(base_config, config, options.get('work_dir'))
+        settings.config = adapt_config(base_config, config, settings.work_dir)
     elif Path(config).is_dir():
         raise UserError(f'{config} is a folder: pass a config, or the base_config to adapt to the '
                         'dataset in it')
-    with prepare_training(TrainOptions(find_config(config), **options)) as runner:
+    else:
+        settings.config = find_config(config)
+    with prepare_training(settings) as runner:
         runner.train()
     return Run.from_config(runner.cfg)
 
 
 def adapt_config(base_config: str | Path, data: str | Path, work_dir: str | Path | None) -> Path:
     """Return a new config for a dataset."""
-    out = None if work_dir is None else Path(f'{work_dir}.py')
+    out = None if work_dir is None else Path(f'{Path(work_dir).resolve()}.py')
     if out is not None and out.exists():
         raise UserError(f'{out} already exists: pass it as config, without base_config, to train '
                         'on the same data, or choose another work_dir')

@@ -43,6 +43,8 @@ def import_optional(package: str, user: str = '') -> Any:
     """
     try:
         return import_module(package)
-    except ImportError as error:
+    except ModuleNotFoundError as error:
+        if error.name != package:
+            raise
         needed = f'{user} needs {package}, which' if user else package
         raise UserError(f'{needed} is not installed: run pip install {package}') from error

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from colonnade.common.errors import UserError
 from colonnade.common.options import (ALLOW_EXTERNAL_FILES, CONFIG, DATA_ROOT, ConfigOptions,
                                       UsageError, argument, option)
 
@@ -89,6 +90,15 @@ class DataOptions:
         for name in ('color_map', 'converted_dir', 'out'):
             if (path := vars(self)[name]) is not None:
                 setattr(self, name, Path(path))
+        for name in ('classes', 'stuff_classes'):
+            if isinstance(names := vars(self)[name], (str, Path)):
+                setattr(self, name, [str(names)])
+        for name, choices in (('label_zero', (None, 'ignore', 'class')),
+                              ('on_bad_data', ('error', 'skip'))):  # yapf: disable
+            if (value := vars(self)[name]) not in choices:
+                raise UserError(f'{name} must be one of {choices}, got {value!r}')
+        if sum(map(bool, (self.data, self.coco, self.masks))) > 1:
+            raise UserError('pass only one of data, coco and masks')
 
 
 @dataclass

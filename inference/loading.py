@@ -166,6 +166,7 @@ def optimize_model(model: Model, fuse: bool | None, dtype: torch.dtype | None) -
         fuse_label_maps(model.module)
     if dtype is not None:
         compute_in(model.module, dtype)
+        model.half_type = dtype
     return is_fused
 
 

@@ -168,7 +168,9 @@ class Model:
         num_parameters: Number of parameters before layers are fused.
         bands: Step that loads images of more bands than RGB, else None.
         progress: ``epoch`` and ``iter`` of the checkpoint, if it has them.
+        half_type: Type of 16 bits in which the model computes, or None.
     """
+    half_type: torch.dtype | None = None
 
     def __init__(self,
                  module: nn.Module,
@@ -303,10 +305,7 @@ class Model:
         Raises:
             ValueError: If an option is out of range.
         """
-        if channels not in CHANNELS:
-            raise UserError(f'channels must be {" or ".join(CHANNELS)}, got {channels!r}')
-        if self.bands and channels != 'rgb':
-            raise UserError(f'channels has no effect: the model reads {self.bands.num_bands} bands')
+        self._check_channels(channels)
         size = self.default_batch_size if batch_size is None else batch_size
         if size < 1:
             raise UserError(f'batch_size must be at least 1, got {size}')
@@ -402,7 +401,9 @@ class Model:
 
         Raises:
             ImageError: If the image cannot be read.
+            ValueError: If the model has no feature maps, as EoMT.
         """
+        self._check_channels(channels)
         prediction = decode_image(load_pillow_image(image), channels, self.bands)
         if prediction.image is None:
             assert prediction.error is not None  # see Prediction
@@ -410,7 +411,18 @@ class Model:
         data = self.prepare(prediction.image, get_image_name(image))
         batch = dict(inputs=[data['inputs']], data_samples=[data['data_samples']])
         preprocessor = self.module.get_submodule('data_preprocessor')
-        return tuple(self.module.extract_feat(preprocessor(batch, False)['inputs']))
+        with torch.autocast(self.device.type, self.half_type, self.half_type is not None):
+            maps = self.module.extract_feat(preprocessor(batch, False)['inputs'])
+        if not all(isinstance(each, torch.Tensor) for each in maps):
+            raise UserError(f'{self.name} on {self.backbone_name} has no feature maps')
+        return tuple(each.float() for each in maps)
+
+    def _check_channels(self, channels: Channels) -> None:
+        """Raise a UserError if a channel order is unknown, or has no effect."""
+        if channels not in CHANNELS:
+            raise UserError(f'channels must be {" or ".join(CHANNELS)}, got {channels!r}')
+        if self.bands and channels != 'rgb':
+            raise UserError(f'channels has no effect: the model reads {self.bands.num_bands} bands')
 
     def predict_stream(self, images: Iterable[Source], **options: Any) -> Iterator[Result]:
         """Yield the result of each image, with the options of :meth:`iter_predictions`.

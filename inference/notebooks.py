@@ -24,13 +24,14 @@ MAX_SIDE = 1024  # pixels of a displayed drawing; larger ones would make noteboo
 class NotebookResult:
     """Display and conversions that are the same for results of all kinds."""
 
+    classes: tuple[str, ...]
     draw: Callable[..., Image.Image]
 
     def _get_columns(self) -> dict[str, Any]:
         """Return the columns of :meth:`to_pandas`."""
         raise NotImplementedError
 
-    def _get_detections(self) -> dict[str, np.ndarray | None]:
+    def _get_detections(self) -> dict[str, Any]:
         """Return ``xyxy``, ``mask``, ``confidence`` and ``class_id`` of supervision."""
         raise NotImplementedError
 
@@ -48,9 +49,9 @@ class NotebookResult:
         Raises:
             ValueError: If supervision is not installed.
         """
-        names = np.array(self._get_columns()['class'], dtype=str)
-        detections = import_optional('supervision').Detections
-        return detections(**self._get_detections(), data=dict(class_name=names))
+        found = self._get_detections()
+        names = np.array([self.classes[label] for label in found['class_id']], dtype=str)
+        return import_optional('supervision').Detections(**found, data=dict(class_name=names))
 
     def _draw_small(self) -> Image.Image | None:
         """Return a drawing of limited size, or None if the image cannot be read any more."""

@@ -61,7 +61,7 @@ class Instances(NotebookResult, results.Instances):
     def _get_columns(self) -> dict[str, Any]:
         return {'class': self.names, 'score': self.scores, **name_sides(self.boxes)}
 
-    def _get_detections(self) -> dict[str, np.ndarray | None]:
+    def _get_detections(self) -> dict[str, Any]:
         return dict(
             xyxy=self.boxes,
             mask=None if self.masks is None else self.decode_masks(),
@@ -148,9 +148,9 @@ class LabelMap(NotebookResult, results.LabelMap):
         fractions = self.class_fractions()
         return {'class': list(fractions), 'fraction': list(fractions.values())}
 
-    def _get_detections(self) -> dict[str, np.ndarray | None]:
-        # The same order as in class_fractions.
-        labels = np.array([self.classes.index(name) for name in self.class_fractions()])
+    def _get_detections(self) -> dict[str, Any]:
+        found, counts = np.unique(self.labels, return_counts=True)
+        labels = found[np.argsort(-counts, kind='stable')].astype(np.int64)
         slices = find_objects(self.labels.astype(np.int32) + 1)
         return dict(
             xyxy=np.array([to_box(*slices[label]) for label in labels], dtype=np.float32),
@@ -213,7 +213,7 @@ class PanopticMap(NotebookResult, results.PanopticMap):
             **name_sides(self.boxes),
         }
 
-    def _get_detections(self) -> dict[str, np.ndarray | None]:
+    def _get_detections(self) -> dict[str, Any]:
         numbers = np.arange(1, len(self) + 1)
         return dict(
             xyxy=self.boxes.astype(np.float32),

@@ -86,7 +86,7 @@ class TuneOptions(ConfigOptions):
         'rate, and layer decay and drop path if the config sets them)')
     pruning: bool = option('train all trials to the end, instead of stopping those whose metric '
                            'is below the median of the others', True)  # yapf: disable
-    resume: bool = option('continue a search, or add a process to it', False)
+    resume: bool = option('continue a search', False)
     seed: int = option('seed of the search (default: %(default)s)', 0)
     pretrained: str | None = option(
         'start from these backbone weights, as in colonnade train', metavar='NAME')

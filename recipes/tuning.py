@@ -5,16 +5,18 @@ import ast
 import gc
 import logging
 import math
+from dataclasses import MISSING
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
 from mmengine.config import Config
+from mmengine.hooks import EarlyStoppingHook
 from mmengine.logging import print_log
 from mmengine.runner import Runner
 
 from colonnade.common.atomic_files import check_writable, write_text
 from colonnade.common.errors import UserError
+from colonnade.common.locking import lock_folder
 from colonnade.common.missing_libraries import import_optional
 from colonnade.engine.options import TrainOptions
 from colonnade.engine.runner.signal_handling import Interrupted, handle_signals
@@ -24,7 +26,6 @@ from colonnade.engine.work_dir.best_metric import get_stopping_metric
 from colonnade.engine.work_dir.early_stopping import StopBetweenSteps
 from colonnade.engine.work_dir.metrics_table import MetricsTable
 from colonnade.visualization.html_pages import Table
-from colonnade.visualization.run_report.record_folder import is_training
 from colonnade.visualization.run_report.recorder import RunRecord
 from colonnade.visualization.run_report.search_page import (Search, Trial, format_settings,
                                                             write_search)
@@ -45,6 +46,8 @@ DEFAULT_RANGES = {
     'optim_wrapper.paramwise_cfg.layer_decay_rate': (0.5, 1.),
     'model.backbone.drop_path_rate': (0., 0.4),
 }
+#: options of which a search that continues must have the same values
+RECORDED = ('config', 'cfg_options', 'pretrained', 'amp', 'data_root')
 BEST = 'best'  # attribute of a pruned trial: its best metric
 FIRST_TRIALS = 4  # trials that are never pruned
 
@@ -54,6 +57,7 @@ class PruningHook(StopBetweenSteps):
 
     def __init__(self, trial: optuna.Trial, metric: str, prunes: bool) -> None:
         self.trial, self.metric, self.prunes = trial, metric, prunes
+        self.has_stopped = False
 
     def after_val_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
         score = (metrics or {}).get(self.metric)
@@ -63,8 +67,12 @@ class PruningHook(StopBetweenSteps):
         self.should_stop = self.prunes and self.trial.should_prune()
         self.stop_between_steps(runner, runner.epoch, runner.iter)
 
+    def stop(self, runner: Runner, iteration: int) -> None:
+        super().stop(runner, iteration)
+        self.has_stopped = True
+
     def explain(self) -> str:
-        return f'{self.metric} is below the median of the other trials'
+        return f'{self.metric} is worse than the median of the other trials'
 
 
 def tune(options: TuneOptions) -> tuple[Table, str]:
@@ -84,24 +92,29 @@ def tune(options: TuneOptions) -> tuple[Table, str]:
         raise UserError(f'--trials must be at least 1, got {options.trials}')
     cfg = load_training_settings(build_train_options(options, options.work_dir, {})).config
     metric, rule = get_stopping_metric(cfg, 'tune')
+    rule = EarlyStoppingHook(metric, rule=rule).rule  # inferred from the name if it is not set
     ranges = parse_ranges(options.search, cfg)
-    study = open_study(options, cfg, ranges, 'minimize' if rule == 'less' else 'maximize')
-    for each in study.trials:
-        folder = get_folder(options.work_dir, each.number)
-        if each.state.name == 'RUNNING' and not (folder.is_dir() and is_training(folder)):
-            trial = import_optional('optuna').trial.Trial(study, each._trial_id)
-            run_trial(options, study, trial, metric)  # it was interrupted
-    while sum(each.state.name != 'WAITING' for each in study.trials) < options.trials:
-        run_trial(options, study, study.ask(ranges), metric)
-    search = read_search(options, study, metric)
+    check_writable(options.work_dir / JOURNAL)
+    options.work_dir.mkdir(parents=True, exist_ok=True)
+    with lock_folder(options.work_dir, f'another process is searching in {options.work_dir}'):
+        study = open_study(options, cfg, ranges, 'minimize' if rule == 'less' else 'maximize')
+        for each in study.trials:
+            if each.state.name == 'RUNNING':  # it was interrupted
+                trial = import_optional('optuna').trial.Trial(study, each._trial_id)
+                run_trial(options, study, trial, metric, resume='auto')
+        while sum(each.state.name != 'WAITING' for each in study.trials) < options.trials:
+            run_trial(options, study, study.ask(ranges), metric)
+        search = read_search(options, study, metric)
     if search.best is None:
         raise UserError(f'no trial has computed {metric}: see the logs in {options.work_dir}')
     return search.tabulate(), search.command
 
 
-def build_train_options(options: TuneOptions, work_dir: Path, settings: dict[str,
-                                                                             Any]) -> TrainOptions:
-    """Return the options of a trial; a training that was interrupted continues."""
+def build_train_options(options: TuneOptions,
+                        work_dir: Path,
+                        settings: dict[str, Any],
+                        resume: str | None = None) -> TrainOptions:
+    """Return the options of a trial."""
     shared = {
         name: vars(options)[name]
         for name in ('pretrained', 'amp', 'data_root', 'allow_external_files', 'trust')
@@ -109,12 +122,11 @@ def build_train_options(options: TuneOptions, work_dir: Path, settings: dict[str
     return TrainOptions(
         options.config,
         cfg_options={
-            'default_hooks.checkpoint.max_keep_ckpts': 1,
             **(options.cfg_options or {}),
             **settings
         },
         work_dir=work_dir,
-        resume='auto' if Run(work_dir).checkpoints() else None,
+        resume=resume,
         **shared)
 
 
@@ -127,15 +139,15 @@ def parse_ranges(search: dict[str, Any] | None, cfg: Config) -> dict[str, BaseDi
     distributions = import_optional('optuna').distributions
     if search:
         for key in search:
-            if get_setting(cfg, key) is None and key not in DEFAULT_RANGES:
+            if get_setting(cfg, key) is MISSING and key not in DEFAULT_RANGES:
                 raise UserError(f'--search {key}: the config has no such setting')
         return {key: parse_range(key, value) for key, value in search.items()}
     rate = get_setting(cfg, RATE)
-    if not isinstance(rate, float):
-        raise UserError(f'the config has no {RATE}: pass --search KEY=LOW:HIGH')
+    if not isinstance(rate, float) or not 0 < rate < math.inf:
+        raise UserError(f'the config has no positive {RATE}: pass --search KEY=LOW:HIGH')
     ranges = {RATE: distributions.FloatDistribution(rate / FACTOR, rate * FACTOR, log=True)}
     for key, (low, high) in DEFAULT_RANGES.items():
-        if get_setting(cfg, key) is not None:
+        if get_setting(cfg, key) not in (None, MISSING):
             ranges[key] = distributions.FloatDistribution(low, high)
     return ranges
 
@@ -149,7 +161,8 @@ def parse_range(key: str, value: Any) -> BaseDistribution:
     high, _, scale = rest.partition(':')
     try:
         ends = [ast.literal_eval(text) for text in (low, high)]
-        if scale not in ('', 'log') or not ends[0] < ends[1] or (scale and ends[0] <= 0):
+        if scale not in ('', 'log') or not ends[0] < ends[1] < math.inf or \
+                not ends[0] > (0 if scale else -math.inf):
             raise ValueError
     except (ValueError, SyntaxError, TypeError):
         raise UserError(f'--search {key} expects LOW:HIGH, LOW:HIGH:log with positive numbers, or '
@@ -160,10 +173,15 @@ def parse_range(key: str, value: Any) -> BaseDistribution:
 
 
 def get_setting(cfg: Config, key: str) -> Any:
-    """Return the value of a dotted key, or None."""
+    """Return the value of a dotted key, in which numbers are places in lists, or MISSING."""
     value: Any = cfg
     for part in key.split('.'):
-        value = value.get(part) if isinstance(value, (dict, Config)) else None
+        if isinstance(value, (dict, Config)):
+            value = value.get(part, MISSING)
+        elif isinstance(value, (list, tuple)) and part.isdecimal() and int(part) < len(value):
+            value = value[int(part)]
+        else:
+            return MISSING
     return value
 
 
@@ -175,9 +193,9 @@ def open_study(options: TuneOptions, cfg: Config, ranges: dict[str, BaseDistribu
     if path.exists() and not options.resume:
         raise UserError(f'{folder} has a search already: pass --resume to continue it, or choose '
                         'another --work-dir')
-    is_new = not path.exists()
-    check_writable(path)
-    folder.mkdir(parents=True, exist_ok=True)
+    if not path.exists() and any(folder.glob('trial_*')):
+        raise UserError(f'{folder} has trials of another search, but no {JOURNAL}: choose another '
+                        '--work-dir')
     backend = optuna.storages.journal.JournalFileBackend(str(path))
     study = optuna.create_study(
         study_name='colonnade',
@@ -187,17 +205,17 @@ def open_study(options: TuneOptions, cfg: Config, ranges: dict[str, BaseDistribu
         pruner=optuna.pruners.MedianPruner(n_startup_trials=FIRST_TRIALS))
     # A search that continues must not draw the same settings again.
     study.sampler = optuna.samplers.TPESampler(seed=options.seed + len(study.trials))
-    about = {'config': str(options.config), 'ranges': {key: str(ranges[key]) for key in ranges}}
-    if is_new:
-        for key, value in about.items():
-            study.set_user_attr(key, value)
+    about = {name: str(vars(options)[name]) for name in RECORDED}
+    about['ranges'] = ', '.join(f'{key} {ranges[key]}' for key in ranges)
+    for name, value in about.items():
+        if study.user_attrs.get(name, value) != value:
+            raise UserError(f'{folder} has a search with {name} {study.user_attrs[name]}, not '
+                            f'{value}: pass the same options, or choose another --work-dir')
+        study.set_user_attr(name, value)
+    if not study.trials:
         study.enqueue_trial(
             {key: value
              for key in ranges if contains(ranges[key], value := get_setting(cfg, key))})
-    elif any(study.user_attrs.get(key) != value for key, value in about.items()):
-        raise UserError(f'{folder} has a search of {study.user_attrs.get("config")} over '
-                        f'{study.user_attrs.get("ranges")}: pass the same config and --search, or '
-                        'choose another --work-dir')
     return study
 
 
@@ -214,30 +232,37 @@ def get_folder(work_dir: Path, number: int) -> Path:
     return work_dir / f'trial_{number}'
 
 
-def run_trial(options: TuneOptions, study: optuna.Study, trial: optuna.Trial, metric: str) -> None:
+def run_trial(options: TuneOptions,
+              study: optuna.Study,
+              trial: optuna.Trial,
+              metric: str,
+              resume: str | None = None) -> None:
     """Train with the settings of a trial, and record its best metric.
 
-    A training that diverges or runs out of memory is a failed trial.
+    A training that fails is a failed trial, unless no trial has ever been successful.
     """
     states = import_optional('optuna').trial.TrialState
-    folder, has_failed = get_folder(options.work_dir, trial.number), False
+    folder, failure = get_folder(options.work_dir, trial.number), None
     print(f'trial {trial.number}: {" ".join(format_settings(trial.params))}', flush=True)
     hook = PruningHook(trial, metric, options.pruning)
-    train_options = build_train_options(options, folder, trial.params)
     try:
+        train_options = build_train_options(options, folder, trial.params, resume)
         with prepare_runner(train_options, RunRecord) as runner:
             runner.register_hook(hook)
             with handle_signals(runner):
                 runner.train()
-    except (FloatingPointError, torch.OutOfMemoryError) as error:
-        has_failed = True
+    except Interrupted:
+        raise
+    except Exception as error:  # settings can break a training in any way
+        failure = error
         print_log(f'trial {trial.number}: {error}', logger='current', level=logging.WARNING)
-    values = MetricsTable(Run(folder).metrics).values(metric)
+    table = Run(folder).metrics
+    values = [] if failure else MetricsTable(table).values(metric)
     find_best = min if study.direction.name == 'MINIMIZE' else max
     best = find_best(filter(math.isfinite, values), default=None)
-    if has_failed or best is None:
-        state, shown = states.FAIL, 'failed'
-    elif hook.should_stop:
+    if best is None:
+        state, shown = states.FAIL, f'failed: {failure or f"no {metric}"}'
+    elif hook.has_stopped:
         trial.set_user_attr(BEST, best)
         state, shown = states.PRUNED, f'{metric} {best:.4g}, stopped early'
     else:
@@ -249,6 +274,8 @@ def run_trial(options: TuneOptions, study: optuna.Study, trial: optuna.Trial, me
     write_text(options.work_dir / TABLE, search.format_csv())
     write_search(options.work_dir / PAGE, search)
     print(f'trial {trial.number}: {shown}', flush=True)
+    if failure and search.best is None:
+        raise failure
 
 
 def read_search(options: TuneOptions, study: optuna.Study, metric: str) -> Search:
@@ -275,6 +302,9 @@ def build_command(options: TuneOptions) -> list[str]:
     for name in ('pretrained', 'data_root'):
         if (value := vars(options)[name]) is not None:
             words += [f'--{name.replace("_", "-")}', str(value)]
+    for name in ('allow_external_files', 'trust'):
+        words += [f'--{name.replace("_", "-")}'] * vars(options)[name]
     if options.amp:
         words += ['--amp'] if options.amp is True else ['--amp-dtype', str(options.amp)]
-    return [*words, '--cfg-options', *format_settings(options.cfg_options or {})]
+    given = (f'{key}={value}' for key, value in (options.cfg_options or {}).items())
+    return [*words, '--cfg-options', *given]

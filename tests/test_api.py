@@ -146,6 +146,15 @@ def test_train_evaluate_load_predict(shapes: Path, tmp_path: Path) -> None:
 def test_invalid_options(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match='wrok_dir'):
         colonnade.train(config('sem_fpn'), wrok_dir=tmp_path)
+    with pytest.raises(TypeError, match='wrok_dir'):
+        colonnade.train('data', base_config=LEAF, wrok_dir=tmp_path)
+    with pytest.raises(ValueError, match='is a folder: pass a config, or the base_config'):
+        colonnade.train(tmp_path)
+    for options, says in ((dict(data='a', masks='b'), 'pass only one of data, coco and masks'),
+                          (dict(data='a', on_bad_data='skipp'), "on_bad_data must be .* 'skipp'"),
+                          (dict(), 'pass the dataset as --data, --coco or --masks')):
+        with pytest.raises(ValueError, match=says):
+            colonnade.create_config(LEAF, out=tmp_path / 'a.py', **options)
     with pytest.raises(FileNotFoundError, match='no such config file'):
         colonnade.evaluate('sem_fpn/xcit_nano', 'a.pth')
 

@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 import torch
 from helpers.live_server import build_random_model
+from helpers.query_models import build_query_model
 from PIL import Image
 
 from colonnade.common.errors import UserError
 from colonnade.common.missing_libraries import import_optional
 from colonnade.datasets.rle import encode_mask, make_json_rle
 from colonnade.inference import Instances, LabelMap, PanopticMap
+from colonnade.inference.loading import optimize_model
 from colonnade.inference.notebooks import MAX_SIDE
 from colonnade.runtime.images import ImageError
 
@@ -92,6 +94,11 @@ def test_display(kind: str, tmp_path: Path) -> None:
         assert lost._repr_png_() is None and lost._repr_html_() is None
 
 
+def test_classes_of_the_same_name() -> None:
+    detections = LABEL_MAP.replace(classes=('sky', 'sky')).to_supervision()
+    assert detections.class_id.tolist() == [0, 1]
+
+
 def test_large_drawings_are_reduced() -> None:
     size = (40, 2 * MAX_SIDE)
     result = LABEL_MAP.replace(
@@ -132,3 +139,14 @@ def test_features(head: str, tmp_path: Path) -> None:
     torch.testing.assert_close(model.features(image[..., ::-1], channels='bgr')[0], maps[0])
     with pytest.raises(ImageError, match='missing.png'):
         model.features(tmp_path / 'missing.png')
+    with pytest.raises(UserError, match="channels must be rgb or bgr, got 'xyz'"):
+        model.features(path, channels='xyz')  # type: ignore[arg-type]
+    optimize_model(model, None, torch.bfloat16)
+    half = model.features(image)[0]
+    assert half.dtype == torch.float32 and (half - maps[0]).norm() < 0.1 * maps[0].norm()
+
+
+def test_queries_are_no_features() -> None:
+    model = build_query_model('eomt_semantic')
+    with pytest.raises(UserError, match='on PlainViT has no feature maps'):
+        model.features(np.zeros((64, 64, 3), dtype=np.uint8))

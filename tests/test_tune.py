@@ -36,7 +36,8 @@ def test_ranges(text: Any, expected: Any) -> None:
     assert parse_range('key', text) == expected
 
 
-@pytest.mark.parametrize('text', ['1', '2:1', '0:1:log', '1:2:square', 'a:b', 'low', ':', 3])
+@pytest.mark.parametrize('text',
+                         ['1', '2:1', '0:1:log', '1:2:square', 'a:b', 'low', ':', '0:1e999', 3])
 def test_wrong_ranges(text: Any) -> None:
     with pytest.raises(UserError, match=f'--search key expects LOW:HIGH.* got {text}'):
         parse_range('key', text)
@@ -47,6 +48,8 @@ def test_default_ranges() -> None:
     ranges = parse_ranges(None, cfg)
     assert list(ranges) == [RATE, 'optim_wrapper.paramwise_cfg.layer_decay_rate', DROP]
     assert ranges[RATE].low < get_setting(cfg, RATE) < ranges[RATE].high
+    assert get_setting(cfg, 'param_scheduler.0.end') and 'param_scheduler.9.end' not in cfg
+    assert list(parse_ranges({'param_scheduler.0.end': '1:10'}, cfg)) == ['param_scheduler.0.end']
     with pytest.raises(UserError, match='--search model.nothing: the config has no such setting'):
         parse_ranges({'model.nothing': '1:2'}, cfg)
 
@@ -82,7 +85,7 @@ def test_trials(tune: Callable, tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert f'--cfg-options {" ".join(SHORT[1:])} {RATE}=0.002 {DROP}=0\n' in printed
     with pytest.raises(SystemExit, match='has a search already: pass --resume'):
         tune('--trials', 2)
-    with pytest.raises(SystemExit, match='pass the same config and --search'):
+    with pytest.raises(SystemExit, match='has a search with ranges .* pass the same options'):
         tune('--trials', 2, '--resume', '--search', f'{DROP}=0:0.1')
 
     # Four trials that were much better: the median prunes the next one.
@@ -116,8 +119,6 @@ def test_interrupted_trial_continues(tune: Callable, run_tool: Callable, shapes:
     folder = tmp_path / 'search'
     ranges = {DROP: CategoricalDistribution((0.1, 0.3))}
     study = open_journal(folder)
-    study.set_user_attr('config', str(config('sem_fpn')))
-    study.set_user_attr('ranges', {key: str(ranges[key]) for key in ranges})
     value = study.ask(ranges).params[DROP]
     run_tool('train', config('sem_fpn'), '--work-dir', folder / 'trial_0', '--data-root',
              shapes / 'ade', *SHORT, f'{DROP}={value}', 'train_cfg.max_iters=1')  # yapf: disable
@@ -128,12 +129,20 @@ def test_interrupted_trial_continues(tune: Callable, run_tool: Callable, shapes:
 
 
 @pytest.mark.usefixtures('no_layout')
-def test_failed_trials(tune: Callable, tmp_path: Path) -> None:
-    with pytest.raises(SystemExit, match='no trial has computed mIoU: see the logs'):
+def test_failed_trials(tune: Callable, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match='training stops at iteration'):  # the first of all
         tune('--trials', 1, '--search', f'{RATE}=1e30,1e35', '--no-pruning',
              more=('train_cfg.max_iters=9', 'train_cfg.val_interval=9'))  # yapf: disable
     assert [row['state'] for row in read_table(tmp_path / 'search')] == ['failed']
-    assert 'NaN' in latest_log(tmp_path / 'search/trial_0')
+    (tmp_path / 'search').rename(tmp_path / 'earlier')
+
+    # Others are listed, and the search continues. The config's value comes first, others are wrong.
+    tune('--trials', 2, '--search', f'{DROP}=0,5.0,6.0,7.0,8.0')
+    assert 'trial 1: failed: drop_path_rate must be in [0, 1), got ' in capsys.readouterr().out
+    assert [row['state'] for row in read_table(tmp_path / 'search')] == ['complete', 'failed']
+    (tmp_path / f'search/{JOURNAL}').unlink()
+    with pytest.raises(SystemExit, match='has trials of another search, but no optuna_journal.log'):
+        tune('--trials', 1)
 
 
 def test_wrong_options(tune: Callable) -> None:

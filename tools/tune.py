@@ -5,8 +5,7 @@
     colonnade tune my_config.py --work-dir search --search \\
         optim_wrapper.optimizer.lr=1e-5:1e-3:log model.backbone.drop_path_rate=0,0.1,0.2
 
-Each trial is a training, which is stopped early if it lags behind. To run trials on several GPUs,
-start the command once per GPU, with --resume and another CUDA_VISIBLE_DEVICES.
+Each trial is a training, which is stopped early if it lags behind.
 """
 from __future__ import annotations
 

@@ -57,6 +57,8 @@ def complete_data_options(args: DataOptions) -> None:
         ValueError: If options are missing or contradict each other, a path does not exist, or class
             names are duplicated.
     """
+    if not (args.data or args.coco or args.masks):
+        raise UserError('pass the dataset as --data, --coco or --masks')
     _check_split_options(args)
     if args.data and args.images:
         raise UserError('--images requires --coco or --masks: --data finds images itself')
