@@ -127,7 +127,7 @@ def open_writer(path: Path, size: tuple[int, int],
             try:
                 ticks = Fraction(rate).limit_denominator(max(1, int(MAX_TICKS / rate)))
                 encoder = find_encoder()
-                stream = container.add_stream(
+                stream: Any = container.add_stream(
                     encoder, ticks, width=width, height=height, options=ENCODERS[encoder])
                 stream.pix_fmt = 'yuv420p'
                 if not ENCODERS[encoder]:

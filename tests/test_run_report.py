@@ -327,10 +327,9 @@ def test_commands(trained: Path) -> None:
     path.write_text(json.dumps(about))
     section, = build_command_sections(read_run(moved))
     assert 'it had 2 processes' in section.text
-    assert section.commands[-1] == (
-        f'cd {shlex.quote(str(Path.cwd()))} && '
-        "colonnade train own.py --cfg-options 'data_root=a b' "
-        f'--cfg-options randomness.seed={about["seed"]}')
+    assert section.commands[-1] == (f'cd {shlex.quote(str(Path.cwd()))} && '
+                                    "colonnade train own.py --cfg-options 'data_root=a b' "
+                                    f'--cfg-options randomness.seed={about["seed"]}')
     assert describe_command(['tools/train.py', 'a'])['command'] == 'python tools/train.py a'
 
 

@@ -233,7 +233,7 @@ def build_command_sections(run: RecordedRun) -> list[Section]:
     if run.about.get('state') in ('running', 'stopped early'):
         config = shlex.quote(str(run.folder / run.about.get('config_file', 'CONFIG.py')))
         commands.append(f'colonnade train {config} --work-dir {folder} --resume')
-    start = next(iter(run.about.get('starts', ())), {})
+    start: dict[str, Any] = next(iter(run.about.get('starts', ())), {})
     if 'command' not in start:
         return [Section('Commands', commands=commands)]
     processes = start.get('processes', 1)
