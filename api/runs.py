@@ -21,18 +21,26 @@ if TYPE_CHECKING:
 class Run(work_dir.Run):
     """Training run in a work dir. Notebooks show its metrics and curves.
 
+    ``Run('work_dir')`` opens an earlier run.
+
     Args:
         work_dir: Work dir of the run.
         checkpoint_dir: Folder of the checkpoints. Defaults to the work dir.
     """
 
     def load(self, checkpoint: str | Path | None = None, **options: Any) -> Model:
-        """Load the best checkpoint, or the last one if there is no best.
+        """Return the model of the best checkpoint, or of the last one if there is no best.
 
         Args:
             checkpoint: Checkpoint to load instead.
             **options: Options of :func:`colonnade.load`.
+
+        Raises:
+            FileNotFoundError: If there is no such work dir or checkpoint; see also
+                :func:`colonnade.load`.
         """
+        if not self.work_dir.is_dir():
+            raise MissingFileError(f'no such work dir: {self.work_dir}')
         return load(self.work_dir, checkpoint, **options)
 
     def to_pandas(self) -> pandas.DataFrame:
@@ -43,7 +51,8 @@ class Run(work_dir.Run):
             ValueError: If pandas is not installed.
         """
         if not self.metrics.is_file():
-            raise MissingFileError(f'{self.work_dir} has no {self.METRICS}')
+            raise MissingFileError(f'{self.work_dir} has no {self.METRICS}: it is not the work dir '
+                                   'of a run, or nothing was logged')
         return import_optional('pandas').read_csv(self.metrics)
 
     def __repr__(self) -> str:

@@ -9,6 +9,7 @@ import tempfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,31 @@ def replace_folder(scratch: Path, path: Path) -> None:
         shutil.rmtree(old)
     else:
         old.unlink(missing_ok=True)
+
+
+@contextmanager
+def set_aside(*paths: Path) -> Iterator[list[Path]]:
+    """Context manager that renames existing files and folders, and restores them after an error.
+
+    Yields:
+        The new paths, of which the caller removes what is not needed.
+    """
+    moved = [(path, find_free_path(path)) for path in paths if os.path.lexists(path)]
+    for path, old in moved:
+        path.rename(old)
+    try:
+        yield [old for _, old in moved]
+    except BaseException:
+        for path, old in moved:
+            replace_folder(old, path)
+        raise
+
+
+def find_free_path(path: Path) -> Path:
+    """Return a path like ``path`` that does not exist: ``NAME_old``, ``NAME_old2``, …"""
+    numbers = chain([''], map(str, count(2)))
+    paths = (path.with_name(f'{path.stem}_old{number}{path.suffix}') for number in numbers)
+    return next(each for each in paths if not os.path.lexists(each))
 
 
 @file_errors()

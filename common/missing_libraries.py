@@ -26,8 +26,8 @@ def report_missing_libraries() -> Iterator[None]:
         if error.name == OPERATORS:
             raise UserError(f'mmcv is installed without its operators: run {BUILD}') from error
         if error.name in LIBRARIES:
-            raise UserError(f"{error.name} is not installed: run {BUILD}, then pip install "
-                            "'colonnade[mm]'") from error
+            raise UserError(f'{error.name} is not installed: run {BUILD}, then install Colonnade '
+                            "with its extra mm, as in pip install '.[mm]'") from error
         raise
 
 

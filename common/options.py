@@ -6,7 +6,7 @@ are for Python only. Modules of options must not import anything slow.
 """
 from __future__ import annotations
 
-from dataclasses import MISSING, Field, dataclass, field
+from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -69,6 +69,21 @@ def option_name(field: Field) -> str:
     """Return the name of an option on the command line."""
     default = f'no_{field.name}' if field.default is True else field.name
     return f'--{field.metadata.get("name", default)}'.replace('_', '-')
+
+
+def format_words(options: Any) -> list[str]:
+    """Return the words of the command line that sets options, without those with defaults."""
+    positional, named = list[str](), list[str]()
+    for each in fields(options):
+        value = vars(options)[each.name]
+        if not each.metadata or value in (None, each.default, [], ()):
+            continue
+        words = list(map(str, value if isinstance(value, (list, tuple)) else [value]))
+        if each.metadata.get('positional'):
+            positional += words
+        else:
+            named += [option_name(each), *(() if isinstance(value, bool) else words)]
+    return [*positional, *named]
 
 
 @dataclass

@@ -24,7 +24,6 @@ class DataOptions:
         'dataset in any supported format (detected automatically): a folder, its data.yaml, or '
         'one folder each for training and validation', (),
         exclusive='data',
-        required=True,
         metavar='PATH')
     coco: list[Path] = option(
         'COCO annotations for a detector: training and validation', (),

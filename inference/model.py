@@ -393,7 +393,8 @@ class Model:
                  channels: Channels = 'rgb') -> tuple[torch.Tensor, ...]:
         """Return the feature maps that the heads read, ``(1, C, h, w)`` each, the finest first.
 
-        The image goes through the test pipeline. Maps of padded images are not cropped.
+        ``h`` and ``w`` are the sizes of the image after the test pipeline, which resizes and pads,
+        divided by the strides.
 
         Args:
             image: Image as in :meth:`predict`.
@@ -401,7 +402,7 @@ class Model:
 
         Raises:
             ImageError: If the image cannot be read.
-            ValueError: If the model has no feature maps, as EoMT.
+            ValueError: If the model has no feature maps, such as EoMT.
         """
         self._check_channels(channels)
         prediction = decode_image(load_pillow_image(image), channels, self.bands)

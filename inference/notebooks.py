@@ -38,6 +38,10 @@ class NotebookResult:
     def to_pandas(self) -> pandas.DataFrame:
         """Return a table with a row per instance, per segment, or per class of a label map.
 
+        Instances have a ``class``, a ``score``, and their sides ``left``, ``top``, ``right`` and
+        ``bottom`` in pixels. Label maps have a ``class`` and its ``fraction``, from 0 to 1.
+        Panoptic maps have ``id``, ``class``, ``isthing``, ``area`` in pixels, and sides.
+
         Raises:
             ValueError: If pandas is not installed.
         """
@@ -45,6 +49,9 @@ class NotebookResult:
 
     def to_supervision(self) -> supervision.Detections:
         """Return the instances or segments, or a mask per class of a label map.
+
+        ``xyxy`` is in pixels, and ``mask`` is ``(N, H, W)``. Label maps and panoptic maps have no
+        ``confidence``.
 
         Raises:
             ValueError: If supervision is not installed.

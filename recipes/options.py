@@ -14,7 +14,10 @@ from colonnade.datasets.options import DataOptions
 @dataclass(kw_only=True)
 class NewConfigOptions(DataOptions):
     """Options of ``colonnade create-config``."""
-    base_config: Path = argument(f'{CONFIG}, to start from')
+    base_config: Path = argument(f'{CONFIG}, to start from; with --update, the config to replace')
+    update: bool = option(
+        'replace a config that this command has written, with the same options and the present '
+        'data', False)
     batch_size: int | None = option('images per GPU (default: as in the base config)', metavar='N')
     gpus: int = option('number of GPUs or processes (default: %(default)s)', 1, metavar='N')
     band_suffixes: list[str] | None = option(
@@ -34,6 +37,7 @@ class NewConfigOptions(DataOptions):
     out: Path | None = option(
         'file to write (default: BASE_CONFIG_own.py in the current directory)', metavar='FILE')
     allow_external_files: bool = option(ALLOW_EXTERNAL_FILES, False)
+    command: str = ''  # command line that is recorded in the config
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -79,15 +83,16 @@ class TuneOptions(ConfigOptions):
     """Options of ``colonnade tune``."""
     work_dir: Path = option('folder of the search, with a work dir per trial',
                             MISSING, metavar='DIR')  # yapf: disable
-    trials: int = option('number of trials, with those of earlier commands (default: %(default)s)',
-                         20)
+    trials: int = option(
+        'total number of trials, including those of earlier commands (default: %(default)s)', 20)
     search: dict[str, Any] | None = option(
         'settings to search: KEY=LOW:HIGH, KEY=LOW:HIGH:log or KEY=A,B,C (default: the learning '
-        'rate, and layer decay and drop path if the config sets them)')
+        'rate, and layer decay and drop path if the config sets them)',
+        metavar='KEY=RANGE')
     pruning: bool = option('train all trials to the end, instead of stopping those whose metric '
-                           'is below the median of the others', True)  # yapf: disable
+                           'is worse than the median of the others', True)  # yapf: disable
     resume: bool = option('continue a search', False)
-    seed: int = option('seed of the search (default: %(default)s)', 0)
+    seed: int = option('seed of the search, not of the trainings (default: %(default)s)', 0)
     pretrained: str | None = option(
         'start from these backbone weights, as in colonnade train', metavar='NAME')
     amp: Amp = amp_option()

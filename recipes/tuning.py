@@ -140,8 +140,12 @@ def parse_ranges(search: dict[str, Any] | None, cfg: Config) -> dict[str, BaseDi
     if search:
         for key in search:
             if get_setting(cfg, key) is MISSING and key not in DEFAULT_RANGES:
-                raise UserError(f'--search {key}: the config has no such setting')
-        return {key: parse_range(key, value) for key, value in search.items()}
+                raise UserError(f'--search {key}: the config has no such setting; add it with '
+                                f'--cfg-options {key}=VALUE')
+        return {
+            key: parse_range(key, value, get_setting(cfg, key))
+            for key, value in search.items()
+        }
     rate = get_setting(cfg, RATE)
     if not isinstance(rate, float) or not 0 < rate < math.inf:
         raise UserError(f'the config has no positive {RATE}: pass --search KEY=LOW:HIGH')
@@ -152,8 +156,11 @@ def parse_ranges(search: dict[str, Any] | None, cfg: Config) -> dict[str, BaseDi
     return ranges
 
 
-def parse_range(key: str, value: Any) -> BaseDistribution:
-    """Return the range of ``LOW:HIGH``, ``LOW:HIGH:log`` or a list of choices."""
+def parse_range(key: str, value: Any, present: Any = None) -> BaseDistribution:
+    """Return the range of ``LOW:HIGH``, ``LOW:HIGH:log`` or a list of choices.
+
+    It consists of integers if the present value of the config is one.
+    """
     distributions = import_optional('optuna').distributions
     if isinstance(value, (list, tuple)):
         return distributions.CategoricalDistribution(value)
@@ -167,7 +174,7 @@ def parse_range(key: str, value: Any) -> BaseDistribution:
     except (ValueError, SyntaxError, TypeError):
         raise UserError(f'--search {key} expects LOW:HIGH, LOW:HIGH:log with positive numbers, or '
                         f'A,B,C, got {value}') from None
-    whole = all(type(end) is int for end in ends)
+    whole = type(present) is int and all(type(end) is int for end in ends)
     kind = distributions.IntDistribution if whole else distributions.FloatDistribution
     return kind(*ends, log=bool(scale))
 
@@ -307,4 +314,4 @@ def build_command(options: TuneOptions) -> list[str]:
     if options.amp:
         words += ['--amp'] if options.amp is True else ['--amp-dtype', str(options.amp)]
     given = (f'{key}={value}' for key, value in (options.cfg_options or {}).items())
-    return [*words, '--cfg-options', *given]
+    return [*words, '--work-dir', str(options.work_dir / 'best'), '--cfg-options', *given]

@@ -148,7 +148,15 @@ def test_invalid_options(tmp_path: Path) -> None:
         colonnade.train(config('sem_fpn'), wrok_dir=tmp_path)
     with pytest.raises(TypeError, match='wrok_dir'):
         colonnade.train('data', base_config=LEAF, wrok_dir=tmp_path)
-    with pytest.raises(ValueError, match='is a folder: pass a config, or the base_config'):
+    with pytest.raises(FileNotFoundError, match='no such dataset: nowhere'):
+        colonnade.train('nowhere', base_config=LEAF)
+    (tmp_path / 'run.py').touch()
+    with pytest.raises(ValueError, match='run.py already exists: pass it as config, without base'):
+        colonnade.train(tmp_path, base_config=LEAF, work_dir=tmp_path / 'run')
+    with pytest.raises(FileNotFoundError, match='no such work dir: nowhere'):
+        colonnade.Run('nowhere').load()
+    with pytest.raises(
+            ValueError, match='is not a config: to train on a dataset, also pass base_config'):
         colonnade.train(tmp_path)
     for options, says in ((dict(data='a', masks='b'), 'pass only one of data, coco and masks'),
                           (dict(data='a', on_bad_data='skipp'), "on_bad_data must be .* 'skipp'"),

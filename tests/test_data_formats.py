@@ -274,6 +274,45 @@ def test_reconversion_must_fit_config(edit: Callable, says: str, drawn: Parts, t
     assert not (tmp_path / 'own_data-again').exists()
 
 
+@pytest.mark.parametrize('edit', [add_class, move_images])
+def test_updated_config_fits(edit: Callable, drawn: Parts, tmp_path: Path, run_tool: Callable,
+                             capsys: pytest.CaptureFixture[str]) -> None:
+    """--update repeats the command that the config records, and keeps what it replaces."""
+    WRITERS['yolo_boxes'](drawn, tmp_path / 'set')
+    out = tmp_path / 'own.py'
+    run_tool('create_config', leaf('mask_rcnn'), '--data', tmp_path / 'set', '--batch-size', 2,
+             '--boxes-only', '--out', out)  # yapf: disable
+    before = out.read_text()
+    assert before.startswith(f'# colonnade create-config {leaf("mask_rcnn")} --data '
+                             f'{tmp_path / "set"} --boxes-only --out {out} --batch-size 2\n')
+    run_tool('create_config', out, '--update')  # nothing has changed
+    assert out.read_text() == before == (tmp_path / 'own_old.py').read_text()
+    edit(tmp_path / 'set')
+    assert find_preflight_messages(out)
+    capsys.readouterr()
+    run_tool('create_config', out, '--update')
+    printed = capsys.readouterr().out
+    assert f'before: {tmp_path / "own_old2.py"}, {tmp_path / "own_data_old2"}' in printed
+    assert ("\n+    classes=('disc', 'square', 'cow')," in printed) == (edit is add_class)
+    assert not find_preflight_messages(out) and 'batch_size=2' in out.read_text()
+    assert (tmp_path / 'own_old2.py').read_text() == before
+
+
+def test_update_restores_after_errors(drawn: Parts, tmp_path: Path, run_tool: Callable) -> None:
+    WRITERS['yolo_boxes'](drawn, tmp_path / 'set')
+    out = tmp_path / 'own.py'
+    run_tool('create_config', leaf('mask_rcnn'), '--data', tmp_path / 'set', '--out', out)
+    before = sorted(tmp_path.iterdir()), out.read_text()
+    write_lines(min((tmp_path / 'set').glob('labels/train/*.txt')), 'no box')
+    with pytest.raises(SystemExit, match='1 error, no config was written'):
+        run_tool('create_config', out, '--update')
+    assert (sorted(tmp_path.iterdir()), out.read_text()) == before
+    with pytest.raises(SystemExit, match='--update takes no other options'):
+        run_tool('create_config', out, '--update', '--epochs', 3)
+    with pytest.raises(SystemExit, match='does not begin with the command that created it'):
+        run_tool('create_config', leaf('mask_rcnn'), '--update')
+
+
 def test_reconvert_label_maps(drawn: Parts, tmp_path: Path, run_tool: Callable,
                               capsys: pytest.CaptureFixture[str]) -> None:
     """Labels are numbered in the order of names, so other names are rejected."""

@@ -116,7 +116,7 @@ print(colonnade.__file__, colonnade.tools.train.__file__)
 
 
 @pytest.mark.parametrize('module, says', [
-    ('mmengine', "mmengine is not installed: run .* then pip install 'colonnade\\[mm\\]'"),
+    ('mmengine', "mmengine is not installed: run .* extra mm, as in pip install '\\.\\[mm\\]'"),
     ('mmcv._ext', 'mmcv is installed without its operators: run python -m colonnade.tools.build'),
 ])
 def test_missing_libraries(module: str, says: str) -> None:

@@ -326,10 +326,11 @@ def test_commands(trained: Path) -> None:
     about['starts'][0] |= describe_command(words) | dict(processes=2)
     path.write_text(json.dumps(about))
     section, = build_command_sections(read_run(moved))
-    assert 'it had 2 processes' in section.text
-    assert section.commands[-1] == (f'cd {shlex.quote(str(Path.cwd()))} && '
-                                    "colonnade train own.py --cfg-options 'data_root=a b' "
-                                    f'--cfg-options randomness.seed={about["seed"]}')
+    assert 'the run had 2 processes' in section.text
+    folder, again = (shlex.quote(str(path)) for path in (Path.cwd(), f'{moved}_again'))
+    assert section.commands[-1] == (
+        f"cd {folder} && colonnade train own.py --cfg-options 'data_root=a b' "
+        f'--work-dir {again} --cfg-options randomness.seed={about["seed"]}')
     assert describe_command(['tools/train.py', 'a'])['command'] == 'python tools/train.py a'
 
 

@@ -26,14 +26,14 @@ SHORT = [
 ]
 
 
-@pytest.mark.parametrize('text, expected', [
-    ('1e-5:1e-3:log', FloatDistribution(1e-5, 1e-3, log=True)),
-    ('0:0.5', FloatDistribution(0, 0.5)),
-    ('1:12', IntDistribution(1, 12)),
-    ([0.1, 0.2], CategoricalDistribution((0.1, 0.2))),
+@pytest.mark.parametrize('text, present, expected', [
+    ('1e-5:1e-3:log', 1e-4, FloatDistribution(1e-5, 1e-3, log=True)),
+    ('0:1', 0.1, FloatDistribution(0, 1)),
+    ('1:12', 3, IntDistribution(1, 12)),
+    ([0.1, 0.2], 0, CategoricalDistribution((0.1, 0.2))),
 ])
-def test_ranges(text: Any, expected: Any) -> None:
-    assert parse_range('key', text) == expected
+def test_ranges(text: Any, present: float, expected: Any) -> None:
+    assert parse_range('key', text, present) == expected
 
 
 @pytest.mark.parametrize('text',
@@ -82,7 +82,8 @@ def test_trials(tune: Callable, tmp_path: Path, capsys: pytest.CaptureFixture[st
     tune('--trials', 1)
     printed = capsys.readouterr().out
     assert f'trial 0: {RATE}=0.002 {DROP}=0\n' in printed  # those of the config
-    assert f'--cfg-options {" ".join(SHORT[1:])} {RATE}=0.002 {DROP}=0\n' in printed
+    words = [f'--work-dir {tmp_path / "search/best"}', *SHORT, f'{RATE}=0.002 {DROP}=0']
+    assert f'{" ".join(words)}\n' in printed
     with pytest.raises(SystemExit, match='has a search already: pass --resume'):
         tune('--trials', 2)
     with pytest.raises(SystemExit, match='has a search with ranges .* pass the same options'):

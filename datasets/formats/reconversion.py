@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,8 +25,6 @@ from ..validation.validation_report import Report
 from .conversion import OPTIONS, PATHS, SIDES
 from .format_detection import open_dataset
 
-CREATE_AGAIN = 'create the config again with colonnade create-config'
-
 
 def reconvert_all(options: CheckDataOptions) -> Report:
     """Repeat the conversions that a config reads; return errors, and what is dropped.
@@ -45,21 +44,22 @@ def reconvert_all(options: CheckDataOptions) -> Report:
                         'create-config has converted')
     report = Report()
     for folder, readers in datasets.items():
-        _reconvert(folder, readers, report)
+        _reconvert(folder, readers, report, options.config)
     return report
 
 
 @file_errors()
-def _reconvert(folder: Path, datasets: Sequence[ConfigDict], report: Report) -> None:
+def _reconvert(folder: Path, datasets: Sequence[ConfigDict], report: Report, config: Path) -> None:
     """Repeat a conversion in its folder, unless there are errors or its datasets would not fit."""
+    again = f'create the config again: colonnade create-config {shlex.quote(str(config))} --update'
     try:
         record = json.loads((folder / RECORD).read_bytes())
     except ValueError as error:
         raise UserError(f'{folder / RECORD} is damaged ({error}): remove {folder}, and '
-                        f'{CREATE_AGAIN}') from error
+                        f'{again}') from error
     if 'options' not in record:
         raise UserError(f'{folder} was converted by an earlier version, which did not record its '
-                        f'options: remove the folder, and {CREATE_AGAIN}')
+                        f'options: remove the folder, and {again}')
     options: dict[str, Any] = {}
     for key, name in OPTIONS.items():
         value = record['options'].get(key)
@@ -73,7 +73,7 @@ def _reconvert(folder: Path, datasets: Sequence[ConfigDict], report: Report) -> 
     args = DataOptions(**options, converted_dir=scratch)
     with open_dataset(args, record['kind'], report) as data:
         if data and (change := _find_misfit(datasets, data, args, folder)):
-            text = f'{change}: nothing was changed. {CREATE_AGAIN.capitalize()}, with another --out'
+            text = f'{change}: nothing was changed. {again[0].upper()}{again[1:]}'
             report.add(Finding('stale-conversion', text, (str(folder), )))
     if report.num_errors:
         shutil.rmtree(scratch, ignore_errors=True)

@@ -18,6 +18,7 @@ from colonnade.datasets.formats.format_detection import open_dataset
 from colonnade.datasets.options import DataOptions
 from colonnade.datasets.validation.validation_report import Report
 from colonnade.runtime.colors import distinct_colors
+from colonnade.runtime.sanitize import one_line
 from colonnade.settings.classes import adapt_num_classes
 from colonnade.settings.config_values import has_masks, loads_segments
 from colonnade.settings.config_writer import (Source, format_base_path, format_comments,
@@ -193,7 +194,7 @@ def write_config(cfg: Config, args: NewConfigOptions, data: CustomDataset) -> No
         f'{num_train} training and {num_val} validation images, {len(data.classes)} classes, as '
         'found by colonnade create-config.', *data.reasons
     ]
-    head = [*format_comments(comments), f'_base_ = {base!r}', '']
+    head = [f'# {one_line(args.command)}', *format_comments(comments), f'_base_ = {base!r}', '']
     write_text(args.out, format_config(head, content))
     try:
         read_file(args.out, import_modules=False)

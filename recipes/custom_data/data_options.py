@@ -3,17 +3,37 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from pathlib import Path
 
 from colonnade.common.channels import check_channels
 from colonnade.common.errors import UserError
 from colonnade.common.name_lists import format_names
+from colonnade.common.options import format_words
+from colonnade.configs import find_config
 from colonnade.datasets.options import DataOptions
 from colonnade.datasets.validation.validation_report import find_repeated
 
 from ..options import NewConfigOptions
 
 ADE20K_FOLDERS = (('images', 'annotations'), ('training', 'validation'))
+
+COMMAND = 'colonnade create-config'  # begins the first line of a config, after "# "
+
+
+def read_command(config: Path) -> list[str]:
+    """Return the options with which a config was created.
+
+    Raises:
+        OSError: If it cannot be read.
+        ValueError: If it does not record them.
+    """
+    line = config.read_text(encoding='utf-8').partition('\n')[0]
+    words = line.removeprefix(f'# {COMMAND} ')
+    if words == line:
+        raise UserError(f'{config} does not begin with the command that created it, # {COMMAND} '
+                        '...: create it again, with another --out')
+    return shlex.split(words)
 
 
 def complete_options(args: NewConfigOptions) -> Path:
@@ -26,6 +46,8 @@ def complete_options(args: NewConfigOptions) -> Path:
         OSError: If the file of class names cannot be read.
         ValueError: If options contradict each other, a path does not exist, or ``out`` exists.
     """
+    args.command = shlex.join([*COMMAND.split(), *format_words(args)])
+    args.base_config = find_config(args.base_config)
     args.out = args.out or Path(f'{args.base_config.stem}_own.py')
     if args.out.suffix != '.py':
         raise UserError(f'--out must end in .py, got {args.out}')

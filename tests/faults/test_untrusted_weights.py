@@ -48,6 +48,7 @@ TOOLS: dict[str, list[list[Any]]] = {
                             ['--resume', '@'],
                             ['--cfg-options', 'model.backbone.init_cfg.type=Pretrained',
                              'model.backbone.init_cfg.checkpoint=@'])],
+    'tune': [[HEAD, '--data-root', 'ade', '--work-dir', 'out', '--pretrained', '@']],
     'visualize': [[HEAD, '@', 'images', '--out', 'out'], ['@', 'images', '--out', 'out']],
 }  # yapf: disable
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from colonnade.common.name_lists import format_count
 from colonnade.datasets.bad_samples import read_skipped
 from colonnade.engine.work_dir import Run
 from colonnade.engine.work_dir.metric_values import is_at_minimum
@@ -157,7 +158,8 @@ def plot_sizes(evaluation: dict[str, Any]) -> list[tuple[str, Figure]]:
     if len(sizes) < 2:
         return []
     bars = {name: [values[size] or 0. for size in sizes] for name, values in series.items()}
-    return [('AP by size of the objects, at the best evaluation', draw_bars(sizes, bars, 'AP'))]
+    caption = 'AP by size of the objects at the best evaluation: below 32², to 96², and larger'
+    return [(caption, draw_bars(sizes, bars, 'AP'))]
 
 
 def get_metric(evaluation: dict, key: str) -> float | None:
@@ -215,7 +217,8 @@ def build_skip_sections(run: RecordedRun) -> list[Section]:
     counts = read_skipped(run.folder)
     if not counts:
         return []
-    text = f'{len(counts)} training samples could not be loaded (--on-bad-sample skip).'
+    samples = format_count(len(counts), 'training sample')
+    text = f'{samples} could not be loaded (--on-bad-sample skip).'
     if len(counts) > MAX_SKIPPED:
         text += f' The {MAX_SKIPPED} that were skipped most often are shown.'
     table = Table(['error', 'times'], counts.most_common(MAX_SKIPPED))
@@ -237,11 +240,12 @@ def build_command_sections(run: RecordedRun) -> list[Section]:
     if 'command' not in start:
         return [Section('Commands', commands=commands)]
     processes = start.get('processes', 1)
-    text = 'The last command starts the run again, in another --work-dir'
+    text = 'The last command repeats the run'
     if processes > 1:
-        text += f'; it had {processes} processes'
+        text += f'. Start it with a launcher, since the run had {processes} processes'
     seed = f'randomness.seed={run.about.get("seed")}'
-    again = f'cd {shlex.quote(start["folder"])} && {start["command"]} --cfg-options {seed}'
+    again = (f'cd {shlex.quote(start["folder"])} && {start["command"]} --work-dir '
+             f'{shlex.quote(f"{run.folder.resolve()}_again")} --cfg-options {seed}')
     return [Section('Commands', f'{text}.', commands=[*commands, again])]
 
 

@@ -106,9 +106,10 @@ def build_best_sections(search: Search) -> list[Section]:
     """Return the best trial, and the command to train with its settings."""
     if search.best is None:
         return [Section('Best settings', 'No trial is complete.')]
-    text = (
-        f'Trial {search.best.number} has the {"lowest" if search.is_lower_better else "highest"} '
-        f'{search.metric}: {search.best.value:.4g}.')
+    extreme = 'lowest' if search.is_lower_better else 'highest'
+    text = (f'Trial {search.best.number} has the {extreme} {search.metric}: '
+            f'{search.best.value:.4g}. Its model is in trial_{search.best.number}. To train again '
+            'with its settings, rounded to four digits:')
     return [Section('Best settings', text, commands=[search.command])]
 
 
