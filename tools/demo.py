@@ -5,8 +5,8 @@
 
 Creates the dataset, and trains and evaluates slim configs: by default, Semantic FPN and Mask R-CNN
 on XCiT-N12/16. The first head is trained from scratch. The others start from its backbone, and need
-two fifths of the iterations. Trains in bfloat16 on CPUs where it is faster. Then prints a table, and
-writes a page with annotations (left) and predictions (right). Each run has its own folder.
+two fifths of the iterations. Trains in bfloat16 on CPUs where it is faster. Then prints a table,
+and writes a page with annotations (left) and predictions (right). Each run has its own folder.
 """
 from __future__ import annotations
 
