@@ -119,13 +119,16 @@ def set_aside(*paths: Path) -> Iterator[list[Path]]:
     Yields:
         The new paths, of which the caller removes what is not needed.
     """
-    moved = [(path, find_free_path(path)) for path in paths if os.path.lexists(path)]
-    for path, old in moved:
-        path.rename(old)
+    moved: list[tuple[Path, Path]] = []
     try:
+        for path in paths:
+            if os.path.lexists(path):
+                old = find_free_path(path)
+                path.rename(old)
+                moved.append((path, old))
         yield [old for _, old in moved]
     except BaseException:
-        for path, old in moved:
+        for path, old in reversed(moved):
             replace_folder(old, path)
         raise
 

@@ -82,7 +82,13 @@ def format_words(options: Any) -> list[str]:
         if each.metadata.get('positional'):
             positional += words
         else:
-            named += [option_name(each), *(() if isinstance(value, bool) else words)]
+            name = option_name(each)
+            if isinstance(value, bool):
+                named.append(name)
+            elif len(words) == 1 and words[0].startswith('-'):
+                named.append(f'{name}={words[0]}')
+            else:
+                named += [name, *words]
     return [*positional, *named]
 
 

@@ -221,7 +221,7 @@ def read_skipped(work_dir: Path) -> Counter[str]:
 def parse_errors(content: bytes) -> Iterator[str]:
     """Yield the errors in whole lines of a file of skipped samples."""
     for line in content[:content.rfind(b'\n') + 1].splitlines():
-        with suppress(ValueError):  # a full disk has truncated the line
+        with suppress(ValueError, TypeError, KeyError):  # a full disk has truncated the line
             yield json.loads(line)['error']
 
 

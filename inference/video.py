@@ -29,6 +29,7 @@ from .results import LabelMap
 DEFAULT_RATE = 25.  # frames per second, if the video does not declare it
 #: encoders of written videos in order of preference, and their options; browsers play H.264
 ENCODERS = {'libx264': dict(crf='20', preset='veryfast'), 'h264': {}, 'mpeg4': {}}
+PIXELS = 'yuv420p'  # the format that all players support
 BITS_PER_PIXEL = 4  # bit rate of written videos, for encoders without options
 MAX_TICKS = 2**16 - 1  # per second, in MPEG-4
 
@@ -95,10 +96,14 @@ def to_pixels(frame: av.VideoFrame) -> np.ndarray:
 
 @cache
 def find_encoder() -> str:
-    """Return the first encoder of :data:`ENCODERS` that the installed PyAV has."""
+    """Return the first encoder of :data:`ENCODERS` that works here; some need other hardware."""
     for name in ENCODERS:
-        with suppress(FFmpegError):
-            return av.Codec(name, 'w').name
+        with suppress(FFmpegError, OSError, ValueError):
+            context: Any = av.CodecContext.create(name, 'w')
+            context.width, context.height, context.pix_fmt = 256, 256, PIXELS
+            context.time_base = Fraction(1, 25)
+            context.encode()  # opens it
+            return name
     raise FileError(f'PyAV has none of the video encoders {", ".join(ENCODERS)}')
 
 
@@ -129,7 +134,7 @@ def open_writer(path: Path, size: tuple[int, int],
                 encoder = find_encoder()
                 stream: Any = container.add_stream(
                     encoder, ticks, width=width, height=height, options=ENCODERS[encoder])
-                stream.pix_fmt = 'yuv420p'
+                stream.pix_fmt = PIXELS
                 if not ENCODERS[encoder]:
                     stream.bit_rate = min(2**30, int(BITS_PER_PIXEL * rate * width * height))
                 yield write

@@ -5,6 +5,7 @@ import ast
 import gc
 import logging
 import math
+import traceback
 from dataclasses import MISSING
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -262,6 +263,7 @@ def run_trial(options: TuneOptions,
         raise
     except Exception as error:  # settings can break a training in any way
         failure = error
+        traceback.clear_frames(error.__traceback__)  # which hold the model
         print_log(f'trial {trial.number}: {error}', logger='current', level=logging.WARNING)
     table = Run(folder).metrics
     values = [] if failure else MetricsTable(table).values(metric)

@@ -12,9 +12,10 @@ from conftest import ROOT, config, run_python
 
 from colonnade.__main__ import TOOLS
 from colonnade.common.errors import MissingFileError, UserCodeError, UserError, file_errors
-from colonnade.common.options import amp_option, argument
+from colonnade.common.options import amp_option, argument, format_words
 from colonnade.configs import find_config
 from colonnade.datasets.bad_samples import SampleError
+from colonnade.recipes.options import NewConfigOptions
 from colonnade.runtime import ImageError, ModelError
 from colonnade.tools.command_line import (SPINS, WAITING, limit_spinning, parse_options,
                                           report_user_errors)
@@ -76,6 +77,18 @@ def test_missing_files(tmp_path: Path) -> None:
 def test_amp_options(options: list[str], expected: bool | str) -> None:
     args = parse_options(argparse.ArgumentParser(), Convert, words=[*options, 'a.py'])
     assert args.amp == expected
+
+
+@pytest.mark.parametrize('options', [
+    ['base.py', '--data', 'a set', '--group-regex=-(\\d+)', '--val-fraction', '0.2'],
+    ['base.py', '--masks', 'a', 'b', '--classes', 'sky', 'tree top', '--suffixes', '.jpg', '.png'],
+    ['base.py', '--coco', 'a.json', 'b.json', '--boxes-only', '--rgb-channels', '2', '1', '0'],
+])
+def test_options_are_formatted_as_they_are_read(options: list[str]) -> None:
+    parsed = parse_options(argparse.ArgumentParser(), NewConfigOptions, words=options)
+    words = format_words(parsed)
+    assert words[0] == 'base.py' and sorted(words) == sorted(options)
+    assert parse_options(argparse.ArgumentParser(), NewConfigOptions, words=words) == parsed
 
 
 def test_broken_package_is_not_a_user_error(tmp_path: Path,

@@ -19,6 +19,7 @@ from helpers.synthetic_data import (SHORT, assert_messages, coco_content, draw_i
 from helpers.third_party_formats import (BOX, WRITERS, Parts, draw_dataset, options, read,
                                          select_images, write_lines)
 
+from colonnade.common.atomic_files import set_aside
 from colonnade.common.errors import UserError
 from colonnade.datasets.data_index import AnnotatedImage, DataIndex, Instance, index_images
 from colonnade.datasets.formats import format_detection
@@ -296,6 +297,37 @@ def test_updated_config_fits(edit: Callable, drawn: Parts, tmp_path: Path, run_t
     assert ("\n+    classes=('disc', 'square', 'cow')," in printed) == (edit is add_class)
     assert not find_preflight_messages(out) and 'batch_size=2' in out.read_text()
     assert (tmp_path / 'own_old2.py').read_text() == before
+
+
+def test_update_in_another_folder(drawn: Parts, tmp_path: Path, run_tool: Callable,
+                                  monkeypatch: pytest.MonkeyPatch) -> None:
+    """Recorded paths are relative to the folder of the command. Other folders are not moved."""
+    WRITERS['yolo_boxes'](drawn, tmp_path / 'set')
+    monkeypatch.chdir(tmp_path)
+    run_tool('create_config', leaf('mask_rcnn'), '--data', 'set', '--out', 'own.py')
+    shutil.rmtree('own_data')
+    Path('own_data').mkdir()
+    Path('own_data/notes').touch()  # no conversion
+    with pytest.raises(SystemExit, match='own_data already exists and is not a converted dataset'):
+        run_tool('create_config', 'own.py', '--update')
+    assert Path('own.py').is_file() and Path('own_data/notes').is_file()
+    (tmp_path / 'other').mkdir()
+    monkeypatch.chdir(tmp_path / 'other')
+    with pytest.raises(SystemExit, match=f'own.py was run in {tmp_path}: run it there'):
+        run_tool('create_config', '../own.py', '--update')
+
+
+def test_set_aside_restores_in_order(tmp_path: Path) -> None:
+    """The file is inside of the folder, which is renamed after it."""
+    (tmp_path / 'folder').mkdir()
+    file = tmp_path / 'folder/a.py'
+    file.write_text('a')
+    with pytest.raises(KeyError), set_aside(file, tmp_path / 'folder'):
+        raise KeyError
+    assert file.read_text() == 'a' and os.listdir(tmp_path) == ['folder']
+    with pytest.raises(OSError), set_aside(file, Path('/proc/1')):
+        pass
+    assert os.listdir(tmp_path / 'folder') == ['a.py']
 
 
 def test_update_restores_after_errors(drawn: Parts, tmp_path: Path, run_tool: Callable) -> None:

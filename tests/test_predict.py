@@ -22,6 +22,7 @@ from pycocotools.coco import COCO
 
 from colonnade.common.errors import FileError
 from colonnade.common.locking import lock_folder
+from colonnade.inference import video as video_files
 from colonnade.inference.resume_log import ResumeLog
 from colonnade.inference.video import open_video, open_writer
 from colonnade.models.fusion import label_maps
@@ -333,6 +334,17 @@ def test_rotated_videos(quarters: int, cosine: int, sine: int, tmp_path: Path) -
     rotated, = video
     np.testing.assert_array_equal(rotated, np.rot90(frame, -quarters))
     assert video.size == rotated.shape[:2]
+
+
+def test_other_encoders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Encoders that are missing, or need other hardware, are skipped."""
+    monkeypatch.setattr(video_files, 'ENCODERS', {'no_encoder': {}, 'h264_nvenc': {}, 'mpeg4': {}})
+    video_files.find_encoder.cache_clear()
+    with open_writer(tmp_path / 'a.mp4', (32, 48), 5.) as write:
+        write(np.zeros((32, 48, 3), dtype=np.uint8))
+    video_files.find_encoder.cache_clear()
+    with av.open(tmp_path / 'a.mp4') as container:
+        assert container.streams.video[0].codec_context.name == 'mpeg4'
 
 
 def test_damaged_video(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import NO_VAL, NO_WORKERS, SHORT, config, latest_log, run_two
+from conftest import NO_VAL, NO_WORKERS, ROOT, SHORT, config, latest_log, run_two
 from mmengine.config import Config
 from mmengine.registry import DATASETS, METRICS, DefaultScope
 from mmengine.structures import InstanceData, PixelData
@@ -331,7 +331,9 @@ def test_commands(trained: Path) -> None:
     assert section.commands[-1] == (
         f"cd {folder} && colonnade train own.py --cfg-options 'data_root=a b' "
         f'--work-dir {again} --cfg-options randomness.seed={about["seed"]}')
-    assert describe_command(['tools/train.py', 'a'])['command'] == 'python tools/train.py a'
+    assert describe_command([f'{ROOT}/tools/train.py', 'a'])['command'] == \
+        f'python {ROOT}/tools/train.py a'
+    assert describe_command(['train.py', 'a']) == {}
 
 
 def test_skipped_samples(trained: Path) -> None:

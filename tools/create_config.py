@@ -27,6 +27,7 @@ def read_recorded_options(options: NewConfigOptions, data_options: ModuleType) -
         raise UserError('--update takes no other options: it repeats those of the config')
     words = data_options.read_command(config)
     recorded = parse_options(argparse.ArgumentParser(), NewConfigOptions, words=words)
+    data_options.check_folder(config, recorded.out)
     recorded.out = config
     return recorded
 
@@ -41,8 +42,11 @@ def main(options: NewConfigOptions, data_options: ModuleType) -> None:
             options = read_recorded_options(options, data_options)
             assert options.out is not None  # set above
             old = options.out.read_text(encoding='utf-8')
-            folder = options.converted_dir or options.out.with_name(f'{options.out.stem}_data')
-            backups = stack.enter_context(set_aside(options.out, folder))
+            conversion = import_work('colonnade.datasets.formats.conversion')
+            folder = conversion.get_folder(options)
+            is_conversion = (folder / conversion.RECORD).is_file()
+            backups = stack.enter_context(
+                set_aside(options.out, *([folder] if is_conversion else [])))
         out = data_options.complete_options(options)
         config_creation = import_work('colonnade.recipes.custom_data.config_creation')
         report = config_creation.Report()

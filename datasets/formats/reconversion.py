@@ -51,7 +51,9 @@ def reconvert_all(options: CheckDataOptions) -> Report:
 @file_errors()
 def _reconvert(folder: Path, datasets: Sequence[ConfigDict], report: Report, config: Path) -> None:
     """Repeat a conversion in its folder, unless there are errors or its datasets would not fit."""
-    again = f'create the config again: colonnade create-config {shlex.quote(str(config))} --update'
+    again = (
+        f'create the config again: colonnade create-config {shlex.quote(str(config))} --update, '
+        'or its original command with another --out')
     try:
         record = json.loads((folder / RECORD).read_bytes())
     except ValueError as error:

@@ -194,7 +194,9 @@ def write_config(cfg: Config, args: NewConfigOptions, data: CustomDataset) -> No
         f'{num_train} training and {num_val} validation images, {len(data.classes)} classes, as '
         'found by colonnade create-config.', *data.reasons
     ]
-    head = [f'# {one_line(args.command)}', *format_comments(comments), f'_base_ = {base!r}', '']
+    # A command with line breaks or other control characters could not be read back.
+    command = [f'# {args.command}'] if one_line(args.command) == args.command else []
+    head = [*command, *format_comments(comments), f'_base_ = {base!r}', '']
     write_text(args.out, format_config(head, content))
     try:
         read_file(args.out, import_modules=False)

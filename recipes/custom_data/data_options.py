@@ -28,12 +28,32 @@ def read_command(config: Path) -> list[str]:
         OSError: If it cannot be read.
         ValueError: If it does not record them.
     """
-    line = config.read_text(encoding='utf-8').partition('\n')[0]
-    words = line.removeprefix(f'# {COMMAND} ')
+    try:
+        line = config.read_text(encoding='utf-8-sig').partition('\n')[0]
+        words = line.removeprefix(f'# {COMMAND} ')
+        options = shlex.split(words)
+    except ValueError as error:
+        raise UserError(f'{config} cannot be read: {error}') from error
     if words == line:
         raise UserError(f'{config} does not begin with the command that created it, # {COMMAND} '
                         '...: create it again, with another --out')
-    return shlex.split(words)
+    return options
+
+
+def check_folder(config: Path, out: Path | None) -> None:
+    """Raise a UserError if the relative paths of a config's command do not begin in this folder.
+
+    Args:
+        config: Path of the config.
+        out: Its path as recorded, or None for the default.
+    """
+    parts = () if out is None else out.parts
+    real = Path(os.path.realpath(config))
+    if out is not None and (out.is_absolute() or real.parts[-len(parts):] != parts):
+        return  # it was moved, or has an absolute path
+    folder = real.parents[max(len(parts), 1) - 1]
+    if folder != Path.cwd().resolve():
+        raise UserError(f'the command that created {config} was run in {folder}: run it there')
 
 
 def complete_options(args: NewConfigOptions) -> Path:

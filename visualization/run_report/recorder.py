@@ -289,7 +289,7 @@ def describe_command(words: Sequence[str]) -> dict[str, str]:
     program, *arguments = words
     if program == 'colonnade train':  # set by the command
         return dict(command=shlex.join(['colonnade', 'train', *arguments]), folder=os.getcwd())
-    if Path(program).name == 'train.py':
+    if Path(program).resolve() == Path(__file__).resolve().parents[2] / 'tools/train.py':
         return dict(command=shlex.join(['python', program, *arguments]), folder=os.getcwd())
     return {}
 
