@@ -310,9 +310,12 @@ def check_contrasts(page: Page) -> None:
     assert {text: value for text, value in contrasts.items() if value < 4.5} == {}
 
 
-def test_report(browser: Browser, log: PageLog, trained: Path) -> None:
-    """It is self-contained, and fits a narrow screen."""
-    with browser.new_context(viewport=ViewportSize(width=360, height=700)) as context:
+@pytest.mark.parametrize('scheme', ['light', 'dark'])
+def test_report(scheme: Literal['light', 'dark'], browser: Browser, log: PageLog,
+                trained: Path) -> None:
+    """It is self-contained, readable, and fits a narrow screen."""
+    size = ViewportSize(width=360, height=700)
+    with browser.new_context(color_scheme=scheme, viewport=size) as context:
         page = context.new_page()
         record_page(page, log)
         page.goto((trained / 'report.html').as_uri())
@@ -321,8 +324,12 @@ def test_report(browser: Browser, log: PageLog, trained: Path) -> None:
         assert len(shown) > 5 and all(shown)
         page.locator('summary', has_text='Config').click()
         expect(page.locator('details[open] pre')).to_contain_text('optim_wrapper')
-        wide = page.evaluate('document.documentElement.scrollWidth')
-        assert wide <= 360
+        assert page.evaluate('document.documentElement.scrollWidth') <= 360
+        check_contrasts(page)
+        page.emulate_media(media='print', color_scheme=scheme)
+        background = page.evaluate('getComputedStyle(document.body).backgroundColor')
+        assert background == 'rgb(255, 255, 255)'  # to save ink
+        check_contrasts(page)
     leaving = [url for url in log.requests if not url.startswith(('file:', 'data:'))]
     assert leaving == [] and log.errors == []
 
