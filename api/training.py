@@ -47,6 +47,9 @@ def train(config: str | Path, *, base_config: str | Path | None = None, **option
     """
     settings = TrainOptions(Path(config), **options)  # checked before files are written
     if base_config is not None:
+        if settings.launcher != 'none':
+            raise UserError('base_config requires a single process: call create_config first, and '
+                            'pass what it returns as config')
         settings.config = adapt_config(base_config, config, settings.work_dir)
     elif Path(config).is_dir() or Path(config).suffix in DATASETS:
         raise UserError(f'{config} is not a config: to train on a dataset, also pass base_config, '

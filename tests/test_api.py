@@ -150,6 +150,8 @@ def test_invalid_options(tmp_path: Path) -> None:
         colonnade.train('data', base_config=LEAF, wrok_dir=tmp_path)
     with pytest.raises(FileNotFoundError, match='no such dataset: nowhere'):
         colonnade.train('nowhere', base_config=LEAF)
+    with pytest.raises(ValueError, match='base_config requires a single process'):
+        colonnade.train(tmp_path, base_config=LEAF, launcher='pytorch')
     (tmp_path / 'run.py').touch()
     with pytest.raises(ValueError, match='run.py already exists: pass it as config, without base'):
         colonnade.train(tmp_path, base_config=LEAF, work_dir=tmp_path / 'run')

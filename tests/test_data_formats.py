@@ -293,7 +293,7 @@ def test_updated_config_fits(edit: Callable, drawn: Parts, tmp_path: Path, run_t
     capsys.readouterr()
     run_tool('create_config', out, '--update')
     printed = capsys.readouterr().out
-    assert f'before: {tmp_path / "own_old2.py"}, {tmp_path / "own_data_old2"}' in printed
+    assert f'kept as {tmp_path / "own_old2.py"}, {tmp_path / "own_data_old2"}' in printed
     assert ("\n+    classes=('disc', 'square', 'cow')," in printed) == (edit is add_class)
     assert not find_preflight_messages(out) and 'batch_size=2' in out.read_text()
     assert (tmp_path / 'own_old2.py').read_text() == before
@@ -305,6 +305,9 @@ def test_update_in_another_folder(drawn: Parts, tmp_path: Path, run_tool: Callab
     WRITERS['yolo_boxes'](drawn, tmp_path / 'set')
     monkeypatch.chdir(tmp_path)
     run_tool('create_config', leaf('mask_rcnn'), '--data', 'set', '--out', 'own.py')
+    before = Path('own.py').read_text()
+    run_tool('create_config', tmp_path / 'own.py', '--update')
+    assert Path('own.py').read_text() == before  # the recorded path, too
     shutil.rmtree('own_data')
     Path('own_data').mkdir()
     Path('own_data/notes').touch()  # no conversion

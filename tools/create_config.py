@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from contextlib import ExitStack
 from difflib import unified_diff
 from types import ModuleType
@@ -28,7 +29,7 @@ def read_recorded_options(options: NewConfigOptions, data_options: ModuleType) -
     words = data_options.read_command(config)
     recorded = parse_options(argparse.ArgumentParser(), NewConfigOptions, words=words)
     data_options.check_folder(config, recorded.out)
-    recorded.out = config
+    recorded.out, recorded.command = config, shlex.join([*data_options.COMMAND.split(), *words])
     return recorded
 
 
@@ -61,7 +62,7 @@ def main(options: NewConfigOptions, data_options: ModuleType) -> None:
         new = out.read_text(encoding='utf-8')
         for line in unified_diff(old.splitlines(), new.splitlines(), 'before', 'now', lineterm=''):
             print_untrusted(line)
-        print(f'before: {", ".join(map(str, backups))}')
+        print(f'the previous files are kept as {", ".join(map(str, backups))}')
     train = config_creation.format_train_command(out, options.gpus)
     print(f'written: {out}\ntrain with: {train}' + ' --allow-external-files' * bool(data.outside))
 

@@ -66,7 +66,7 @@ def complete_options(args: NewConfigOptions) -> Path:
         OSError: If the file of class names cannot be read.
         ValueError: If options contradict each other, a path does not exist, or ``out`` exists.
     """
-    args.command = shlex.join([*COMMAND.split(), *format_words(args)])
+    args.command = args.command or shlex.join([*COMMAND.split(), *format_words(args)])
     args.base_config = find_config(args.base_config)
     args.out = args.out or Path(f'{args.base_config.stem}_own.py')
     if args.out.suffix != '.py':
