@@ -16,7 +16,7 @@ from colonnade.common.hashing import compute_sha256
 from colonnade.inference import Model
 
 from .end_to_end import PredictionComparison, compare_predictions, verify_predictions
-from .graphs import ExportError, Graph, to_onnx, to_openvino, to_pt2
+from .graphs import ExportError, Graph, write_graph
 from .options import ExportOptions
 from .quantization import find_calibration_images, quantize_model
 from .verification import Comparison, compare, list_files, verify
@@ -68,18 +68,18 @@ def export(model: Model, cfg: Config, folder: Path,
         ExportError: If it cannot be exported, or its results differ.
         OSError: If the folder exists or cannot be written.
     """
-    suffix, packages = FORMATS[options.format]
-    if missing := [name for name in packages if find_spec(name) is None]:
-        raise ExportError(f'format {options.format} requires {", ".join(missing)}: pip install '
-                          f'{" ".join(missing)}')
+    require_packages(options.format)
+    suffix, _ = FORMATS[options.format]
     images = find_calibration_images(options.calibration_images, options.num_images)
     kind = 'features' if options.component == 'features' else model.kind
     plan = import_module(f'{__package__}.{PLANNERS.get(kind, "detectors")}').build_plan(
         model, cfg, options)
     with new_folder(folder) as scratch:
-        comparisons: list[Comparison | PredictionComparison] = [
-            _write_graph(graph, scratch / f'{graph.name}{suffix}', options) for graph in plan.graphs
-        ]
+        comparisons: list[Comparison | PredictionComparison] = []
+        for graph in plan.graphs:
+            path = scratch / f'{graph.name}{suffix}'
+            write_graph(graph, path)
+            comparisons.append(verify(graph, path, options.tolerance))
         if options.format != 'pt2':
             _copy_runtime(scratch / RUNTIME)
         write_json(scratch / 'model.json', _describe(model, plan, scratch, suffix))
@@ -95,18 +95,12 @@ def export(model: Model, cfg: Config, folder: Path,
     return comparisons
 
 
-def _write_graph(graph: Graph, path: Path, options: ExportOptions) -> Comparison:
-    """Write a graph in float32, and verify it."""
-    examples = graph.make_inputs(graph.sizes[0])
-    if options.format == 'pt2':
-        to_pt2(graph.module, examples, graph.dynamic_shapes, path)
-    else:
-        onnx = path.with_suffix('.onnx')
-        to_onnx(graph.module, examples, graph.dynamic_shapes, onnx, graph.input_names,
-                graph.output_names)
-        if options.format == 'openvino':
-            to_openvino(onnx, path)
-    return verify(graph, path, options.tolerance)
+def require_packages(name: str) -> None:
+    """Raise an ExportError unless the packages that a format needs are installed."""
+    _, packages = FORMATS[name]
+    if missing := [package for package in packages if find_spec(package) is None]:
+        raise ExportError(f'format {name} requires {", ".join(missing)}: pip install '
+                          f'{" ".join(missing)}')
 
 
 @file_errors()

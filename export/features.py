@@ -33,22 +33,27 @@ class Features(nn.Module):
 
 
 def build_plan(model: Model, cfg: Config, options: ExportOptions) -> ExportPlan:
-    """Return the graph of the backbone and pyramid of a model.
+    """Return the plan of :func:`build_features_graph` for a model."""
+    graph = build_features_graph(model.module)
+    return ExportPlan('features', (graph, ),
+                      build_preprocess(model, get_size_limits(model.module)))
+
+
+def build_features_graph(module: nn.Module) -> Graph:
+    """Return the graph of the backbone and neck of a detector or segmenter.
 
     Raises:
         ExportError: If it has no columnar backbone, or one that returns prefix tokens.
     """
-    limits = get_size_limits(model.module)
-    backbone = model.module.backbone
+    limits, backbone = get_size_limits(module), module.backbone
     if isinstance(backbone, PlainViT) and backbone.return_prefix_tokens:
         raise ExportError('return_prefix_tokens must be False: prefix tokens cannot be exported')
     if backbone.num_query_blocks:
         raise ExportError('num_query_blocks must be 0: the last blocks of this backbone run '
                           'in the head, so the backbone outputs no feature maps')
-    features = Features(model.module).eval()
-    graph = Graph('features', features, limits.make_images, (limits.get_dims(), ), ('image', ),
-                  list_map_names(features, limits), limits.list_sizes())  # yapf: disable
-    return ExportPlan('features', (graph, ), build_preprocess(model, limits))
+    features = Features(module).eval()
+    return Graph('features', features, limits.make_images, (limits.get_dims(), ), ('image', ),
+                 list_map_names(features, limits), limits.list_sizes())  # yapf: disable
 
 
 def get_size_limits(module: nn.Module) -> ImageSizeLimits:

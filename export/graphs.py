@@ -19,6 +19,7 @@ from torch.export import Dim
 
 from colonnade.common.console_logging import log_errors_only
 from colonnade.common.errors import UserCodeError, UserError, convert_errors
+from colonnade.runtime.sessions import OPENVINO
 
 #: supported by onnxruntime >= 1.23; the first opset with GELU as one operator
 OPSET = 20
@@ -102,6 +103,23 @@ class Graph:
     input_names: tuple[str, ...]
     output_names: tuple[str, ...]
     sizes: tuple[Size, ...]
+
+
+def write_graph(graph: Graph, path: Path) -> None:
+    """Write a graph in float32 as an ``.onnx``, ``.xml`` (OpenVINO) or ``.pt2`` file.
+
+    Raises:
+        ExportError: If it cannot be exported; the operator or module is named.
+    """
+    examples = graph.make_inputs(graph.sizes[0])
+    if path.suffix == '.pt2':
+        to_pt2(graph.module, examples, graph.dynamic_shapes, path)
+        return
+    onnx = path.with_suffix('.onnx')
+    to_onnx(graph.module, examples, graph.dynamic_shapes, onnx, graph.input_names,
+            graph.output_names)
+    if path.suffix == OPENVINO:
+        to_openvino(onnx, path)
 
 
 def to_onnx(module: nn.Module, example_inputs: tuple[Tensor, ...], dynamic_shapes: tuple[Any, ...],

@@ -29,8 +29,8 @@ SHARED = ROOT.parent / 'shared'  # sample images and reference outputs, if they 
 
 #: import order: a room imports only itself and earlier rooms
 ROOMS = ('runtime', 'common', 'configs', 'weights', 'backbones', 'necks', 'heads', 'settings',
-         'datasets', 'models', 'engine', 'evaluation', 'inference', 'visualization', 'recipes',
-         'export', 'api', 'tools')  # yapf: disable
+         'datasets', 'models', 'engine', 'inference', 'export', 'evaluation', 'visualization',
+         'recipes', 'api', 'tools')  # yapf: disable
 
 # Options of runs in the process of the test, which forked workers would outlive.
 NO_WORKERS = [

@@ -53,6 +53,7 @@ def test_benchmark_table(run_tool: Callable, tmp_path: Path,
     (['--sizes', 'big'], 'in multiples of 16, got big'),
     (['--backbones', 'SimplifiedViT:small_12_p16', '--fuse'], 'benchmark: .* cannot be fused'),
     (['--train', '--fuse'], '--train does not support detectors or --fuse'),
+    (['--train', '--baselines', 'ours-onnx'], 'ours-onnx runs only in float32 on a CPU'),
     (['--baselines', 'resnet50', 'timm'
       ], 'detectors can be compared only with detectors: remove timm'),
 ])
@@ -101,6 +102,17 @@ def test_pyramid_of_patch_size_14() -> None:
         device='cpu')
     levels = model(torch.rand(1, 3, 56, 84))
     assert [tuple(level.shape[2:]) for level in levels] == [(16, 24), (8, 12), (4, 6), (2, 3)]
+
+
+@torch.no_grad()
+def test_exported_candidate() -> None:
+    job = Job('XCiT:nano_12_p16', (64, 96), 2, False, True, 'cpu', 1)
+    model, exported = job.build('ours'), job.build('ours-onnx')
+    images = job.draw_images()
+    for level, expected in zip(exported(images), model(images), strict=True):
+        torch.testing.assert_close(level, expected, rtol=1e-3, atol=1e-4)
+    weights = sum(parameter.nbytes for parameter in model.parameters())
+    assert exported.nbytes == pytest.approx(weights, rel=0.5)
 
 
 @pytest.mark.parametrize('spec', ['XCiT:nano_12_p16', 'CaiT:xxs24', 'ResMLP:s12'])

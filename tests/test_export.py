@@ -18,7 +18,7 @@ from colonnade.backbones.plain_vit.window_attention import (Heads, attend_in_pad
                                                             attend_in_windows)
 from colonnade.common.errors import UserError
 from colonnade.configs import find_config
-from colonnade.export import ExportError, ExportOptions, export, exporter, to_pt2
+from colonnade.export import ExportError, ExportOptions, export, exporter, graphs, to_pt2
 from colonnade.export.features import Features, get_size_limits, list_map_names
 from colonnade.export.graphs import Graph, ImageSizeLimits, to_onnx
 from colonnade.export.verification import compare, verify
@@ -119,7 +119,7 @@ def test_deviation_prevents_export(model: Model, tmp_path: Path,
     def to_wrong(module: nn.Module, *args: object) -> None:
         to_pt2(wrong, *args)
 
-    monkeypatch.setattr(exporter, 'to_pt2', to_wrong)
+    monkeypatch.setattr(graphs, 'to_pt2', to_wrong)
     monkeypatch.setattr('colonnade.export.features.build_plan',
                         lambda *_: exporter.ExportPlan('features', (graph, )))
     options = ExportOptions(format='pt2', component='features')

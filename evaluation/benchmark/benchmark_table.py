@@ -11,11 +11,12 @@ from matplotlib.figure import Figure
 
 from colonnade.backbones.kernels.devices import on_meta_device
 from colonnade.common.errors import UserError, file_errors
+from colonnade.export.exporter import require_packages
 from colonnade.models.fusion import fuse
 from colonnade.models.half_precision import get_half_type, get_type_name
 
 from ..options import BenchmarkOptions
-from .candidates import DETECTORS, NAMES, build_backbone
+from .candidates import DETECTORS, EXPORTED, NAMES, build_backbone
 from .machine import describe_machine, measure_matmul_speed
 from .measurement import (Job, compute_median_and_spread, compute_work, measure_candidate_memory,
                           run_in_new_process, time_in_turns)
@@ -114,6 +115,10 @@ def check_options(args: BenchmarkOptions) -> None:
     args.amp = get_half_type(args.amp, args.device)  # type: ignore[assignment]
     if args.amp and args.dtype != 'float32':
         raise UserError(f'--amp needs float32 weights: remove --dtype {args.dtype}')
+    for name in (name for name in args.baselines if name in EXPORTED):
+        if args.train or args.device != 'cpu' or args.amp or args.dtype != 'float32':
+            raise UserError(f'{name} runs only in float32 on a CPU, without --train')
+        require_packages(EXPORTED[name])
     if args.device == 'cpu' and not Path('/proc/self/clear_refs').exists():
         raise UserError('measuring memory without a GPU needs /proc, which only Linux has')
     for spec in args.backbones:

@@ -2,12 +2,13 @@
 
 A candidate is named ``ours`` or ``timm``, or for full detectors ``detector`` (with one of
 Colonnade's backbones), ``resnet50`` or ``swin_t``. The suffixes ``-compiled`` and ``-fused``
-compile or fuse it.
+compile or fuse it; ``ours-onnx`` and ``ours-openvino`` are exported.
 """
 from __future__ import annotations
 
 import ast
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import mmdet
@@ -19,6 +20,10 @@ from torch import Tensor, nn
 
 from colonnade.backbones import BACKBONES, ColumnarBackbone
 from colonnade.common.errors import UserError
+from colonnade.export.exporter import FORMATS
+from colonnade.export.features import build_features_graph
+from colonnade.export.graphs import write_graph
+from colonnade.export.verification import build_file_runner, list_files
 from colonnade.models.fusion import fuse
 from colonnade.models.half_precision import compute_in
 from colonnade.necks import ColumnarPyramid
@@ -28,10 +33,11 @@ DETECTORS = {  # configs of mmdet, in its package
     'resnet50': 'mask_rcnn/mask-rcnn_r50_fpn_1x_coco.py',
     'swin_t': 'swin/mask-rcnn_swin-t-p4-w7_fpn_1x_coco.py',
 }
+EXPORTED = {'ours-onnx': 'onnx', 'ours-openvino': 'openvino'}  # candidate -> format
 NAMES = [
     kind + suffix for kind in ('ours', 'timm', 'detector', *DETECTORS)
     for suffix in ('', '-compiled', '-fused') if suffix != '-fused' or kind in ('ours', 'detector')
-]
+] + [*EXPORTED]
 
 
 class Intermediates(nn.Module):
@@ -49,6 +55,27 @@ class Intermediates(nn.Module):
         """Return feature maps ``(B, C, h, w)``."""
         return self.backbone.forward_intermediates(
             img, indices=self.indices, intermediates_only=True, norm=self.norm)
+
+
+class Exported(nn.Module):
+    """Exported backbone, with its pyramid if there is one, on the threads of torch.
+
+    Attributes:
+        nbytes: Size of its files.
+    """
+
+    def __init__(self, backbone: nn.Module, pyramid: nn.Module | None, name: str) -> None:
+        super().__init__()
+        graph = build_features_graph(nn.ModuleDict(dict(backbone=backbone, neck=pyramid)))
+        with TemporaryDirectory() as folder:
+            path = Path(folder, f'backbone{FORMATS[name][0]}')
+            write_graph(graph, path)
+            self.nbytes = sum(file.stat().st_size for file in list_files(path))
+            self.run = build_file_runner(graph, path)
+
+    def forward(self, img: Tensor) -> list[Tensor]:
+        """Return feature maps ``(B, C, h, w)``."""
+        return [torch.from_numpy(array) for array in self.run((img, ))]
 
 
 class Detect(nn.Module):
@@ -129,6 +156,9 @@ def build_candidate(name: str,
             backbone.build_timm_module(size),
             backbone.out_indices,
             norm=bool(backbone.norm_features))
+    if name in EXPORTED:
+        neck = ColumnarPyramid(**configure_pyramid(backbone)) if pyramid else None
+        return Exported(backbone, neck, EXPORTED[name])
     if pyramid and not is_detector:
         model = nn.Sequential(model, ColumnarPyramid(**configure_pyramid(backbone)))
     model.train(train).to(device)

@@ -22,7 +22,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from colonnade.backbones.kernels.packed import Packed
 from colonnade.common.errors import UserError
 
-from .candidates import build_candidate
+from .candidates import Exported, build_candidate
 
 MIB = 2**20
 TURN_SECONDS = 0.4  # shortest turn of a candidate
@@ -111,7 +111,7 @@ def measure_candidate_memory(job: Job, name: str) -> tuple[float, float]:
     peak = measure_peak(partial(job.run, model, images), job.device)
     gradients = sum(p.grad.nbytes for p in model.parameters() if p.grad is not None)
     weights = sum(p.nbytes for p in model.parameters())
-    weights += sum(layer.nbytes for layer in model.modules() if isinstance(layer, Packed))
+    weights += sum(layer.nbytes for layer in model.modules() if isinstance(layer, (Packed, Exported)))
     return (peak - gradients) / MIB, weights / MIB
 
 
