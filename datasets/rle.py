@@ -80,6 +80,33 @@ def decode_rle(rle: dict[str, Any]) -> np.ndarray:
     return coco_mask.decode(rle).astype(bool)
 
 
+def list_runs(rle: dict[str, Any]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return column, first row, and row after the last of each vertical run of pixels of an object.
+
+    The mask is not decoded, so that it may be as large as the image of a satellite.
+    """
+    counts = rle['counts']
+    codes = np.frombuffer(counts.encode() if isinstance(counts, str) else counts, np.uint8) - 48
+    # A number has five bits per character, the lowest first, and a sign; bit 5 is set if another
+    # character follows. From the fourth on, it is the difference to the number before the last.
+    last = np.flatnonzero(codes & 32 == 0)
+    first = np.append(0, last[:-1] + 1)
+    shifts = 5 * (np.arange(len(codes)) - np.repeat(first, last - first + 1))
+    numbers = np.add.reduceat((codes & 31).astype(np.int64) << shifts, first)
+    numbers -= np.where(codes[last] & 16, 1 << (shifts[last] + 5), 0)
+    for start in (1, 2):
+        numbers[start::2] = numbers[start::2].cumsum()
+    edges = numbers.cumsum()
+    edges = edges[:len(edges) // 2 * 2].reshape(-1, 2)
+    start, end = edges[edges[:, 0] < edges[:, 1]].T
+    height = rle['size'][0]
+    columns = (end - 1) // height - start // height + 1
+    column = np.repeat(start // height - columns.cumsum() + columns, columns)
+    column += np.arange(len(column))
+    start, end = (np.repeat(each, columns) - column * height for each in (start, end))
+    return column, np.maximum(start, 0), np.minimum(end, height)
+
+
 def get_box(rle: dict[str, Any]) -> tuple[float, float, float, float]:
     """Return left, top, width and height of the object in pixels; zeros if the mask is empty."""
     return tuple(coco_mask.toBbox(rle).tolist())

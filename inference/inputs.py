@@ -13,7 +13,7 @@ from typing import Any
 from colonnade.common.errors import MissingFileError, UserError
 from colonnade.runtime.images import SUFFIXES
 
-OUTPUT_SUFFIXES = ('.jpg', '.png', '.mp4', '.jsonl')  # appended to stems
+OUTPUT_SUFFIXES = ('.jpg', '.png', '.tif', '.geojson', '.mp4', '.jsonl')  # appended to stems
 VIDEO_SUFFIXES = ('.avi', '.m4v', '.mkv', '.mov', '.mp4', '.mpeg', '.mpg', '.webm', '.wmv')
 INPUT_SUFFIXES = (*SUFFIXES, *VIDEO_SUFFIXES)
 

@@ -13,7 +13,9 @@ from PIL import Image
 from colonnade.common.atomic_files import atomic_write, write_json
 from colonnade.common.errors import UserError, file_errors
 from colonnade.datasets.rle import encode_mask, make_json_rle
+from colonnade.runtime.results import add_suffix
 
+from .georeferences import read_georeference, write_geojson, write_geotiff
 from .inputs import Input
 from .model import Prediction
 from .results import Instances, LabelMap, PanopticMap, Result
@@ -91,6 +93,7 @@ class OutputWriter:
                 drawing.save(scratch, quality=90)
         if 'labels' in self.outputs and isinstance(result, LabelMap):
             self.write_labels(result, item.stem)
+        self.write_georeferenced(result, item)
         record = dict(name=item.name, size=list(result.size))
         if 'results' in self.outputs:
             record['entries'] = [self.write_segments(result, item.stem)] if isinstance(
@@ -119,6 +122,15 @@ class OutputWriter:
         """Write a label map as a PNG."""
         with atomic_write(self.folder / 'labels' / f'{stem}.png') as scratch:
             result.to_image(self.categories[0]).save(scratch)
+
+    def write_georeferenced(self, result: Result, item: Input) -> None:
+        """Write a label map or instances in map coordinates, if the image is georeferenced."""
+        place = read_georeference(item.path, result.size)
+        path = self.folder / 'georeferenced' / item.stem
+        if place and 'labels' in self.outputs and isinstance(result, LabelMap):
+            write_geotiff(add_suffix(path, '.tif'), result, place, self.categories[0])
+        elif place and 'results' in self.outputs and isinstance(result, Instances):
+            write_geojson(add_suffix(path, '.geojson'), result, place, self.categories)
 
     def write_segments(self, result: PanopticMap, stem: str) -> dict[str, Any]:
         """Write segments as a PNG; return their annotation, which lacks the ID of the image."""

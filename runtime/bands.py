@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 TIFF_STARTS = (b'II*\0', b'MM\0*', b'II+\0', b'MM\0+')
 #: formats of other files, whose decoders run no other program
 FORMATS = ('BMP', 'GIF', 'JPEG', 'JPEG2000', 'PNG', 'PPM', 'WEBP')
-GEOREFERENCES = (33550, 33922, 34264, 34735)  # TIFF tags: pixel scale, tie points, matrix, keys
 MAX_BANDS = 1000
 STRETCH = (2, 98)  # percentiles that become black and white in pictures
 
@@ -100,16 +99,6 @@ def read_band_size(content: bytes | BinaryIO | Path) -> tuple[int, int, int] | N
             return _find_series(tiff)[1]
     except DECODER_ERRORS:
         return None
-
-
-def has_georeference(path: Path) -> bool:
-    """Return True if a TIFF file is georeferenced."""
-    from tifffile import TiffFile
-    try:
-        with TiffFile(path) as tiff:
-            return any(tag in tiff.pages.first.tags for tag in GEOREFERENCES)
-    except DECODER_ERRORS:
-        return False
 
 
 def to_rgb(bands: np.ndarray, shown: Sequence[int] = (0, 1, 2)) -> np.ndarray:

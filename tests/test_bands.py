@@ -26,7 +26,7 @@ from colonnade.export.preprocessing import build_preprocess
 from colonnade.inference.packages.package_errors import PackageError
 from colonnade.inference.serving.uploads import Limits, read_upload
 from colonnade.runtime import load as load_export
-from colonnade.runtime.bands import has_georeference, read_bands, to_rgb
+from colonnade.runtime.bands import read_bands, to_rgb
 from colonnade.runtime.images import ImageError
 from colonnade.runtime.metadata import Section
 from colonnade.runtime.preprocessing import read_preprocess
@@ -36,7 +36,6 @@ from colonnade.weights.state_dicts import WeightsError
 
 NUM_BANDS = 5
 BANDS = np.random.default_rng(0).integers(0, 4000, (HEIGHT, WIDTH, NUM_BANDS)).astype(np.uint16)
-PIXEL_SCALE = (33550, 'd', 3, (10., 10., 0.), True)  # a georeference
 
 
 def write_tiff(path: Path, bands: np.ndarray = BANDS, **options: object) -> None:
@@ -62,7 +61,7 @@ def label_maps(tmp_path: Path) -> list[str | Path]:
     """Arguments of ``create-config`` for label maps of five-band images."""
     arguments = draw_label_maps(tmp_path, image_name='{}.tif')
     for path in (tmp_path / 'images').rglob('*.tif'):
-        write_tiff(path, extratags=[PIXEL_SCALE])
+        write_tiff(path)
     return [*arguments, '--classes', 'a', 'b', '--label-zero', 'class']
 
 
@@ -91,14 +90,6 @@ def test_reads_other_types_and_repairs_values(tmp_path: Path) -> None:
     assert read_bands(tmp_path / 'rgba.png').shape == (HEIGHT, WIDTH, 4)
     write_tiff(tmp_path / 'gray.tif', BANDS[..., 0])
     assert read_bands(tmp_path / 'gray.tif').shape == (HEIGHT, WIDTH, 1)
-
-
-def test_ignores_georeference(tmp_path: Path) -> None:
-    write_tiff(tmp_path / 'geo.tif', extratags=[PIXEL_SCALE])
-    write_tiff(tmp_path / 'plain.tif')
-    assert has_georeference(tmp_path / 'geo.tif')
-    assert not has_georeference(tmp_path / 'plain.tif')
-    assert np.array_equal(read_bands(tmp_path / 'geo.tif'), BANDS)
 
 
 def test_reads_a_file_per_band(tmp_path: Path) -> None:
@@ -257,7 +248,6 @@ def test_segmenter(label_maps: list, tmp_path: Path, run_tool: Callable,
              '--rgb-channels', 2, 1, 0, '--out', config)  # yapf: disable
     printed = capsys.readouterr().out
     assert 'mean and std of the 5 bands are those of 2 of 2 training images' in printed
-    assert 'their georeference is not used' in printed
     cfg = Config.fromfile(config)
     np.testing.assert_allclose(cfg.model.data_preprocessor.mean, BANDS.mean((0, 1)), rtol=1e-3)
     assert 'PhotoMetricDistortion' not in str(cfg.train_dataloader.dataset.pipeline)

@@ -14,10 +14,12 @@ import av
 import cv2
 import numpy as np
 import pytest
+import tifffile
 import torch
 from conftest import NO_WORKERS, ROOT
 from helpers.random_models import random_checkpoint
 from PIL import Image
+from pycocotools import mask as coco_mask
 from pycocotools.coco import COCO
 
 from colonnade.common.errors import FileError
@@ -77,6 +79,26 @@ def read_json(path: Path) -> Any:
 
 def list_files(folder: Path) -> set[str]:
     return {path.relative_to(folder).as_posix() for path in folder.rglob('*') if path.is_file()}
+
+
+@pytest.fixture
+def geotiff(photos: Path) -> Path:
+    """One more image in the folder, with a georeference."""
+    pixels = np.random.default_rng(0).integers(0, 256, (40, 48, 3), dtype=np.uint8)
+    scale, place = (33550, 'd', 3, (10., 10., 0.), True), (33922, 'd', 6, (0., ) * 6, True)
+    tifffile.imwrite(photos / 'map.tif', pixels, photometric='rgb', extratags=[scale, place])
+    return photos / 'map.tif'
+
+
+def test_georeferenced_image(predict: Predict, geotiff: Path) -> None:
+    out = predict(SEGMENTER, geotiff, '--outputs', 'labels', 'results', '--label-offset', 1)
+    labels = tifffile.imread(out / 'georeferenced/map.tif')
+    np.testing.assert_array_equal(labels, Image.open(out / 'labels/map.png'))
+    assert tifffile.TiffFile(out / 'georeferenced/map.tif').pages.first.tags[33550].value[0] == 10
+    out = predict(DETECTOR, geotiff, '--outputs', 'results', out='instances')
+    features = read_json(out / 'georeferenced/map.geojson')['features']
+    results = read_json(out / 'results.json')
+    assert len(features) == sum(1 for entry in results if coco_mask.area(entry['segmentation'])) > 0
 
 
 def test_segmenter(predict: Predict, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,6 @@ from mmengine.config import Config
 from colonnade.common.errors import UserError
 from colonnade.datasets.bands import find_band_loader, measure_bands
 from colonnade.datasets.custom.instance_datasets import CustomDataset
-from colonnade.runtime.bands import has_georeference
 from colonnade.settings.pipeline_steps import get_step_type, iter_steps
 
 from ..options import NewConfigOptions
@@ -88,6 +87,4 @@ def build_band_settings(cfg: Config, args: NewConfigOptions,
         model['neck'] = dict(image_channels=args.in_channels)
     note = (f'mean and std of the {args.in_channels} bands are those of {len(picked)} of '
             f'{len(paths)} training images')
-    if any(map(has_georeference, picked)):
-        note += '; their georeference is not used, so results are in pixels'
     return model, note
