@@ -78,6 +78,7 @@ def main() -> None:
     elif name in (*TOOLS, *OTHERS):
         sys.argv = [f'colonnade {name.replace("_", "-")}', *arguments]
         import_module(f'colonnade.tools.{name}').main()
+        import_module('colonnade.tools.command_line').fast_exit.finish(main)
     else:
         matches = get_close_matches(name, (*TOOLS, *OTHERS, 'configs'), n=1)
         hint = f'did you mean {matches[0].replace("_", "-")}? ' if matches else ''
