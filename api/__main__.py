@@ -14,6 +14,7 @@ from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
 
+from colonnade.common.fast_exit import fast_exit
 from colonnade.configs import list_configs
 
 #: group of commands -> its commands, which are modules of ``colonnade.tools``
@@ -78,7 +79,7 @@ def main() -> None:
     elif name in (*TOOLS, *OTHERS):
         sys.argv = [f'colonnade {name.replace("_", "-")}', *arguments]
         import_module(f'colonnade.tools.{name}').main()
-        import_module('colonnade.tools.command_line').fast_exit.finish(main)
+        fast_exit.finish(main)
     else:
         matches = get_close_matches(name, (*TOOLS, *OTHERS, 'configs'), n=1)
         hint = f'did you mean {matches[0].replace("_", "-")}? ' if matches else ''

@@ -1,6 +1,7 @@
 """A detector or segmenter with its weights, its classes and its test pipeline."""
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -30,12 +31,13 @@ from .arrays import (CHANNELS, Channels, build_array_pipeline, convert_to_bands,
                      get_test_steps, is_array)
 from .batches import run_in_batches
 from .drawing import Color
+from .large_tiffs import decode_to_disk
 from .results import Instances, LabelMap, PanopticMap, Result
 from .tiling import View, compute_tiles, merge_results
 
 NUM_WORKERS = 2  # threads that decode images
 TILE_OVERLAP = 0.25
-MAX_TILED_PIXELS = 2**30  # OpenCV's limit, which holds for images of training
+MAX_TILED_PIXELS = 2**30  # OpenCV's limit, which holds for images of training; not for TIFF
 SingleImage: TypeAlias = str | Path | Image.Image | np.ndarray | torch.Tensor | bytes
 IMAGE_TYPES = (str, Path, Image.Image, bytes, IOBase)  # types of one image, apart from arrays
 OUTPUTS = dict(
@@ -113,7 +115,9 @@ def decode_image(source: Source,
                              f'of a file or an array, got {type(source).__name__}')
         if not isinstance(source, (*IMAGE_TYPES, BinaryFile)):
             raise ImageError(f'{EXPECTED_IMAGE}, got {type(source).__name__}')
-        return Prediction(source, read_image(source, max_pixels=max_pixels))
+        image = decode_to_disk(source, max_pixels) if max_pixels > MAX_PIXELS else None
+        return Prediction(
+            source, read_image(source, max_pixels=max_pixels) if image is None else image)
     except ImageError as error:
         return Prediction(source, error=error)
 
@@ -337,7 +341,7 @@ class Model:
                 continue
             size = prediction.image.shape[:2]
             views = compute_tiles(size, tile, overlap)
-            if len(views) > 1 and self.kind != 'labels':
+            if len(views) > 1 and self.kind != 'labels' and math.prod(size) <= MAX_TILED_PIXELS:
                 views.append(View(0, 0, *size))
             crops = (replace(prediction, image=prediction.image[view.slices]) for view in views)
             prepared = prefetch_map(

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ from colonnade.runtime.results import add_suffix
 
 from .georeferences import read_georeference, write_geojson, write_geotiff
 from .inputs import Input
-from .model import Prediction
+from .model import MAX_TILED_PIXELS, Prediction
 from .results import Instances, LabelMap, PanopticMap, Result
 
 MAX_JPEG_SIDE = 65500  # pixels
@@ -84,7 +85,7 @@ class OutputWriter:
         result = prediction.result
         if result is None:
             return None
-        if 'visualizations' in self.outputs:
+        if 'visualizations' in self.outputs and self.can_draw(result):
             assert prediction.image is not None  # because there is a result
             drawing = self.draw(result, prediction.image)
             suffix = 'jpg' if max(drawing.size) <= MAX_JPEG_SIDE else 'png'
@@ -99,6 +100,11 @@ class OutputWriter:
             record['entries'] = [self.write_segments(result, item.stem)] if isinstance(
                 result, PanopticMap) else self.build_entries(result)
         return record
+
+    @staticmethod
+    def can_draw(result: Result) -> bool:
+        """Return True unless the image is so large that a drawing would fill the memory."""
+        return math.prod(result.size) <= MAX_TILED_PIXELS
 
     def build_entries(self, result: Result) -> list[dict[str, Any]]:
         """Return JSON entries: one per instance or segment, or one with fractions of classes."""

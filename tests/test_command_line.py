@@ -173,7 +173,7 @@ def test_fast_exit(finishes: bool) -> None:
     """Other exit handlers, threads and outputs are not lost, and objects are not freed."""
     code = f'''
 import atexit, threading, time
-from colonnade.tools.command_line import fast_exit
+from colonnade.common.fast_exit import fast_exit
 class Slow:
     def __del__(self):
         print('freed')

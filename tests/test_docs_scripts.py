@@ -78,12 +78,6 @@ def test_measure_steps(shapes: Path, run_script: Callable) -> None:
 
 
 @pytest.mark.slow
-def test_study_bands(tmp_path: Path, run_script: Callable) -> None:
-    printed = run_script('study_bands.py', tmp_path / 'drawn', '--iterations', 4)
-    assert re.search(r"^3 bands: .*'mIoU'.*\n5 bands: .*'mIoU'", printed, re.MULTILINE)
-
-
-@pytest.mark.slow
 def test_study_unlabeled(tmp_path: Path, run_script: Callable) -> None:
     printed = run_script('study_unlabeled.py', tmp_path / 'drawn', '--iterations', 6)
     assert re.findall(r'^(\w+) (with|without) unlabeled images', printed, re.MULTILINE) == [

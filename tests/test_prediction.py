@@ -21,6 +21,7 @@ import colonnade
 from colonnade.common.errors import UserError
 from colonnade.common.prefetching import prefetch_map
 from colonnade.configs import find_config
+from colonnade.inference import large_tiffs
 from colonnade.inference.arrays import get_array_steps
 from colonnade.inference.batches import WINDOW, run_in_batches
 from colonnade.inference.loading import find_dataset_metainfo
@@ -282,6 +283,16 @@ def test_tiles_allow_images_above_the_limit_of_pillow(segmenter: Model, tmp_path
     assert segmenter.predict(tmp_path / 'a.png', tile=32).size == (40, 60)
 
 
+def test_large_tiffs_equal_other_images(segmenter: Model, tmp_path: Path,
+                                        monkeypatch: pytest.MonkeyPatch) -> None:
+    Image.fromarray(draw_noise((40, 60))[0]).save(tmp_path / 'a.tif')
+    expected = segmenter.predict(tmp_path / 'a.tif', tile=32)
+    monkeypatch.setattr(large_tiffs, 'MAX_PIXELS', 1000)
+    prediction, = segmenter.iter_predictions([tmp_path / 'a.tif'], tile=32)
+    assert not prediction.image.flags.owndata
+    check_equal(prediction.result, expected)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize('leaf', colonnade.list_configs('*/xcit_nano_12_p16_slim_shapes'))
 def test_every_head(leaf: str, tmp_path: Path) -> None:
@@ -355,8 +366,9 @@ def test_backbones_that_cannot_be_fused(tmp_path: Path, monkeypatch: pytest.Monk
     weights = random_checkpoint(leaf, tmp_path / 'a.pth')
     with pytest.raises(ValueError, match='SimplifiedViT cannot be fused'):
         colonnade.load(leaf, weights, fuse=True)
-    logged: list[str] = []
-    monkeypatch.setattr(MMLogger.get_current_instance(), 'handle', lambda x: logged.append(x.msg))
+    logged, logger = list[str](), MMLogger.get_current_instance()
+    monkeypatch.setattr(logger, 'handle', lambda x: logged.append(x.msg))
+    monkeypatch.setattr(logger, 'isEnabledFor', lambda _: True)  # other tests may set its level
     model = colonnade.load(leaf, weights, fuse=None)
     assert not model.module.neck.fused
     assert [text for text in logged if 'SimplifiedViT cannot be fused' in text][0].startswith('not')
