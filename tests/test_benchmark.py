@@ -104,6 +104,7 @@ def test_pyramid_of_patch_size_14() -> None:
     assert [tuple(level.shape[2:]) for level in levels] == [(16, 24), (8, 12), (4, 6), (2, 3)]
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_exported_candidate() -> None:
     job = Job('XCiT:nano_12_p16', (64, 96), 2, False, True, 'cpu', 1)

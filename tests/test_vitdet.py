@@ -138,11 +138,9 @@ def test_resizing_equals_torch(mode: str, grid: tuple[int, int]) -> None:
     torch.testing.assert_close(found, tokens if grid == (3, 3) else expected)
 
 
-@pytest.mark.parametrize('suffix, arguments', [
-    ('.pt2', dict(out_indices=[1])),
-    *(pytest.param(suffix, arguments, marks=pytest.mark.slow) for suffix in ('.pt2', '.onnx')
-      for arguments in ({}, dict(window_padding=None), WINDOWS_ALONE))
-])  # yapf: disable
+@pytest.mark.slow
+@pytest.mark.parametrize('suffix', ['.pt2', '.onnx'])
+@pytest.mark.parametrize('arguments', [{}, dict(window_padding=None), WINDOWS_ALONE])
 def test_export_of_any_size(suffix: str, arguments: dict[str, Any], tmp_path: Path) -> None:
     graph, path = build_graph(tiny(**arguments).eval(), None), tmp_path / f'features{suffix}'
     inputs = graph.make_inputs(graph.sizes[0])

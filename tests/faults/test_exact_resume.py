@@ -22,7 +22,7 @@ def runs(shapes: Path, tmp_path: Path) -> Runs:
 @pytest.mark.parametrize('head, settings', [
     ('sem_fpn', ()),
     ('eomt', ('model.backbone.arch.depth=3', 'model.backbone.num_query_blocks=2')),
-    ('pmt', ('model.panoptic_head.num_blocks=2', )),
+    pytest.param('pmt', ('model.panoptic_head.num_blocks=2', ), marks=pytest.mark.slow),
 ])
 def test_resume_is_exact(head: str, settings: tuple[str, ...], runs: Runs, run_tool: Callable,
                          tmp_path: Path) -> None:
