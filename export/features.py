@@ -35,8 +35,7 @@ class Features(nn.Module):
 def build_plan(model: Model, cfg: Config, options: ExportOptions) -> ExportPlan:
     """Return the plan of :func:`build_features_graph` for a model."""
     graph = build_features_graph(model.module)
-    return ExportPlan('features', (graph, ),
-                      build_preprocess(model, get_size_limits(model.module)))
+    return ExportPlan('features', (graph, ), build_preprocess(model, get_size_limits(model.module)))
 
 
 def build_features_graph(module: nn.Module) -> Graph:

@@ -12,7 +12,7 @@ from colonnade.runtime.bit_depth import DECODER_ERRORS
 from colonnade.runtime.images import MAX_PIXELS, ImageError
 
 SUFFIXES = ('.tif', '.tiff')
-COLORS = ('RGB', 'MINISBLACK', 'YCBCR')  # photometric interpretations of RGB and gray values
+COLORS = (1, 2, 6)  # photometric interpretations of gray values, RGB and YCbCr
 ORIENTATION, UPRIGHT = 274, 1  # tag, and its default
 
 
@@ -43,7 +43,7 @@ def decode_to_disk(source: Any, max_pixels: int) -> np.ndarray | None:
             is_upright = page.tags.valueof(ORIENTATION, UPRIGHT) == UPRIGHT
             has_values = (
                 page.dtype == np.uint8 and page.samplesperpixel in (1, 3)
-                and page.photometric.name in COLORS)
+                and page.photometric in COLORS)
     except DECODER_ERRORS:  # reported when it is read otherwise
         return None
     if num_pixels <= MAX_PIXELS or not (is_upright and has_values):

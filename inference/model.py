@@ -116,8 +116,8 @@ def decode_image(source: Source,
         if not isinstance(source, (*IMAGE_TYPES, BinaryFile)):
             raise ImageError(f'{EXPECTED_IMAGE}, got {type(source).__name__}')
         image = decode_to_disk(source, max_pixels) if max_pixels > MAX_PIXELS else None
-        return Prediction(
-            source, read_image(source, max_pixels=max_pixels) if image is None else image)
+        return Prediction(source,
+                          read_image(source, max_pixels=max_pixels) if image is None else image)
     except ImageError as error:
         return Prediction(source, error=error)
 

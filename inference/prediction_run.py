@@ -243,6 +243,7 @@ def predict_images(model: Model, images: Sequence[Input], writer: OutputWriter, 
             else:
                 with file_errors():
                     log.add(record)
+                assert prediction.result is not None  # because there is a record
                 if 'visualizations' in writer.outputs and not writer.can_draw(prediction.result):
                     progress.note(f'{prediction.source}: too large for a visualization')
                 if (frames := num_frames(prediction.source)) > 1:

@@ -187,5 +187,5 @@ main()
 if {finishes}:
     fast_exit.finish(main)
 '''
-    assert run_python('-c', code).split() == ['done', 'thread', 'handler'
-                                              ] + ['freed'] * (not finishes)
+    assert run_python('-c',
+                      code).split() == ['done', 'thread', 'handler'] + ['freed'] * (not finishes)

@@ -133,7 +133,8 @@ def test_instances(image: Path, tmp_path: Path) -> None:
 def test_runs_and_outlines(density: float) -> None:
     rng = np.random.default_rng(0)
     for height, width, factor in SHAPES:
-        mask = np.kron(rng.random((height, width)) < density, np.ones((factor, factor))).astype(bool)
+        mask = np.kron(rng.random((height, width)) < density, np.ones(
+            (factor, factor))).astype(bool)
         rle, drawn = encode_mask(mask), np.zeros_like(mask)
         for column, top, bottom in zip(*list_runs(rle), strict=True):
             assert not drawn[top:bottom, column].any()

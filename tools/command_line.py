@@ -42,7 +42,6 @@ def limit_spinning() -> None:
 limit_spinning()  # on import, before any tool imports torch
 
 
-
 @contextmanager
 def report_user_errors(tool: str) -> Iterator[None]:
     """Context manager that exits with ``tool: message`` and status 1 on a UserError.

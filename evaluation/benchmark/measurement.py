@@ -111,7 +111,8 @@ def measure_candidate_memory(job: Job, name: str) -> tuple[float, float]:
     peak = measure_peak(partial(job.run, model, images), job.device)
     gradients = sum(p.grad.nbytes for p in model.parameters() if p.grad is not None)
     weights = sum(p.nbytes for p in model.parameters())
-    weights += sum(layer.nbytes for layer in model.modules() if isinstance(layer, (Packed, Exported)))
+    weights += sum(layer.nbytes for layer in model.modules()
+                   if isinstance(layer, (Packed, Exported)))
     return (peak - gradients) / MIB, weights / MIB
 
 
