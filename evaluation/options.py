@@ -39,8 +39,7 @@ class BenchmarkOptions:
         metavar='CLASS:ARCH')
     baselines: Sequence[str] = option(
         'candidates to compare with: timm, resnet50, swin_t, ours or detector, optionally with '
-        'the suffix -compiled or -fused, or ours-onnx or ours-openvino (default: timm)',
-        ('timm', ),
+        'the suffix -compiled or -fused, or ours-onnx or ours-openvino (default: timm)', ('timm', ),
         metavar='NAME')
     sizes: Sequence[str] = option(
         'side of square images, or HEIGHTxWIDTH (default: 512 1024)', ('512', '1024'),
