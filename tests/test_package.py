@@ -1,14 +1,17 @@
 """The installed distribution: the namespace, the commands and the configs."""
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
+import venv
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
-from conftest import ROOMS, ROOT
+from conftest import NO_WORKERS, ROOMS, ROOT
 from helpers.packages import draw_patches, write_package
 from PIL import Image
 
@@ -133,3 +136,34 @@ def test_mmcv_without_operators() -> None:
 def test_other_missing_modules() -> None:
     with pytest.raises(ModuleNotFoundError), report_missing_libraries():
         raise ModuleNotFoundError(name='scipy')
+
+
+@pytest.fixture
+def scripts(tmp_path: Path) -> Iterator[Path]:
+    """Scripts of an empty environment, which is removed, since it grows to several GB."""
+    venv.create(tmp_path / 'venv', with_pip=True)
+    yield tmp_path / 'venv/bin'
+    shutil.rmtree(tmp_path / 'venv')
+
+
+@pytest.mark.slow
+def test_installation_in_an_empty_environment(wheel: zipfile.ZipFile, scripts: Path,
+                                              tmp_path: Path) -> None:
+    """The commands of the guide with pip and its index, and then the first steps of a user."""
+    train = [
+        'sem_fpn/xcit_nano_12_p16_slim_shapes', '--data-root', 'data/ade', '--work-dir', 'run',
+        '--cfg-options', 'train_cfg.max_iters=2', 'train_cfg.val_interval=2', *NO_WORKERS
+    ]
+    for command in (
+        [scripts / 'pip', 'install', wheel.filename],
+        [scripts / 'python', '-m', 'colonnade.tools.build_mmcv', '--install'],
+        [scripts / 'pip', 'install', f'{wheel.filename}[mm]'],
+        [scripts / 'colonnade', 'make-shapes', 'data', '--num-train', '4', '--num-val', '2'],
+        [scripts / 'colonnade', 'train', *train],
+        [scripts / 'colonnade', 'test', 'run', '--data-root', 'data/ade'],
+        [scripts / 'colonnade', 'predict', 'run', 'data/ade/images/validation', '--out', 'out'],
+    ):
+        done = subprocess.run(
+            command, cwd=tmp_path, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        assert not done.returncode, done.stdout[-6000:]
+    assert len(list(tmp_path.glob('out/labels/*.png'))) == 2

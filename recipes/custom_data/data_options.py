@@ -7,7 +7,7 @@ import shlex
 from pathlib import Path
 
 from colonnade.common.channels import check_channels
-from colonnade.common.errors import UserError
+from colonnade.common.errors import MissingFileError, UserError
 from colonnade.common.name_lists import format_names
 from colonnade.common.options import format_words
 from colonnade.configs import find_config
@@ -28,6 +28,8 @@ def read_command(config: Path) -> list[str]:
         OSError: If it cannot be read.
         ValueError: If it does not record them.
     """
+    if not config.is_file():
+        raise MissingFileError(f'no such config file: {config}')
     try:
         line = config.read_text(encoding='utf-8-sig').partition('\n')[0]
         words = line.removeprefix(f'# {COMMAND} ')
