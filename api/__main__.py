@@ -14,7 +14,6 @@ from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
 
-from colonnade.common.fast_exit import fast_exit
 from colonnade.configs import list_configs
 
 #: group of commands -> its commands, which are modules of ``colonnade.tools``
@@ -79,7 +78,6 @@ def main() -> None:
     elif name in (*TOOLS, *OTHERS):
         sys.argv = [f'colonnade {name.replace("_", "-")}', *arguments]
         import_module(f'colonnade.tools.{name}').main()
-        fast_exit.finish(main)
     else:
         matches = get_close_matches(name, (*TOOLS, *OTHERS, 'configs'), n=1)
         hint = f'did you mean {matches[0].replace("_", "-")}? ' if matches else ''

@@ -79,6 +79,7 @@ class DataOptions:
     converted_dir: Path | None = option(
         'folder for converted, repaired or split annotations (default: OUT_data)', metavar='DIR')
     out: Path | None = None
+    band_suffixes: list[str] | None = None
 
     def __post_init__(self) -> None:
         # Python callers pass text, and a single path alone.

@@ -13,6 +13,8 @@ from mmengine.evaluator import BaseMetric
 from pycocotools import mask as coco_mask
 from torch import Tensor
 
+MAX_PIXELS = 2**32 - 1  # of a mask, whose runs have lengths of 32 bits
+
 
 def encode_mask(mask: np.ndarray) -> dict[str, Any]:
     """Return the RLE of a mask ``(H, W)`` of any type, in which 0 is the background."""

@@ -19,11 +19,15 @@ from colonnade.runtime.bit_depth import DECODER_ERRORS
 
 from .results import Instances, LabelMap
 
-ORIENTATION, PIXEL_SCALE, TIE_POINTS, MATRIX, KEYS = 274, 33550, 33922, 34264, 34735
+ORIENTATION, UPRIGHT = 274, 1  # tag, and its default
+PIXEL_SCALE, TIE_POINTS, MATRIX, KEYS = 33550, 33922, 34264, 34735
 DOUBLES, TEXTS = 34736, 34737  # values that keys refer to
 TAGS = {PIXEL_SCALE: 'd', TIE_POINTS: 'd', MATRIX: 'd', KEYS: 'H', DOUBLES: 'd', TEXTS: 's'}
-RASTER_TYPE, GEOGRAPHIC, PROJECTED = 1025, 2048, 3072  # keys
-PIXEL_IS_POINT, USER_DEFINED = 2, 32767
+MODEL_TYPE, RASTER_TYPE = 1024, 1025  # keys
+PROJECTED, GEOGRAPHIC = 1, 2  # values of the model type
+CODES = {PROJECTED: 3072, GEOGRAPHIC: 2048}  # key of the EPSG code
+PIXEL_IS_POINT = 2
+UNKNOWN = (None, 0, 32767)  # undefined and user-defined codes
 TILE = (256, 256)  # of written files
 
 
@@ -45,7 +49,8 @@ class Georeference:
 def read_georeference(path: Path, size: tuple[int, int]) -> Georeference | None:
     """Return the georeference of an image of height and width ``size``; None if it has none.
 
-    Only TIFF files have one that is read. One of control points alone does not count.
+    Only TIFF files have one that is read. One of control points alone does not count, nor does a
+    malformed one.
     """
     from tifffile import TiffFile  # takes 0.2 s
     if path.suffix.lower() not in ('.tif', '.tiff'):
@@ -54,30 +59,35 @@ def read_georeference(path: Path, size: tuple[int, int]) -> Georeference | None:
         with TiffFile(path) as tiff:
             page = tiff.pages.first
             values = {tag.code: tag.value for tag in page.tags}
-            has_size = (page.imagelength, page.imagewidth) == tuple(size)
+            if (page.imagelength, page.imagewidth) != tuple(size):
+                return None
+        tags = {code: values[code] for code in TAGS if code in values}
+        keys = {key: value for key, location, _, value in
+                np.array(tags.get(KEYS, ()), np.uint16).reshape(-1, 4)[1:].tolist()
+                if not location}  # yapf: disable
+        matrix = _find_matrix(tags, is_point=keys.get(RASTER_TYPE) == PIXEL_IS_POINT)
     except DECODER_ERRORS:
         return None
-    tags = {code: values[code] for code in TAGS if code in values}
-    keys = {key: value for key, location, _, value in
-            np.reshape(tags.get(KEYS, ()), (-1, 4))[1:].tolist() if not location}  # yapf: disable
-    matrix = _find_matrix(tags, is_point=keys.get(RASTER_TYPE) == PIXEL_IS_POINT)
-    if matrix is None or not has_size or values.get(ORIENTATION, 1) != 1:
+    if matrix is None or values.get(ORIENTATION, UPRIGHT) != UPRIGHT:
         return None
-    epsg = keys.get(PROJECTED, keys.get(GEOGRAPHIC))
-    return Georeference(matrix, None if epsg == USER_DEFINED else epsg, tags)
+    epsg = keys.get(CODES.get(keys.get(MODEL_TYPE, PROJECTED)))
+    return Georeference(matrix, None if epsg in UNKNOWN else epsg, tags)
 
 
 def _find_matrix(tags: dict[int, Any], *, is_point: bool) -> tuple[float, ...] | None:
     """Return the matrix of a :class:`Georeference`; with ``is_point``, tags mean pixel centers."""
-    if len(tags.get(MATRIX, ())) == 16:
-        a, b, _, c, d, e, _, f = tags[MATRIX][:8]
-    elif len(tags.get(PIXEL_SCALE, ())) >= 2 and len(tags.get(TIE_POINTS, ())) == 6:
-        (a, e), (column, row, _, x, y, _) = tags[PIXEL_SCALE][:2], tags[TIE_POINTS]
+    scale, points, full = (
+        np.ravel(tags.get(code, ())).tolist() for code in (PIXEL_SCALE, TIE_POINTS, MATRIX))
+    if len(full) == 16:
+        a, b, _, c, d, e, _, f = full[:8]
+    elif len(scale) >= 2 and len(points) >= 6:
+        (a, e), (column, row, _, x, y, _) = scale[:2], points[:6]
         b, c, d, e, f = 0., x - a * column, 0., -e, y + e * row
     else:
         return None
     shift = 0.5 if is_point else 0.
-    return a, b, c - shift * (a + b), d, e, f - shift * (d + e)
+    matrix = a, b, c - shift * (a + b), d, e, f - shift * (d + e)
+    return matrix if np.isfinite(matrix).all() and a * e != b * d else None
 
 
 def write_geotiff(path: Path, result: LabelMap, place: Georeference, first: int = 0) -> None:
@@ -97,8 +107,12 @@ def write_geotiff(path: Path, result: LabelMap, place: Georeference, first: int 
         known = np.reshape(image.getpalette() or [], (-1, 3))
         palette[:len(known)] = known * 257
         colors = dict(photometric='palette', colormap=palette.T)
-    tags = [(code, TAGS[code], 0 if TAGS[code] == 's' else len(value), value, True)
-            for code, value in place.tags.items()]  # yapf: disable
+    tags: list[tuple[int, str, int, Any, bool]] = []
+    for code, value in place.tags.items():
+        if TAGS[code] == 's':
+            tags.append((code, 's', 0, value.encode() if isinstance(value, str) else value, True))
+        else:
+            tags.append((code, TAGS[code], np.size(value), np.ravel(value).tolist(), True))
     with atomic_write(path) as scratch:
         imwrite(
             scratch,
@@ -114,8 +128,8 @@ def write_geojson(path: Path, result: Instances, place: Georeference,
                   categories: Sequence[int]) -> None:
     """Write the outlines of instances, along the edges of pixels, as GeoJSON.
 
-    GDAL reads the coordinate system from ``crs``, as in GeoJSON of 2008. Instances with an empty
-    mask are omitted.
+    Coordinates are those of the map. GDAL reads their system from ``crs``, as in GeoJSON of 2008,
+    where null means unknown. Instances with an empty mask are omitted.
 
     Args:
         path: ``.geojson`` file.
@@ -123,10 +137,9 @@ def write_geojson(path: Path, result: Instances, place: Georeference,
         place: Georeference of their image.
         categories: COCO category ID of each class.
     """
-    collection: dict[str, Any] = dict(type='FeatureCollection', features=[])
-    if place.epsg is not None:
-        name = f'urn:ogc:def:crs:EPSG::{place.epsg}'
-        collection['crs'] = dict(type='name', properties=dict(name=name))
+    name = f'urn:ogc:def:crs:EPSG::{place.epsg}'
+    crs = None if place.epsg is None else dict(type='name', properties=dict(name=name))
+    collection: dict[str, Any] = dict(type='FeatureCollection', crs=crs, features=[])
     a, b, c, d, e, f = place.matrix
     for index, box in enumerate(result.boxes.astype(float)):
         outline = shapely.box(*box) if result.masks is None else trace_mask(result.masks[index])
@@ -151,4 +164,5 @@ def write_geojson(path: Path, result: Instances, place: Georeference,
 def trace_mask(rle: dict[str, Any]) -> shapely.Geometry:
     """Return the outline of a mask along the edges of its pixels, with holes."""
     column, top, bottom = list_runs(rle)
-    return shapely.union_all(shapely.box(column, top, column + 1, bottom))
+    union = shapely.union_all(shapely.box(column, top, column + 1, bottom))
+    return union.simplify(0)  # without points on straight lines

@@ -12,7 +12,8 @@ from colonnade.runtime.bit_depth import DECODER_ERRORS
 from colonnade.runtime.images import MAX_PIXELS, ImageError
 
 SUFFIXES = ('.tif', '.tiff')
-COLORS = (1, 2, 6)  # photometric interpretations of gray values, RGB and YCbCr
+AXES = ('YX', 'YXS', 'SYX')
+COLORS = {(1, 1), (2, 3)}  # photometric interpretation and channels of gray values and of RGB
 ORIENTATION, UPRIGHT = 274, 1  # tag, and its default
 
 
@@ -27,11 +28,11 @@ def decode_to_disk(source: Any, max_pixels: int) -> np.ndarray | None:
 
     Returns:
         RGB values ``(H, W, 3)``, uint8; None unless ``source`` is the path of an upright TIFF image
-        of RGB or gray values of 8 bits, with more than :data:`.MAX_PIXELS` pixels.
+        of RGB or gray values of 8 bits, with more than :data:`.MAX_PIXELS` pixels. Also None if it
+        cannot be decoded or needs more disk space than there is, but can be read otherwise.
 
     Raises:
-        ImageError: If it is damaged, or has more than ``max_pixels`` pixels and needs more disk
-            space than there is.
+        ImageError: If neither is possible.
     """
     if not isinstance(source, (str, Path)) or Path(source).suffix.lower() not in SUFFIXES:
         return None
@@ -42,8 +43,8 @@ def decode_to_disk(source: Any, max_pixels: int) -> np.ndarray | None:
             num_pixels, num_bytes = page.imagewidth * page.imagelength, page.nbytes
             is_upright = page.tags.valueof(ORIENTATION, UPRIGHT) == UPRIGHT
             has_values = (
-                page.dtype == np.uint8 and page.samplesperpixel in (1, 3)
-                and page.photometric in COLORS)
+                page.bitspersample == 8 and page.dtype == np.uint8 and page.axes in AXES
+                and (page.photometric, page.samplesperpixel) in COLORS)
     except DECODER_ERRORS:  # reported when it is read otherwise
         return None
     if num_pixels <= MAX_PIXELS or not (is_upright and has_values):
@@ -58,6 +59,8 @@ def decode_to_disk(source: Any, max_pixels: int) -> np.ndarray | None:
         with TiffFile(source) as tiff:
             values = tiff.pages.first.asarray(out='memmap')
     except DECODER_ERRORS as error:
+        if num_pixels <= max_pixels:  # Pillow may have the decoder, or a better message
+            return None
         hint = ' (pip install imagecodecs)' if 'imagecodecs' in str(error) else ''
         raise ImageError(f'{source} cannot be decoded: {error}{hint}') from error
     if values.ndim == 2:

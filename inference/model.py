@@ -21,9 +21,11 @@ from torch import nn
 from colonnade.common.errors import UserCodeError, UserError
 from colonnade.common.prefetching import prefetch_map
 from colonnade.datasets.bands import LoadBands, find_band_loader
+from colonnade.datasets.rle import MAX_PIXELS as MAX_RLE_PIXELS
 from colonnade.datasets.rle import encode_masks, make_json_rle
 from colonnade.models.complexity import count_parameters
-from colonnade.runtime.images import MAX_PIXELS, ImageError, Source, get_image_name, read_image
+from colonnade.runtime.images import (MAX_PIXELS, ImageError, Source, TooLargeError, get_image_name,
+                                      read_image)
 from colonnade.runtime.results import number_segments
 from colonnade.settings.registries import is_from_user_code
 
@@ -118,6 +120,9 @@ def decode_image(source: Source,
         image = decode_to_disk(source, max_pixels) if max_pixels > MAX_PIXELS else None
         return Prediction(source,
                           read_image(source, max_pixels=max_pixels) if image is None else image)
+    except TooLargeError as error:
+        advice = ', or pass --tile-size 1024 (in Python, tile=1024)' * (max_pixels <= MAX_PIXELS)
+        return Prediction(source, error=TooLargeError(f'{error}{advice}'))
     except ImageError as error:
         return Prediction(source, error=error)
 
@@ -340,6 +345,13 @@ class Model:
                 yield prediction
                 continue
             size = prediction.image.shape[:2]
+            if self.kind == 'masks' and math.prod(size) > MAX_RLE_PIXELS:
+                name = get_image_name(prediction.source)
+                too_large = TooLargeError(
+                    f'{name} has {math.prod(size):,} pixels, more than the {MAX_RLE_PIXELS:,} of '
+                    'COCO masks: split it into tiles')
+                yield replace(prediction, image=None, error=too_large)
+                continue
             views = compute_tiles(size, tile, overlap)
             if len(views) > 1 and self.kind != 'labels' and math.prod(size) <= MAX_TILED_PIXELS:
                 views.append(View(0, 0, *size))

@@ -131,12 +131,16 @@ class OutputWriter:
 
     def write_georeferenced(self, result: Result, item: Input) -> None:
         """Write a label map or instances in map coordinates, if the image is georeferenced."""
-        place = read_georeference(item.path, result.size)
+        output = 'labels' if isinstance(result, LabelMap) else 'results'
+        if output not in self.outputs or isinstance(
+                result, PanopticMap) or not (place := read_georeference(item.path, result.size)):
+            return
         path = self.folder / 'georeferenced' / item.stem
-        if place and 'labels' in self.outputs and isinstance(result, LabelMap):
+        if isinstance(result, LabelMap):
             write_geotiff(add_suffix(path, '.tif'), result, place, self.categories[0])
-        elif place and 'results' in self.outputs and isinstance(result, Instances):
-            write_geojson(add_suffix(path, '.geojson'), result, place, self.categories)
+        else:
+            visible = result.filter_by_score(self.threshold)
+            write_geojson(add_suffix(path, '.geojson'), visible, place, self.categories)
 
     def write_segments(self, result: PanopticMap, stem: str) -> dict[str, Any]:
         """Write segments as a PNG; return their annotation, which lacks the ID of the image."""

@@ -77,7 +77,7 @@ def resolve_inputs(args: PredictOptions) -> list[Input]:
     if not args.inputs:
         raise UserError(f'no INPUT after {args.config} {args.checkpoint}: pass images or videos')
     check_output_folder(args.out, resume=args.resume)
-    inputs = find_inputs(args.inputs, args.out)[:args.max_inputs]
+    inputs = find_inputs(args.inputs, args.out)
     has_videos = any(item.is_video for item in inputs)
     if args.frame_step is not None and not has_videos:
         raise UserError('--frame-step applies only to videos, but there are none')
@@ -99,7 +99,7 @@ def run(args: PredictOptions, inputs: Sequence[Input]) -> list[str]:
         trust=args.trust)
     print(model)
     set_task_defaults(args, model)
-    inputs = select_first_bands(inputs, model)
+    inputs = select_first_bands(inputs, model)[:args.max_inputs]
     ids = assign_ids(args, inputs, model)
     # The model is hashed before it is fused.
     settings: dict[str, Any] = dict(

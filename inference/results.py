@@ -1,6 +1,7 @@
 """Predictions for an image: the instances of a detector, a label map, or panoptic segments."""
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from scipy.ndimage import find_objects
 from colonnade.common.errors import UserError
 from colonnade.datasets.rle import decode_rle, encode_mask, make_json_rle
 from colonnade.runtime import results
-from colonnade.runtime.images import Source, read_image
+from colonnade.runtime.images import MAX_PIXELS, Source, read_image
 
 from .arrays import convert_to_rgb, is_array
 from .drawing import Color, add_legend, draw_instances, draw_label_map, draw_segments, shade_color
@@ -324,7 +325,8 @@ def read_pixels(result: Result, image: Source | None) -> np.ndarray:
         image = result.source if result.image is None else result.image
     if image is None:
         raise UserError('the result has no image: pass one, as in draw(image)')
-    pixels = convert_to_rgb(image, 'rgb') if is_array(image) else read_image(image)
+    pixels = convert_to_rgb(image, 'rgb') if is_array(image) else read_image(
+        image, max_pixels=max(MAX_PIXELS, math.prod(result.size)))
     if pixels.shape[:2] != result.size:
         height, width = pixels.shape[:2]
         raise UserError(f'the image has {height} x {width} pixels, but the result is for '

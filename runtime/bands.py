@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
@@ -11,7 +12,7 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from .bit_depth import DECODER_ERRORS, has_16_bits
-from .images import MAX_PIXELS, ImageError, any_size, get_image_name
+from .images import MAX_PIXELS, ImageError, TooLargeError, any_size, get_image_name
 
 if TYPE_CHECKING:
     from tifffile import TiffFile, TiffPageSeries
@@ -20,6 +21,7 @@ TIFF_STARTS = (b'II*\0', b'MM\0*', b'II+\0', b'MM\0+')
 #: formats of other files, whose decoders run no other program
 FORMATS = ('BMP', 'GIF', 'JPEG', 'JPEG2000', 'PNG', 'PPM', 'WEBP')
 MAX_BANDS = 1000
+NODATA = 42113  # tag of GDAL: the value of pixels without data
 STRETCH = (2, 98)  # percentiles that become black and white in pictures
 
 #: path of a file, its content, or values (H, W, N)
@@ -34,7 +36,8 @@ def read_bands(source: Source,
                max_pixels: int = MAX_PIXELS) -> np.ndarray:
     """Read all bands of an image, ``(H, W, N)``: uint8 as it is, other types as float32.
 
-    Values that are not finite become 0. Georeferences, color spaces and EXIF are ignored.
+    Values that are not finite become 0, and in TIFF files those that mean no data, except in 8
+    bits. Georeferences, color spaces and EXIF are ignored.
 
     Args:
         source: See :data:`Source`. TIFF files may have planes or pages as bands. Other files are
@@ -171,7 +174,13 @@ def _decode_tiff(content: bytes, max_bands: int, max_pixels: int) -> np.ndarray:
             most = 'at most ' * (max_bands == MAX_BANDS)
             raise ImageError(f'it has {number} bands, expected {most}{max_bands}')
         values = [np.moveaxis(part.asarray(), (rows, columns), (0, 1)) for part in parts]
-    return np.concatenate([part.reshape(height, width, -1) for part in values], axis=2)
+        nodata = tiff.pages.first.tags.valueof(NODATA, '')
+    image = np.concatenate([part.reshape(height, width, -1) for part in values], axis=2)
+    with suppress(ValueError), np.errstate(over='ignore'):  # if it is not a number
+        missing = float(nodata)
+        if image.dtype != np.uint8:
+            image[image == (image.dtype.type(missing) if image.dtype.kind == 'f' else missing)] = 0
+    return image
 
 
 def _find_series(tiff: TiffFile) -> tuple[list[TiffPageSeries], tuple[int, int, int]]:
@@ -195,10 +204,6 @@ def _decode_others(content: bytes, max_bands: int, max_pixels: int) -> np.ndarra
         if has_16_bits(image) and not image.mode.startswith('I'):  # Pillow drops the lower 8
             raise ImageError(f'it is a 16-bit image in {image.mode}: save it as TIFF')
         return np.array(image.convert('RGB') if image.mode == 'P' else image)
-
-
-class TooLargeError(ImageError):
-    """An image with too many pixels."""
 
 
 def check_size(height: int, width: int, max_pixels: int) -> None:

@@ -118,7 +118,7 @@ def _find_color_problem(tags: Tags) -> str | None:
     colors, is_deep = tags.get(PHOTOMETRIC, COLOR), max(tags.get(BITS) or (1, )) > 8
     if set(ALPHA) & set(tags.get(EXTRA) or ()):
         return ('its last channel is transparency, by which OpenCV multiplies the others: save it '
-                'as RGB')
+                'as RGB or, if it is a band such as infrared, use a model of four bands')
     if colors not in READABLE and not (colors == YCBCR and tags.get(COMPRESSION) in JPEG):
         return f'its color space ({colors}) is not supported: save it as RGB'
     if is_deep and tags.get(SAMPLES, 1) > 1 and tags.get(PLANES) == SEPARATE:

@@ -34,6 +34,10 @@ class ImageError(ValueError):
     """An image that cannot be read; the message contains its name."""
 
 
+class TooLargeError(ImageError):
+    """An image with too many pixels."""
+
+
 class _AnySize:
     """Context manager that lets Pillow open images of any size; threads can share it."""
 
@@ -80,20 +84,18 @@ def read_image(source: Source, *, max_pixels: int = MAX_PIXELS) -> np.ndarray:
         if isinstance(source, Image.Image):
             return convert_to_rgb(source)
         file = BytesIO(source) if isinstance(source, bytes) else source
-        with any_size if max_pixels > MAX_PIXELS else nullcontext():
-            image = Image.open(file)  # reads only the header
-        with image:
+        with any_size if max_pixels > MAX_PIXELS else nullcontext(), Image.open(file) as image:
             if image.width * image.height > max_pixels:
-                raise ImageError(f'it has {image.width * image.height:,} pixels, more than the '
-                                 f'limit of {max_pixels:,}: split it into tiles')
+                raise TooLargeError(f'it has {image.width * image.height:,} pixels, more than the '
+                                    f'limit of {max_pixels:,}: split it into tiles')
             return convert_to_rgb(image)
     except ImageError as error:
-        raise ImageError(f'{name}: {error}') from None
+        raise type(error)(f'{name}: {error}') from None
     except Image.DecompressionBombError as error:
         match = re.search(r'\((\d+) pixels\)', str(error))
         size = f'{int(match[1]):,} pixels, more' if match else 'more pixels'
-        raise ImageError(f'{name} has {size} than the limit of {MAX_PIXELS:,}: split it into '
-                         'tiles') from None
+        raise TooLargeError(f'{name} has {size} than the limit of {MAX_PIXELS:,}: split it into '
+                            'tiles') from None
     except FileNotFoundError:
         reason = 'URLs are not supported' if '://' in name else 'no such file'
         raise ImageError(f'{name}: {reason}') from None
@@ -163,7 +165,7 @@ def convert_to_rgb(image: Image.Image) -> np.ndarray:
 def num_frames(path: Path) -> int:
     """Return the number of frames or pages of a file; 1 if those after the first are damaged."""
     try:
-        with Image.open(path) as image:
+        with any_size, Image.open(path) as image:
             if image.format in FORMATS_OF_PAGES:
                 return getattr(image, 'n_frames', 1)
     except DECODER_ERRORS:

@@ -13,6 +13,7 @@ from PIL import Image
 from .images import ImageError
 
 Color = tuple[int, int, int]
+BLOCK = 2**24  # pixels counted at once, which takes 128 MB
 AnyResult = TypeVar('AnyResult', bound='Result')
 AnyInstances = TypeVar('AnyInstances', bound='Instances')
 
@@ -133,7 +134,10 @@ class LabelMap(Result):
 
     def class_fractions(self) -> dict[str, float]:
         """Return the fraction of pixels of each class that occurs, in descending order."""
-        counts = np.bincount(self.labels.ravel(), minlength=len(self.classes))
+        rows = max(1, BLOCK // max(1, self.labels.shape[1]))
+        counts = sum(
+            np.bincount(self.labels[start:start + rows].ravel(), minlength=len(self.classes))
+            for start in range(0, len(self.labels), rows))
         order = np.argsort(-counts, kind='stable')
         return {self.classes[i]: float(counts[i] / self.labels.size) for i in order if counts[i]}
 

@@ -79,6 +79,19 @@ def test_reads_bands_of_tiffs(options: dict, tmp_path: Path) -> None:
     assert np.array_equal(read_bands((tmp_path / 'a.tif').read_bytes()), BANDS)
 
 
+@pytest.mark.parametrize('nodata, missing', [('-9999', -9999), ('-3.4028234663852886e+38', -3.4e38),
+                                             ('nan', np.nan), ('none', 0)])
+def test_values_without_data(nodata: str, missing: float, tmp_path: Path) -> None:
+    floats = BANDS.astype(np.float32)
+    floats[0, 0] = np.finfo(np.float32).min if missing == -3.4e38 else missing
+    write_tiff(tmp_path / 'a.tif', floats, extratags=[(42113, 's', 0, nodata, True)])
+    image = read_bands(tmp_path / 'a.tif')
+    assert not image[0, 0].any() and np.array_equal(image[1:], floats[1:])
+    write_tiff(tmp_path / 'b.tif', extratags=[(42113, 's', 0, str(BANDS[0, 0, 0]), True)])
+    assert np.array_equal(
+        read_bands(tmp_path / 'b.tif'), np.where(BANDS == BANDS[0, 0, 0], 0, BANDS))
+
+
 def test_reads_other_types_and_repairs_values(tmp_path: Path) -> None:
     write_tiff(tmp_path / '8.tif', BANDS.astype(np.uint8))
     assert read_bands(tmp_path / '8.tif').dtype == np.uint8
@@ -307,9 +320,10 @@ def test_detector(instances: list, tmp_path: Path, run_tool: Callable) -> None:
     run_tool('browse_dataset', config, '--out', tmp_path / 'page.html')
     assert 'cannot be read' not in (tmp_path / 'page.html').read_text().replace(
         'Files that cannot be read', '')
-    run_tool('predict', config, tmp_path / 'run/iter_2.pth', tmp_path / 'val', '--out',
-             tmp_path / 'predicted')
-    assert len(list((tmp_path / 'predicted/visualizations').iterdir())) == 2
+    for number in (1, 2):
+        run_tool('predict', config, tmp_path / 'run/iter_2.pth', tmp_path / 'val', '--max-inputs',
+                 number, '--resume', '--out', tmp_path / 'predicted')  # yapf: disable
+        assert len(list((tmp_path / 'predicted/visualizations').iterdir())) == number
 
 
 def test_files_of_bands(instances: list, tmp_path: Path, run_tool: Callable) -> None:
@@ -334,6 +348,17 @@ def test_files_of_bands(instances: list, tmp_path: Path, run_tool: Callable) -> 
     assert torch.load(converted)['state_dict']['backbone.patch_embed.proj.0.0.weight'].shape[1] == 6
     with pytest.raises(SystemExit, match='several files per image, which cannot be uploaded'):
         run_tool('serve', config, tmp_path / 'run/iter_2.pth', '--port', 0)
+
+
+def test_label_maps_of_files_of_bands(label_maps: list, tmp_path: Path, run_tool: Callable,
+                                      capsys: pytest.CaptureFixture[str]) -> None:
+    for path in (tmp_path / 'images').rglob('*.tif'):
+        path.rename(path.with_name(f'{path.stem}_B1.tif'))
+        write_tiff(path.with_name(f'{path.stem}_B2.tif'), BANDS[..., 0])
+    run_tool('create_config', leaf('sem_fpn'), *label_maps, '--in-channels', 6, '--band-suffixes',
+             '_B1.tif', '_B2.tif', '--out', tmp_path / 'own.py')  # yapf: disable
+    printed = capsys.readouterr().out
+    assert '2 training and 2 validation images' in printed and 'not used' not in printed
 
 
 @pytest.mark.parametrize('options, message', [

@@ -166,26 +166,3 @@ except SystemExit as stopped:
     print(stopped, 'torch' in sys.modules)
 """)
     assert printed == f'{tool}: no such weights file: no.pth False\n'
-
-
-@pytest.mark.parametrize('finishes', [True, False])
-def test_fast_exit(finishes: bool) -> None:
-    """Other exit handlers, threads and outputs are not lost, and objects are not freed."""
-    code = f'''
-import atexit, threading, time
-from colonnade.common.fast_exit import fast_exit
-class Slow:
-    def __del__(self):
-        print('freed')
-def main():
-    global slow
-    slow = Slow()
-    atexit.register(print, 'handler')
-    threading.Timer(0.2, print, ['thread']).start()
-    print('done', end=' ')
-main()
-if {finishes}:
-    fast_exit.finish(main)
-'''
-    assert run_python('-c',
-                      code).split() == ['done', 'thread', 'handler'] + ['freed'] * (not finishes)

@@ -24,7 +24,7 @@ SHAPES = [(60, 40, 1), (1, 1, 30), (30, 80, 2), (4, 4, 4)]
 
 
 def make_keys(**values: int) -> tuple[int, str, int, tuple[int, ...], bool]:
-    codes = dict(raster=1025, geographic=2048, projected=3072)
+    codes = dict(model=1024, raster=1025, geographic=2048, projected=3072)
     entries = [entry for name, value in values.items() for entry in (codes[name], 0, 1, value)]
     entries += [1026, 34737, 13, 0]  # refers to the citation
     return 34735, 'H', 4 + len(entries), (1, 1, 0, len(entries) // 4, *entries), True
@@ -53,9 +53,16 @@ def test_scale_and_tie_point(image: Path) -> None:
     assert place.matrix == (10, 0, 499_980, 0, -20, 4_000_020)
 
 
+def test_several_tie_points(image: Path, tmp_path: Path) -> None:
+    """With a scale, the first one counts, as in GDAL."""
+    points = (33922, 'd', 12, (*TIE_POINT[3], 60., 40., 0., 7., 7., 0.), True)
+    place = read(write_image(tmp_path / 'b.tif', SCALE, points, make_keys(projected=0)))
+    assert (place.matrix, place.epsg) == (read(image).matrix, None)
+
+
 def test_pixel_centers(tmp_path: Path) -> None:
     """The tie point is the center of its pixel."""
-    keys = make_keys(raster=2, geographic=4326)
+    keys = make_keys(model=2, raster=2, geographic=4326)
     place = read(write_image(tmp_path / 'a.tif', SCALE, TIE_POINT, keys))
     assert place.epsg == 4326
     assert place.matrix == (10, 0, 499_975, 0, -20, 4_000_030)
@@ -65,6 +72,27 @@ def test_matrix(tmp_path: Path) -> None:
     place = read(write_image(tmp_path / 'a.tif', ROTATED, make_keys(projected=32767)))
     assert place.epsg is None
     assert place.matrix == (0, 2, 7, 2, 0, 9)
+
+
+def test_projection_without_code(tmp_path: Path) -> None:
+    """The code is that of its geographic system, in which its coordinates are not."""
+    keys = make_keys(model=1, geographic=4326)
+    path = write_image(tmp_path / 'a.tif', SCALE, TIE_POINT, keys)
+    assert read(path).epsg is None
+    write_geojson(tmp_path / 'a.geojson', make_instances(masks=False), read(path), (1, 2))
+    assert json.loads((tmp_path / 'a.geojson').read_text())['crs'] is None
+
+
+@pytest.mark.parametrize('tags', [
+    [SCALE, TIE_POINT, (34735, 'H', 5, (1, 1, 0, 1, 7), True)],
+    [(33550, 'd', 1, (10., ), True), TIE_POINT],
+    [(33550, 'd', 3, (float('nan'), 1., 0.), True), TIE_POINT],
+    [(33550, 'd', 3, (0., 1., 0.), True), TIE_POINT],
+    [(33922, 'd', 12, (0., ) * 12, True)],
+    [SCALE, TIE_POINT, (34735, 'I', 8, (1, 1, 0, 1, 3072, 0, 1, 70_000), True)],
+], ids=['keys', 'one scale', 'NaN', 'zero', 'control points', 'types'])  # yapf: disable
+def test_malformed_georeferences(tags: list, tmp_path: Path) -> None:
+    assert read_georeference(write_image(tmp_path / 'a.tif', *tags), (HEIGHT, WIDTH)) is None
 
 
 def test_images_without_georeference(image: Path, tmp_path: Path) -> None:
@@ -97,6 +125,17 @@ def test_label_map(num_classes: int, first: int, image: Path, tmp_path: Path) ->
         if num_classes < 256:
             np.testing.assert_array_equal(page.colormap[:, first:first + num_classes],
                                           257 * np.array(palette).T)
+
+
+def test_other_tags_are_kept(tmp_path: Path) -> None:
+    """A single parameter, and text that is not ASCII, which some programs write."""
+    tags = (34736, 'd', 1, (6378137., ), True), (34737, 's', 0, 'Gauß-Krüger|'.encode(), True)
+    pixels = np.zeros((HEIGHT, WIDTH, 3), dtype=np.uint8)
+    tags = *tags, SCALE, TIE_POINT, make_keys(projected=31467)
+    tifffile.imwrite(tmp_path / 'a.tif', pixels, photometric='rgb', extratags=tags)
+    result = LabelMap(pixels.shape[:2], ('a', ), ((0, 0, 0), ), pixels[..., 0])
+    write_geotiff(tmp_path / 'b.tif', result, read(tmp_path / 'a.tif'))
+    assert read(tmp_path / 'b.tif').tags == read(tmp_path / 'a.tif').tags
 
 
 def make_instances(masks: bool) -> Instances:

@@ -49,10 +49,14 @@ def test_values(path: Path, values: np.ndarray, options: dict) -> None:
 @pytest.mark.parametrize('values, options', [
     (PIXELS.astype(np.uint16), dict(photometric='rgb')),
     (PIXELS[..., 0], dict(photometric='miniswhite')),
+    (PIXELS, dict(photometric='ycbcr', compression='zlib')),
+    (PIXELS, dict(photometric='minisblack', planarconfig='contig')),
+    (np.stack([PIXELS[..., 0]] * 4), dict(photometric='minisblack', volumetric=True)),
     (ALPHA, dict(photometric='rgb', extrasamples=['unassalpha'])),
     (PIXELS, dict(photometric='rgb', extratags=[(274, 'H', 1, 6, True)])),
     (PIXELS[1:], dict(photometric='rgb')),
-], ids=['16 bits', 'inverted', 'alpha', 'rotated', 'small'])  # yapf: disable
+], ids=['16 bits', 'inverted', 'YCbCr', 'channels', 'volume', 'alpha', 'rotated',
+        'small'])  # yapf: disable
 def test_other_images_are_read_into_memory(path: Path, values: np.ndarray, options: dict) -> None:
     tifffile.imwrite(path, values, **options)
     assert decode_to_disk(path, LIMIT) is None
@@ -71,8 +75,9 @@ def test_damaged_file(path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[-300:] = bytes(300)
     path.write_bytes(content)
+    assert decode_to_disk(path, LIMIT) is None
     with pytest.raises(ImageError, match='a.tif cannot be decoded'):
-        decode_to_disk(path, LIMIT)
+        decode_to_disk(path, 1000)
 
 
 def test_full_disk(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,3 +87,14 @@ def test_full_disk(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert decode_to_disk(path, LIMIT) is None
     with pytest.raises(ImageError, match='a.tif needs 0 GB of disk, but .* set TMPDIR'):
         decode_to_disk(path, 1000)
+
+
+@pytest.mark.slow
+def test_images_above_the_limit_of_pillow(tmp_path: Path) -> None:
+    """In 8 bits by the file, in 16 bits by Pillow, which also has a limit when it decodes."""
+    side, path = 13_400, tmp_path / 'a.tif'
+    tifffile.imwrite(path, np.zeros((side, side), np.uint8), photometric='minisblack')
+    assert decode_to_disk(path, LIMIT).shape == (side, side, 3)
+    tifffile.imwrite(path, np.full((side, side), 30_000, np.uint16), photometric='minisblack')
+    assert decode_to_disk(path, LIMIT) is None
+    assert read_image(path, max_pixels=LIMIT).shape == (side, side, 3)

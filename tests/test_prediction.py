@@ -22,6 +22,7 @@ from colonnade.common.errors import UserError
 from colonnade.common.prefetching import prefetch_map
 from colonnade.configs import find_config
 from colonnade.inference import large_tiffs
+from colonnade.inference import model as model_module
 from colonnade.inference.arrays import get_array_steps
 from colonnade.inference.batches import WINDOW, run_in_batches
 from colonnade.inference.loading import find_dataset_metainfo
@@ -291,6 +292,15 @@ def test_large_tiffs_equal_other_images(segmenter: Model, tmp_path: Path,
     prediction, = segmenter.iter_predictions([tmp_path / 'a.tif'], tile=32)
     assert not prediction.image.flags.owndata
     check_equal(prediction.result, expected)
+
+
+def test_masks_have_a_largest_size(models: dict[str, Model],
+                                   monkeypatch: pytest.MonkeyPatch) -> None:
+    image, = draw_noise((40, 60))
+    monkeypatch.setattr(model_module, 'MAX_RLE_PIXELS', 2399)
+    with pytest.raises(ImageError, match='has 2,400 pixels, more than the 2,399 of COCO masks'):
+        models['masks'].predict(image, tile=32)
+    assert models['labels'].predict(image, tile=32).size == (40, 60)
 
 
 @pytest.mark.slow

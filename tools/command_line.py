@@ -16,7 +16,6 @@ from types import ModuleType, NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from colonnade.common.errors import MissingFileError, UserCodeError, UserError
-from colonnade.common.fast_exit import fast_exit
 from colonnade.common.missing_libraries import report_missing_libraries
 from colonnade.common.options import UsageError, option_name
 from colonnade.configs import find_config
@@ -285,7 +284,6 @@ def command(options: type | Mapping[str, type],
                 parsed = parse_options(parser, options, intermixed=intermixed)
                 find_files(parsed)
                 run(parsed, *map(import_work, work))
-            fast_exit.finish(main)
 
         main.options = options  # type: ignore[attr-defined]  # read by tools/completion.py
         return main

@@ -58,13 +58,15 @@ def pair_files(folders: Sequence[Pair],
                suffixes: Suffixes | None,
                report: Report,
                *,
-               skips_bad_data: bool = False) -> tuple[list[DataIndex], Suffixes | None]:
+               skips_bad_data: bool = False,
+               image_suffix: str = '') -> tuple[list[DataIndex], Suffixes | None]:
     """Return images and label maps paired by their names, and the suffixes of these.
 
     Args:
         folders: Folders of images and label maps, for training and perhaps validation.
         suffixes: Suffixes of the names; None infers them.
         skips_bad_data: Whether to skip images without a label map.
+        image_suffix: Suffix of the image names; other files hold further bands of the images.
 
     Returns:
         The splits, or none after reporting an error; and the suffixes by which mmseg finds label
@@ -73,6 +75,11 @@ def pair_files(folders: Sequence[Pair],
     listings = [Listing(*pair, *(_list_images(each, report) for each in pair)) for pair in folders]
     if not all(each.image_names and each.mask_names for each in listings):
         return [], None
+    for each in listings:
+        each.image_names = [name for name in each.image_names if name.endswith(image_suffix)]
+        if not each.image_names:
+            report.add_error(f'{each.images} has no images that end in {image_suffix}')
+            return [], None
     scheme = None
     if suffixes is None:
         scheme = _find_scheme(listings, report)

@@ -46,7 +46,8 @@ def read_folders(args: DataOptions, report: Report) -> LabelSet:
         pairs,
         args.suffixes and (args.suffixes[0], args.suffixes[1]),
         report,
-        skips_bad_data=args.on_bad_data == 'skip')
+        skips_bad_data=args.on_bad_data == 'skip',
+        image_suffix=args.band_suffixes[0] if args.band_suffixes else '')
     sources = [source for split in splits for source in split.label_maps.values()]
     make_labels = partial(LabelSet, 'images and label maps', splits, suffixes)
     if table := choose_color_table(args, args.data, sources, report):

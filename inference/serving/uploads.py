@@ -8,9 +8,8 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from colonnade.datasets.bands import LoadBands
-from colonnade.runtime.bands import TooLargeError
 from colonnade.runtime.bit_depth import DECODER_ERRORS
-from colonnade.runtime.images import convert_to_rgb
+from colonnade.runtime.images import TooLargeError, convert_to_rgb
 
 from .. import ImageError
 
