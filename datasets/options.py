@@ -19,6 +19,7 @@ class DataOptions:
 
     Attributes:
         out: File that the command writes; a conversion goes next to it.
+        band_suffixes: Ends of the names of the files of an image, if each band has one.
     """
     data: list[Path] = option(
         'dataset in any supported format (detected automatically): a folder, its data.yaml, or '
