@@ -18,7 +18,8 @@ from colonnade.backbones.kernels import matmul_backend, private_torch
 from colonnade.backbones.kernels.custom_ops import depthwise, outer_products, products
 from colonnade.backbones.kernels.folding import FusedError
 from colonnade.backbones.kernels.layers import gram
-from colonnade.backbones.kernels.packed import PackedDepthwise, PackedHalving, PackedLinear
+from colonnade.backbones.kernels.packed import (HAS_AVX512, PackedDepthwise, PackedHalving,
+                                               PackedLinear)
 from colonnade.backbones.plain_vit.blocks import embed_grid
 from colonnade.weights import load_weights
 
@@ -64,7 +65,7 @@ def test_packed_weights_under_other_types() -> None:
 
 
 @needs_packing
-@pytest.mark.parametrize('size', [(16, 16), (17, 30), (1, 1)])
+@pytest.mark.parametrize('size', [(32, 16), (17, 30), (1, 1)])
 @pytest.mark.parametrize('padding', [(1, 1), (0, 1)])
 @torch.no_grad()
 def test_packed_halving(size: tuple[int, int], padding: tuple[int, int]) -> None:
@@ -76,6 +77,7 @@ def test_packed_halving(size: tuple[int, int], padding: tuple[int, int]) -> None
     packed = PackedHalving(conv.weight, conv.bias, torch.float32)
     for layer in (packed, copy.deepcopy(packed)):
         torch.testing.assert_close(layer(x, padding, gelu=True), expected)
+        assert (layer.packed is not None) == (HAS_AVX512 and size == (32, 16))
 
 
 @needs_packing

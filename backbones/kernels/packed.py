@@ -19,9 +19,10 @@ from .devices import get_matmul_dtype, should_use_cpu_forms
 
 TOKENS_HINT = 1024  # tokens; the format chosen for them is fast for other numbers too
 PIXELS_HINT = (1, 64, 64)  # batch, height and width, likewise
+MIN_HALVING_PIXELS = 512  # of an image; for smaller ones, oneDNN wants another format
 MIN_GELU_CHANNELS = 16  # below this, oneDNN's convolutions apply GELU slowly
-#: True if oneDNN applies GELU faster than torch; with AVX2 it takes three times as long
-GELU_IN_KERNEL = torch.backends.cpu.get_cpu_capability() == 'AVX512'
+HAS_AVX512 = torch.backends.cpu.get_cpu_capability() == 'AVX512'
+GELU_IN_KERNEL = HAS_AVX512  # with AVX2, oneDNN takes three times as long for GELU as torch
 PACKED_DTYPES = (torch.float32, torch.bfloat16)
 #: post-operations of oneDNN's matmuls
 PLAIN: tuple[str, list, str] = ('none', [], '')
@@ -180,7 +181,20 @@ class PackedDepthwise(Packed):
 
 
 class PackedHalving(Packed):
-    """3 x 3 convolution of stride 2 with packed weights."""
+    """3 x 3 convolution of stride 2 with packed weights.
+
+    The format that oneDNN wants depends on the image size. With another one, it takes 15 ms in each
+    call to reorder weights of 192 x 384 channels. So small images are convolved with the original
+    weights, and all images with AVX2, where many sizes differ.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> None:
+        weight = weight.detach().contiguous(memory_format=torch.channels_last)
+        super().__init__(weight, bias, dtype, keep=True)
+
+    def _can_use_packed(self, x: Tensor) -> bool:
+        suits = HAS_AVX512 and x.shape[2] * x.shape[3] >= MIN_HALVING_PIXELS
+        return suits and super()._can_use_packed(x)
 
     def _reorder(self, weight: Tensor) -> Tensor:
         batch, *size = PIXELS_HINT

@@ -73,7 +73,7 @@ def attend_plain(y: Tensor, weights: AttentionWeights) -> Tensor:
     fast = should_use_cpu_forms(y) and not torch.compiler.is_compiling()
     # Sums over all tokens can overflow float16.
     if fast and not torch.is_grad_enabled() and qkv.dtype != torch.float16:
-        return _attend_in_projection(qkv, weights)
+        return _attend_without_gradients(qkv, weights)
     q, k, v = qkv.unflatten(2, (3, heads, -1)).permute(2, 0, 3, 1, 4)  # (B, h, N, d)
     with disable_autocast(y):
         attention = _softmax(_cosines(q, k), weights.temperature)
@@ -99,8 +99,11 @@ def _divide(products: Tensor, norms_q: Tensor, norms_k: Tensor) -> Tensor:
     return products / norms_q.unsqueeze(3) / norms_k.unsqueeze(2)
 
 
-def _attend_in_projection(qkv: Tensor, weights: AttentionWeights) -> Tensor:
-    """Apply the map to the output projection, from ``qkv`` ``(B, N, 3 C)``; fast on a CPU."""
+def _attend_without_gradients(qkv: Tensor, weights: AttentionWeights) -> Tensor:
+    """Compute :func:`attend_plain` from ``qkv`` ``(B, N, 3 C)``, as is fast on a CPU.
+
+    With many tokens, the attention is applied to the output projection, not to the values.
+    """
     heads = len(weights.temperature)
     q, k, v = qkv.chunk(3, dim=2)
     if qkv.dtype.itemsize < 4:  # all pairs of channels are faster than splitting the heads
@@ -115,6 +118,10 @@ def _attend_in_projection(qkv: Tensor, weights: AttentionWeights) -> Tensor:
         products = q_heads.mT @ k_heads
     norms = _column_norms(qkv[:, :, :2 * k.shape[2]]).unflatten(1, (2, heads, -1))
     attention = _softmax(_divide(products, norms[:, 0], norms[:, 1]), weights.temperature)
+    if v.shape[1] < v.shape[2]:
+        heads_of_v = v.unflatten(2, (heads, -1)).transpose(1, 2)  # (B, h, N, d)
+        out = heads_of_v @ attention.mT.to(v.dtype)
+        return linear(out.transpose(1, 2).flatten(2), weights.proj, weights.proj_bias)
     with disable_autocast(v):
         proj = to_float32(weights.proj).unflatten(1, (heads, -1)).transpose(0, 1)  # (h, C, d)
         matrix = (proj @ attention).transpose(1, 2).flatten(2)  # (B, C, C)
