@@ -19,7 +19,7 @@ from colonnade.backbones.kernels.custom_ops import depthwise, outer_products, pr
 from colonnade.backbones.kernels.folding import FusedError
 from colonnade.backbones.kernels.layers import gram
 from colonnade.backbones.kernels.packed import (HAS_AVX512, PackedDepthwise, PackedHalving,
-                                               PackedLinear)
+                                                PackedLinear)
 from colonnade.backbones.plain_vit.blocks import embed_grid
 from colonnade.weights import load_weights
 
