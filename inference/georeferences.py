@@ -17,9 +17,9 @@ from colonnade.common.atomic_files import atomic_write
 from colonnade.datasets.rle import list_runs
 from colonnade.runtime.bit_depth import DECODER_ERRORS
 
+from .large_tiffs import ORIENTATION, SUFFIXES, UPRIGHT
 from .results import Instances, LabelMap
 
-ORIENTATION, UPRIGHT = 274, 1  # tag, and its default
 PIXEL_SCALE, TIE_POINTS, MATRIX, KEYS = 33550, 33922, 34264, 34735
 DOUBLES, TEXTS = 34736, 34737  # values that keys refer to
 TAGS = {PIXEL_SCALE: 'd', TIE_POINTS: 'd', MATRIX: 'd', KEYS: 'H', DOUBLES: 'd', TEXTS: 's'}
@@ -53,7 +53,7 @@ def read_georeference(path: Path, size: tuple[int, int]) -> Georeference | None:
     malformed one.
     """
     from tifffile import TiffFile  # takes 0.2 s
-    if path.suffix.lower() not in ('.tif', '.tiff'):
+    if path.suffix.lower() not in SUFFIXES:
         return None
     try:
         with TiffFile(path) as tiff:

@@ -176,7 +176,7 @@ def _decode_tiff(content: bytes, max_bands: int, max_pixels: int) -> np.ndarray:
         values = [np.moveaxis(part.asarray(), (rows, columns), (0, 1)) for part in parts]
         nodata = tiff.pages.first.tags.valueof(NODATA, '')
     image = np.concatenate([part.reshape(height, width, -1) for part in values], axis=2)
-    with suppress(ValueError), np.errstate(over='ignore'):  # if it is not a number
+    with suppress(TypeError, ValueError), np.errstate(over='ignore'):  # if it is not a number
         missing = float(nodata)
         if image.dtype != np.uint8:
             image[image == (image.dtype.type(missing) if image.dtype.kind == 'f' else missing)] = 0

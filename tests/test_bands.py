@@ -87,6 +87,8 @@ def test_values_without_data(nodata: str, missing: float, tmp_path: Path) -> Non
     write_tiff(tmp_path / 'a.tif', floats, extratags=[(42113, 's', 0, nodata, True)])
     image = read_bands(tmp_path / 'a.tif')
     assert not image[0, 0].any() and np.array_equal(image[1:], floats[1:])
+    write_tiff(tmp_path / 'c.tif', extratags=[(42113, 'H', 2, (0, 7), True)])  # no text
+    assert np.array_equal(read_bands(tmp_path / 'c.tif'), BANDS)
     write_tiff(tmp_path / 'b.tif', extratags=[(42113, 's', 0, str(BANDS[0, 0, 0]), True)])
     assert np.array_equal(
         read_bands(tmp_path / 'b.tif'), np.where(BANDS == BANDS[0, 0, 0], 0, BANDS))
