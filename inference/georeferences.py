@@ -39,7 +39,7 @@ class Georeference:
         matrix: ``(a, b, c, d, e, f)``: the pixel corner in column ``x`` and row ``y`` is at
             ``(a x + b y + c, d x + e y + f)``.
         epsg: EPSG code of the coordinate system, or None if it has none.
-        tags: TIFF tags.
+        tags: TIFF tags, as lists of numbers or bytes.
     """
     matrix: tuple[float, ...]
     epsg: int | None
@@ -61,23 +61,30 @@ def read_georeference(path: Path, size: tuple[int, int]) -> Georeference | None:
             values = {tag.code: tag.value for tag in page.tags}
             if (page.imagelength, page.imagewidth) != tuple(size):
                 return None
-        tags = {code: values[code] for code in TAGS if code in values}
+        tags = {code: _to_type(values[code], TAGS[code]) for code in TAGS if code in values}
         keys = {key: value for key, location, _, value in
-                np.array(tags.get(KEYS, ()), np.uint16).reshape(-1, 4)[1:].tolist()
+                np.reshape(tags.get(KEYS, ()), (-1, 4))[1:].tolist()
                 if not location}  # yapf: disable
         matrix = _find_matrix(tags, is_point=keys.get(RASTER_TYPE) == PIXEL_IS_POINT)
     except DECODER_ERRORS:
         return None
     if matrix is None or values.get(ORIENTATION, UPRIGHT) != UPRIGHT:
         return None
-    epsg = keys.get(CODES.get(keys.get(MODEL_TYPE, PROJECTED)))
+    models = [keys[MODEL_TYPE]] if MODEL_TYPE in keys else [*CODES]
+    epsg = next((keys[CODES[model]] for model in models if CODES.get(model) in keys), None)
     return Georeference(matrix, None if epsg in UNKNOWN else epsg, tags)
+
+
+def _to_type(value: Any, kind: str) -> Any:
+    """Return the value of a tag as numbers or bytes of its type, or raise an error."""
+    if kind == 's':
+        return value if isinstance(value, bytes) else str.encode(value)
+    return np.array(value, np.uint16 if kind == 'H' else float).ravel().tolist()
 
 
 def _find_matrix(tags: dict[int, Any], *, is_point: bool) -> tuple[float, ...] | None:
     """Return the matrix of a :class:`Georeference`; with ``is_point``, tags mean pixel centers."""
-    scale, points, full = (
-        np.ravel(tags.get(code, ())).tolist() for code in (PIXEL_SCALE, TIE_POINTS, MATRIX))
+    scale, points, full = (tags.get(code, ()) for code in (PIXEL_SCALE, TIE_POINTS, MATRIX))
     if len(full) == 16:
         a, b, _, c, d, e, _, f = full[:8]
     elif len(scale) >= 2 and len(points) >= 6:
@@ -107,12 +114,7 @@ def write_geotiff(path: Path, result: LabelMap, place: Georeference, first: int 
         known = np.reshape(image.getpalette() or [], (-1, 3))
         palette[:len(known)] = known * 257
         colors = dict(photometric='palette', colormap=palette.T)
-    tags: list[tuple[int, str, int, Any, bool]] = []
-    for code, value in place.tags.items():
-        if TAGS[code] == 's':
-            tags.append((code, 's', 0, value.encode() if isinstance(value, str) else value, True))
-        else:
-            tags.append((code, TAGS[code], np.size(value), np.ravel(value).tolist(), True))
+    tags = [(code, TAGS[code], len(value), value, True) for code, value in place.tags.items()]
     with atomic_write(path) as scratch:
         imwrite(
             scratch,

@@ -78,7 +78,8 @@ def resolve_inputs(args: PredictOptions) -> list[Input]:
         raise UserError(f'no INPUT after {args.config} {args.checkpoint}: pass images or videos')
     check_output_folder(args.out, resume=args.resume)
     inputs = find_inputs(args.inputs, args.out)
-    has_videos = any(item.is_video for item in inputs)
+    # Bands in files of their own are counted as one image later, and are no videos.
+    has_videos = any(item.is_video for item in inputs[:args.max_inputs])
     if args.frame_step is not None and not has_videos:
         raise UserError('--frame-step applies only to videos, but there are none')
     if args.ids_from is not None and not args.ids_from.is_file():

@@ -32,7 +32,8 @@ def make_keys(**values: int) -> tuple[int, str, int, tuple[int, ...], bool]:
 
 def write_image(path: Path, *tags: Any, **options: Any) -> Path:
     pixels = np.zeros((HEIGHT, WIDTH, 3), dtype=np.uint8)
-    tifffile.imwrite(path, pixels, photometric='rgb', extratags=[*tags, CITATION], **options)
+    extra = {tag[0]: tag for tag in (CITATION, *tags)}
+    tifffile.imwrite(path, pixels, photometric='rgb', extratags=[*extra.values()], **options)
     return path
 
 
@@ -68,6 +69,11 @@ def test_pixel_centers(tmp_path: Path) -> None:
     assert place.matrix == (10, 0, 499_975, 0, -20, 4_000_030)
 
 
+def test_system_without_model_type(tmp_path: Path) -> None:
+    assert read(write_image(tmp_path / 'a.tif', SCALE, TIE_POINT,
+                            make_keys(geographic=4326))).epsg == 4326
+
+
 def test_matrix(tmp_path: Path) -> None:
     place = read(write_image(tmp_path / 'a.tif', ROTATED, make_keys(projected=32767)))
     assert place.epsg is None
@@ -90,7 +96,9 @@ def test_projection_without_code(tmp_path: Path) -> None:
     [(33550, 'd', 3, (0., 1., 0.), True), TIE_POINT],
     [(33922, 'd', 12, (0., ) * 12, True)],
     [SCALE, TIE_POINT, (34735, 'I', 8, (1, 1, 0, 1, 3072, 0, 1, 70_000), True)],
-], ids=['keys', 'one scale', 'NaN', 'zero', 'control points', 'types'])  # yapf: disable
+    [SCALE, TIE_POINT, (34736, 's', 0, 'a', True)],
+    [SCALE, TIE_POINT, (34737, 'H', 2, (1, 2), True)],
+], ids=['keys', 'one scale', 'NaN', 'zero', 'control points', 'types', 'text', 'numbers'])  # yapf: disable
 def test_malformed_georeferences(tags: list, tmp_path: Path) -> None:
     assert read_georeference(write_image(tmp_path / 'a.tif', *tags), (HEIGHT, WIDTH)) is None
 
