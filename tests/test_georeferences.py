@@ -98,7 +98,8 @@ def test_projection_without_code(tmp_path: Path) -> None:
     [SCALE, TIE_POINT, (34735, 'I', 8, (1, 1, 0, 1, 3072, 0, 1, 70_000), True)],
     [SCALE, TIE_POINT, (34736, 's', 0, 'a', True)],
     [SCALE, TIE_POINT, (34737, 'H', 2, (1, 2), True)],
-], ids=['keys', 'one scale', 'NaN', 'zero', 'control points', 'types', 'text', 'numbers'])  # yapf: disable
+], ids=['keys', 'one scale', 'NaN', 'zero', 'control points', 'types', 'text',
+        'numbers'])  # yapf: disable
 def test_malformed_georeferences(tags: list, tmp_path: Path) -> None:
     assert read_georeference(write_image(tmp_path / 'a.tif', *tags), (HEIGHT, WIDTH)) is None
 
