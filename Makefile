@@ -16,6 +16,7 @@ GENERATOR = build/docs-generator
 AUDITOR = build/auditor
 LORA = build/lora
 NOTEBOOKS = build/notebooks
+DATUMARO = build/datumaro
 ROOMS = backbones common datasets engine evaluation export heads inference models necks recipes \
     runtime settings tools visualization weights
 # the package as it is installed, by links: only so does mypy follow "from colonnade import ..."
@@ -26,11 +27,11 @@ TYPES = build/types/colonnade
 demo: env
 	@$(BIN)/python tools/demo.py
 
-test: env $(LORA)/installed $(NOTEBOOKS)/installed
+test: env $(LORA)/installed $(NOTEBOOKS)/installed $(DATUMARO)/installed
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
-	PYTHONPATH=$(LORA):$(CURDIR)/$(NOTEBOOKS):$$PYTHONPATH OMP_NUM_THREADS=1 \
-	    $(BIN)/python -m pytest \
-	    -n 2 --dist load tests/test_lora.py tests/test_notebooks.py
+	PYTHONPATH=$(LORA):$(CURDIR)/$(NOTEBOOKS):$(DATUMARO):$$PYTHONPATH OMP_NUM_THREADS=1 \
+	    $(BIN)/python -m pytest -n 2 --dist load \
+	    tests/test_lora.py tests/test_notebooks.py tests/test_datumaro.py
 
 test-slow: env
 	$(BIN)/python -m pytest -m slow -s -o faulthandler_timeout=3600
@@ -51,7 +52,7 @@ lint: env
 	$(BIN)/python -m isort --check --diff .
 	$(BIN)/python -m yapf --diff --recursive api configs tests $(ROOMS)
 
-# Generator, auditor, peft and Jupyter stay out of the environment, in folders of their own.
+# Generator, auditor, peft, Jupyter and datumaro stay out of the environment, in folders of their own.
 docs: env $(GENERATOR)/installed
 	PYTHONPATH=$(GENERATOR):$$PYTHONPATH $(BIN)/python -m sphinx --fail-on-warning --keep-going \
 	    --nitpicky --quiet docs build/docs
@@ -69,7 +70,9 @@ $(GENERATOR)/installed: docs/requirements.txt
 $(AUDITOR)/installed: requirements-audit.txt
 $(LORA)/installed: requirements-lora.txt
 $(NOTEBOOKS)/installed: requirements-notebooks.txt
-$(GENERATOR)/installed $(AUDITOR)/installed $(LORA)/installed $(NOTEBOOKS)/installed: | env
+$(DATUMARO)/installed: requirements-datumaro.txt
+$(GENERATOR)/installed $(AUDITOR)/installed $(LORA)/installed $(NOTEBOOKS)/installed \
+        $(DATUMARO)/installed: | env
 	rm -rf $(@D)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes \
 	    --target $(@D) --requirement $<

@@ -77,6 +77,10 @@ class DataOptions:
         'load all N bands of the images, of any depth, instead of RGB; their mean and standard '
         'deviation are measured',
         metavar='N')
+    datumaro_format: str | None = option(
+        'read --data with datumaro, as this format of it, e.g. kitti_detection (default: detected '
+        'automatically, if it is installed)',
+        metavar='NAME')
     converted_dir: Path | None = option(
         'folder for converted, repaired or split annotations (default: OUT_data)', metavar='DIR')
     out: Path | None = None

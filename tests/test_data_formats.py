@@ -434,7 +434,7 @@ def test_documented_commands(drawn: Parts, tmp_path: Path, run_tool: Callable,
     (['a.txt'], 'it contains a.txt. Expected instances, for a detector. Supported formats'),
     ([], 'it contains nothing'),
     (['data.yaml', 'Annotations/1.xml'], 'matches several dataset formats: YOLO and Pascal VOC'),
-    (['annotations.xml'], 'has the unsupported XML format "CVAT for images": export COCO'),
+    (['annotations.xml'], 'is in the XML format of CVAT, which requires datumaro. Expected'),
 ])
 def test_unknown_formats(names: list[str], says: str, tmp_path: Path) -> None:
     texts = {'.yaml': 'train: a\nnames: [b]\n', '.xml': '<annotation/>', '.txt': 'hello',

@@ -26,7 +26,7 @@ PATHS = dict(
 OPTIONS = PATHS | dict(
     split='val_fraction', split_seed='split_seed', group='group_regex', classes='classes',
     stuff_classes='stuff_classes', zero='label_zero', suffixes='suffixes', ignore_255='ignore_255',
-    boxes='boxes_only', on_bad_data='on_bad_data')  # yapf: disable
+    boxes='boxes_only', on_bad_data='on_bad_data', datumaro='datumaro_format')  # yapf: disable
 
 
 def get_folder(args: DataOptions) -> Path:

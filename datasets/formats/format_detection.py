@@ -14,7 +14,8 @@ from colonnade.common.name_lists import format_names
 from ..options import DataOptions
 from ..validation.validation_report import Report
 from .conversion import get_folder
-from .data_format import SPLITS, AnnotationType, DataFormat, OpenedData, read_start
+from .data_format import SPLITS, AnnotationType, DataFormat, OpenedData
+from .datumaro_formats import INSTALL, find_datumaro_format, is_cvat
 from .instance_formats import INSTANCE_FORMATS, PANOPTIC_FORMATS, open_coco_files
 from .label_conversion import convert_label_maps
 from .label_map_formats import IMAGES, LABEL_MAP_FORMATS, MASKS, read_folders
@@ -35,8 +36,13 @@ def detect_formats(path: Path) -> list[DataFormat]:
     return [data_format for data_format in FORMATS if data_format.detect(path)]
 
 
-def detect_format(path: Path, annotation_type: AnnotationType) -> DataFormat:
-    """Return the format of a file or folder.
+def detect_format(path: Path,
+                  annotation_type: AnnotationType,
+                  datumaro_format: str | None = None) -> DataFormat:
+    """Return the format of a file or folder: one of :data:`FORMATS`, else one of datumaro.
+
+    Args:
+        datumaro_format: Name of a format of datumaro, which then reads the dataset.
 
     Raises:
         FileNotFoundError: If it does not exist.
@@ -44,7 +50,7 @@ def detect_format(path: Path, annotation_type: AnnotationType) -> DataFormat:
     """
     if not os.path.exists(path):
         raise MissingFileError(f'--data: no such file or folder: {path}')
-    formats = detect_formats(path)
+    formats = [] if datumaro_format else detect_formats(path)
     fitting = [each for each in formats if each.type == annotation_type]
     if len(fitting) == 1:
         return fitting[0]
@@ -53,6 +59,8 @@ def detect_format(path: Path, annotation_type: AnnotationType) -> DataFormat:
                         'subfolder or file of the one you want')
     if path.suffix.lower() in ARCHIVES and path.is_file():
         raise UserError(f'{path} is an archive: unpack it, and pass the folder')
+    if other := find_datumaro_format(path, annotation_type, datumaro_format):
+        return other
     actual = f'is in {_join_names(formats)} format, which has {DESCRIPTIONS[formats[0].type]}' \
         if formats else _describe_contents(path)
     if annotation_type == 'panoptic' and any(each.type == 'instances' for each in formats):
@@ -63,6 +71,8 @@ def detect_format(path: Path, annotation_type: AnnotationType) -> DataFormat:
     else:
         advice = 'Supported formats:\n' + '\n'.join(
             f'  {each.name}: {each.layout}' for each in FORMATS if each.type == annotation_type)
+        if annotation_type != 'panoptic':
+            advice += f'\n  others: {INSTALL}'
     raise UserError(f'{path} {actual}. Expected {DESCRIPTIONS[annotation_type]}. {advice}')
 
 
@@ -88,9 +98,8 @@ def _join_names(formats: Iterable[DataFormat]) -> str:
 def _describe_contents(path: Path) -> str:
     """Return what a path of unknown format looks like."""
     files = (path, path / 'annotations.xml', path / 'annotations/annotations.xml')
-    if any(b'<annotations>' in read_start(file) for file in files):
-        return ('has the unsupported XML format "CVAT for images": export COCO from CVAT, or '
-                'Segmentation mask for label maps')
+    if any(map(is_cvat, files)):
+        return 'is in the XML format of CVAT, which requires datumaro'
     if path.is_file():
         return f'is a file{path.suffix and f" {path.suffix}"} of unknown format'
     names = sorted(entry.name + '/' * entry.is_dir() for entry in os.scandir(path)
@@ -136,12 +145,13 @@ def _open_format(args: DataOptions, annotation_type: AnnotationType | None,
     first = args.data[0]
     if annotation_type is None:
         types = {each.type for each in detect_formats(first)}
-        annotation_type = 'instances' if 'instances' in types else 'labels'
+        annotation_type = 'instances' if not types or 'instances' in types else 'labels'
     if args.stuff:
         annotation_type = 'instances'
-    data_format = detect_format(first, annotation_type)
+    data_format = detect_format(first, annotation_type, args.datumaro_format)
     for path in args.data[1:]:
-        if (other := detect_format(path, annotation_type)) is not data_format:
+        if (other := detect_format(path, annotation_type,
+                                   args.datumaro_format)).name != data_format.name:
             raise UserError(f'{first} and {path} must have the same format, got '
                             f'{data_format.name} and {other.name}')
     if annotation_type != 'labels' and not args.stuff and (args.label_zero or args.suffixes

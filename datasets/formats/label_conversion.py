@@ -94,8 +94,13 @@ def _convert(labels: LabelSet, args: DataOptions, report: Report) -> tuple[Path,
         form=labels.format,
         fingerprint=[labels.meaning, labels.suffixes, states],
         split=None if len(labels.splits) == 2 else describe_split(args))
-    files = [file for split in labels.splits for file in split.label_maps.values()]
-    with Progress('label maps', len(files)) as progress:
+    # A file about the whole dataset can have the shapes of an image, which then stands for them.
+    files = [
+        file for split in labels.splits for name, file in split.label_maps.items()
+        if file != split.images / name
+    ]
+    num_files = sum(len(split.label_maps) for split in labels.splits)
+    with Progress('label maps', num_files) as progress:
         return convert_once(
             args,
             record,

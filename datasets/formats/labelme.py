@@ -53,7 +53,7 @@ def read_labelme(path: Path, context: ReadContext) -> dict[str, DataIndex]:
     images = {split: read_labelme_folder(folder, context) for split, folder in folders.items()}
     context.count_unused_images(images.values())
     for image in (image for found in images.values() for image in found):
-        image.instances = _join_groups(image)
+        image.instances = join_groups(image)
     return {split: index_images(found) for split, found in images.items() if found}
 
 
@@ -99,7 +99,7 @@ def _read_annotated_image(file: Path, context: ReadContext) -> AnnotatedImage | 
     return AnnotatedImage(image, size, context.locate(file), instances) if is_valid else None
 
 
-def _join_groups(image: AnnotatedImage) -> list[Instance]:
+def join_groups(image: AnnotatedImage) -> list[Instance]:
     """Return the objects of an image, whose shapes have the same label and group."""
     objects: dict[Any, Instance] = {}
     for number, instance in enumerate(image.instances):

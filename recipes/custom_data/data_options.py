@@ -106,6 +106,8 @@ def complete_data_options(args: DataOptions) -> None:
     _check_split_options(args)
     if args.data and args.images:
         raise UserError('--images requires --coco or --masks: --data finds images itself')
+    if args.datumaro_format and not args.data:
+        raise UserError('--datumaro-format requires --data')
     if args.data and len(args.data) > 2:
         raise UserError('--data takes one path, or two: training and validation')
     if args.coco and len(args.coco) != (1 if args.val_fraction else 2):
