@@ -22,7 +22,7 @@ from helpers.third_party_formats import (BOX, WRITERS, Parts, draw_dataset, opti
 from colonnade.common.atomic_files import set_aside
 from colonnade.common.errors import UserError
 from colonnade.datasets.data_index import AnnotatedImage, DataIndex, Instance, index_images
-from colonnade.datasets.formats import format_detection
+from colonnade.datasets.formats import datumaro_formats, format_detection
 from colonnade.datasets.formats.data_format import DataFormat, ReadContext
 from colonnade.datasets.formats.format_detection import detect_format
 from colonnade.datasets.formats.instance_formats import open_instances
@@ -91,7 +91,7 @@ def test_written_instances_are_read(form: str, real: Parts, tmp_path: Path) -> N
     args = options(tmp_path / 'set', out=tmp_path / 'own.py')
     contents, report = read(args)
     assert not report.errors
-    rasterised = form in ('voc_polygons', 'yolo_polygons')  # by the program that wrote it
+    rasterised = form in ('voc_polygons', 'yolo_polygons', 'supervisely_bitmaps')  # when written
     for (_, original), content, folder in zip(real.values(), contents, args.images, strict=True):
         assert all((folder / image['file_name']).is_file() for image in content['images'])
         written, again = (objects(c, not rasterised) for c in (original, content))
@@ -436,7 +436,9 @@ def test_documented_commands(drawn: Parts, tmp_path: Path, run_tool: Callable,
     (['data.yaml', 'Annotations/1.xml'], 'matches several dataset formats: YOLO and Pascal VOC'),
     (['annotations.xml'], 'is in the XML format of CVAT, which requires datumaro. Expected'),
 ])
-def test_unknown_formats(names: list[str], says: str, tmp_path: Path) -> None:
+def test_unknown_formats(names: list[str], says: str, tmp_path: Path,
+                         monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(datumaro_formats, 'find_spec', lambda name: None)
     texts = {'.yaml': 'train: a\nnames: [b]\n', '.xml': '<annotation/>', '.txt': 'hello',
              'annotations.xml': '<?xml version="1.0"?>\n<annotations>'}  # yapf: disable
     for name in names:

@@ -92,7 +92,12 @@ def test_formats_that_datumaro_writes(name: str, tmp_path: Path) -> None:
                 ]))
     dataset = datumaro.Dataset.from_iterable(items, categories=list(CLASSES))
     dataset.export(str(tmp_path / 'set'), name, save_media=True)
-    contents, report = read(options(tmp_path / 'set', out=tmp_path / 'own.py'))
+    # Open Images' folders look like label maps.
+    args = options(
+        tmp_path / 'set',
+        out=tmp_path / 'own.py',
+        datumaro_format=name if name == 'open_images' else None)
+    contents, report = read(args)
     assert not report.errors and [len(content['images']) for content in contents] == [2, 1]
     assert_messages(report.warnings, f"is in datumaro's {name} format")
     for content in contents:
@@ -140,32 +145,38 @@ def test_cvat_project(tmp_path: Path) -> None:
 
 
 def test_cvat_video(tmp_path: Path) -> None:
-    """Tracks of a video, whose frames CVAT writes with a suffix in capitals."""
+    """Tracks of a video, whose frames CVAT writes with a suffix in capitals; one has no shapes."""
     size = f'<original_size><width>{WIDTH}</width><height>{HEIGHT}</height></original_size>'
     boxes = [
-        BOX.replace('label="disc"', f'frame={str(number)!r} outside="0" keyframe="1"')
-        for number in range(2)
+        BOX.replace('label="disc"',
+                    f'frame={str(number)!r} outside={str(number // 2)!r} keyframe="1"')
+        for number in range(3)
     ]
     write_cvat(
         tmp_path / 'set', {},
         f'<task><id>1</id><labels>{LABELS}</labels>{size}</task>',
         tracks=f'<track id="0" label="disc">{"".join(boxes)}</track>')
-    for number in range(2):
+    for number in range(4):
         draw_image(tmp_path / f'set/images/frame_{number:06}.PNG')
-    contents, report = read(options(tmp_path / 'set', out=tmp_path / 'own.py', val_fraction=.5))
+    contents, report = read(options(tmp_path / 'set', out=tmp_path / 'own.py', val_fraction=.34))
     assert not report.errors
-    assert [find_objects(content) for content in contents] == 2 * [[('disc', [4, 4, 16, 12])]]
+    found = [find_objects(content, image) for content in contents
+             for image in range(len(content['images']))]  # yapf: disable
+    assert sorted(found) == [[], *(2 * [[('disc', [4, 4, 16, 12])]])]  # the object leaves frame 2
+    assert_messages(report.warnings, 'images without annotations, or of no split, are not used (1')
 
 
 def test_kitti(tmp_path: Path) -> None:
     write_kitti(tmp_path / 'set')
-    contents, report = read(options(tmp_path / 'set', out=tmp_path / 'own.py', val_fraction=.25))
-    assert not report.errors and [len(content['images']) for content in contents] == [3, 1]
+    draw_image(tmp_path / 'set/training/image_2/000009.png')
+    contents, report = read(options(tmp_path / 'set', out=tmp_path / 'own.py', val_fraction=.2))
+    assert not report.errors and [len(content['images']) for content in contents] == [4, 1]
     assert find_objects(contents[1]) == [('Car', [4, 4, 16, 12])]
     assert [category['name'] for category in contents[0]['categories']] == ['Car']
     assert_messages(
         report.warnings, "is in datumaro's kitti_detection format",
-        'regions that KITTI calls DontCare are omitted (4, the first: training/image_2')
+        'shapes of the background and of unlabeled pixels are omitted (4, the first: training/',
+        'images without shapes count as images without objects (1, the first: training/image_2')
 
 
 @pytest.mark.parametrize('label_zero', [None, 'ignore'])
@@ -212,23 +223,79 @@ def test_bad_samples(tmp_path: Path) -> None:
     assert_messages(report.warnings, '1 samples are skipped, the first: training/image_2/000001')
 
 
-@pytest.mark.parametrize('change, says', [
-    (lambda text: text[:-40], 'cannot be read by datumaro as cvat: ParseError: '),
-    (lambda text: text.replace('2.png', 'no.png'), 'an image which has name=no.png'),
-    (lambda text: text.replace('3, 4, 3', '3, x'), 'by datumaro as cvat: ValueError: invalid lit'),
+@pytest.mark.parametrize('old, new, says', [
+    ('</annotations>', '', 'cannot be read by datumaro as cvat: ParseError: no element found'),
+    ('2.png', 'no.png', 'cvat: DatasetImportError: Cannot find an image which has name=no.png'),
+    ('3, 4, 3', '3, x', "cvat: ValueError: invalid literal for int() with base 10: ' x'"),
+    ('xbr="20" ybr="16"', 'xbr="1e8" ybr="16"', 'its annotations: shape 1 has the coordinates [4'),
+    ('xbr="20" ybr="16"', 'xbr="nan" ybr="16"', 'shape 1 has the coordinates [4.0, 4.0, nan'),
+    ('xbr="20" ybr="16"', 'xbr="2" ybr="16"', 'shape 1 has the coordinates [4.0, 4.0, 2.0'),
+    ("width='48'", "width='96'", 'annotations.xml: says 96 x 40 pixels, but'),
+    ('<image', '<!-- <image', 'has no training images'),
 ])
-def test_damaged_files(change: Callable[[str], str], says: str, tmp_path: Path) -> None:
+def test_damaged_files(old: str, new: str, says: str, tmp_path: Path) -> None:
     write_task(tmp_path / 'set')
     file = tmp_path / 'set/annotations.xml'
-    file.write_text(change(file.read_text()))
-    try:
-        _, report = read(options(tmp_path / 'set', out=tmp_path / 'own.py', val_fraction=.5))
-        errors = report.errors
-    except UserError as error:
-        errors = [str(error)]
-    assert_messages(errors, says)
-    assert all(str(tmp_path / 'set') in error for error in errors)
-    assert not (tmp_path / 'own_data').exists()
+    text = file.read_text().replace(old, new)
+    file.write_text(text.replace('</image>', '</image> -->') if '<!--' in new else text)
+    for kind in ('instances', 'labels'):
+        report = Report()
+        args = options(file, out=tmp_path / 'own.py', val_fraction=.5)
+        try:
+            with open_dataset(args, kind, report):  # type: ignore[arg-type]
+                pass
+            errors = report.errors
+        except UserError as error:
+            errors = [str(error)]
+        expected = 'has no annotated images' if 'no training' in says and kind == 'labels' else says
+        assert_messages(errors, expected)
+        assert all(str(tmp_path / 'set') in error for error in errors)
+        assert not (tmp_path / 'own_data').exists()
+
+
+def test_groups(tmp_path: Path) -> None:
+    """Grouped shapes are one object, whose box may be listed, too; other boxes are their own."""
+    square = '<polygon label="disc" points="4,4;20,4;20,16;4,16" group_id="1"></polygon>'
+    far = BOX.replace('xtl="4"', 'xtl="30"').replace('xbr="20"', 'xbr="40"')
+    boxes = [far, BOX.replace('xbr="20"', 'xbr="24"')]
+    shapes = square + square.replace('20', '24') + ''.join(
+        box.replace('occluded', 'group_id="1" occluded') for box in boxes)
+    write_task(tmp_path / 'set', shapes)
+    contents, report = read(options(tmp_path / 'set', out=tmp_path / 'own.py', val_fraction=.5))
+    assert not report.errors
+    assert find_objects(contents[0]) == [('disc', [4, 4, 20, 12]), ('disc', [30, 4, 10, 12])]
+
+
+def test_names_and_crowds_of_open_images(tmp_path: Path) -> None:
+    draw_image(tmp_path / 'set/images/train/a.png')
+    files = {
+        'class-descriptions-boxable.csv': '/m/01,Person\n/m/02,Car\n/m/03,Cat\n',
+        'train-annotations-bbox.csv':
+            'ImageID,Source,LabelName,Confidence,XMin,XMax,YMin,YMax,IsOccluded,IsTruncated,'
+            'IsGroupOf,IsDepiction,IsInside\na,xclick,/m/02,1,0.25,0.5,0.25,0.5,0,0,1,0,0\n',
+    }  # yapf: disable
+    for name, text in files.items():
+        file = tmp_path / 'set/annotations' / name
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text)
+    shutil.copytree(tmp_path / 'set', tmp_path / 'other')
+    paths = tmp_path / 'set', tmp_path / 'other'
+    contents, report = read(options(*paths, out=tmp_path / 'own.py'))
+    assert not report.errors
+    assert find_objects(contents[0]) == [('Car', [12, 10, 12, 10])]
+    assert [annotation['iscrowd'] for annotation in contents[0]['annotations']] == [1]
+    assert [category['name'] for category in contents[0]['categories']] == ['Car']
+
+
+def test_image_listed_twice(tmp_path: Path) -> None:
+    """MVTec's images are read for each of three tasks."""
+    for name in ('train/good/1.png', 'test/broken/1.png'):
+        draw_image(tmp_path / 'set' / name)
+    (tmp_path / 'set/ground_truth/broken').mkdir(parents=True)
+    mask = Image.fromarray(np.full((HEIGHT, WIDTH), 255, np.uint8))
+    mask.save(tmp_path / 'set/ground_truth/broken/1_mask.png')
+    with pytest.raises(UserError, match='lists .*1.png several times as mvtec: pass a more spec'):
+        read(options(tmp_path / 'set', out=tmp_path / 'own.py', datumaro_format='mvtec'))
 
 
 def test_named_format(run_tool: Callable, tmp_path: Path) -> None:

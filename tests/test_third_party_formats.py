@@ -15,10 +15,16 @@ import pytest
 import yaml
 from conftest import NO_WORKERS, ROOT, SHORT, latest_log
 from helpers.synthetic_data import assert_messages, draw_image
-from helpers.third_party_formats import (BOX, WRITERS, Parts, draw_dataset, options, read,
-                                         select_images, write_lines)
+from helpers.third_party_formats import (BOX, WRITERS, Parts, draw_dataset, make_bitmap,
+                                         make_region, make_supervisely, make_via_entry, options,
+                                         read, select_images, write_lines)
 from PIL import Image
 from pycocotools import mask as coco_masks
+
+from colonnade.common.errors import UserError
+from colonnade.datasets.data_index import LabelSet
+from colonnade.datasets.formats.format_detection import open_dataset
+from colonnade.datasets.validation.validation_report import Report
 
 
 @pytest.fixture
@@ -417,6 +423,16 @@ def encode_png_mask(pixels: np.ndarray) -> str:
     return base64.b64encode(file.getvalue()).decode()
 
 
+def make_via(*regions: dict, name: str = '1.jpg') -> str:
+    return json.dumps(dict([make_via_entry(name, *regions)]))
+
+
+def make_points(kind: str, exterior: list, *interior: list) -> dict:
+    """Return an object as Supervisely stores polygons and rectangles."""
+    points = dict(exterior=exterior, interior=interior)
+    return dict(classTitle='disc', geometryType=kind, points=points)
+
+
 #: format -> a file, and its wrong contents (YOLO's second line) with the message of each
 WRONG: dict[str, tuple[str, list[tuple[str, str]]]] = {
     'yolo_boxes': ('labels/train/1.txt', [
@@ -462,6 +478,41 @@ WRONG: dict[str, tuple[str, list[tuple[str, str]]]] = {
         (make_labelme(make_shape([]), imageWidth=4, imageHeight=5), '1.json: says 4 x 5 pixels, '),
         ('{"shapes": 5}', 'must have a list of shapes'),
         ('{"shapes": [', '1.json: cannot be read'),
+    ]),
+    'via_boxes': ('train/via_region_data.json', [
+        (make_via(make_region('rect', 'disc', x=1, y=2, width=None, height=3)),
+         'via_region_data.json: 1.jpg, region 1: x, y, width, height must be numbers'),
+        (make_via(make_region('polygon', 'disc', all_points_x=[1, 2, 3], all_points_y=[1, 2])),
+         'region 1: all_points_x and all_points_y must be lists of equally many numbers'),
+        (make_via(make_region('star', 'disc')), "region 1: has the unknown shape 'star'"),
+        (make_via(make_region('rect', 7, x=1, y=2, width=5, height=3)),
+         'region 1: its attribute type must name the class, got 7'),
+        (make_via({'region_attributes': {
+            'type': 'disc'
+        }}), 'must have shape_attributes, got'),
+        (make_via(make_region('point', 'a'), name='no.jpg'), 'its image no.jpg does not exist'),
+        ('{"a": {"filename": 7, "regions": []}}', 'each image must have a filename, got'),
+        ('{"a": {"filename": "1.jpg", "regions": [', 'via_region_data.json: cannot be read'),
+    ]),
+    'supervisely_bitmaps': ('train/ann/1.jpg.json', [
+        (make_supervisely(50, 40), 'train/ann/1.jpg.json: says 50 x 40 pixels, '),
+        (make_supervisely(48, 40, {}), 'object 1: must have a classTitle, got'),
+        (make_supervisely(48, 40, make_bitmap('no',
+                                              np.eye(4) > 0)),
+         "object 1: has the class 'no', which meta.json does not list"),
+        (make_supervisely(48, 40,
+                          make_bitmap('disc',
+                                      np.eye(4) > 0) | dict(bitmap={})),
+         'object 1: its bitmap cannot be read: KeyError'),
+        (make_supervisely(48, 40, make_bitmap('disc',
+                                              np.eye(60) > 0)),
+         'its bitmap of 60 x 60 pixels at 0, 0 extends beyond the image of 48 x 40'),
+        (make_supervisely(48, 40, make_points('polygon', [[1, 'a']])), 'exterior must be points'),
+        (make_supervisely(48, 40,
+                          make_points('star',
+                                      [[1, 2]])), "object 1: has the unknown geometryType 'star'"),
+        ('{"objects": 5}', 'must have the size of the image and objects'),
+        ('{"objects": [', 'must have the size of the image and objects'),
     ]),
 }
 
@@ -527,6 +578,98 @@ def test_labelme_masks_and_rotated_boxes(drawn: Parts, tmp_path: Path) -> None:
     assert_messages(report.warnings, 'masks without pixels are omitted (1',
                     "shapes of the unknown type 'cuboid' are omitted (1")
     assert not any('no area' in warning for warning in report.warnings)
+
+
+def test_via_shapes(tmp_path: Path) -> None:
+    """A project with an attribute that is a checkbox, and images in a folder of their own."""
+    for name in ('1.png', '2.png', '3.png'):
+        draw_image(tmp_path / 'set/images' / name)
+    regions = [
+        make_region('circle', dict(disc=True, square=False), cx=20, cy=20, r=5),
+        make_region('ellipse', 'disc', cx=20, cy=20, rx=10, ry=5, theta=np.pi / 2),
+        make_region('polygon', 'square', all_points_x=[1, 9, 9], all_points_y=[1, 1, 9]),
+        make_region('polyline', 'disc', all_points_x=[1, 9, 9], all_points_y=[1, 1, 9]),
+    ]
+    # Version 1 numbers regions in a mapping.
+    entries = dict([make_via_entry('1.png', *regions), make_via_entry('2.png')])
+    entries['1.png5']['regions'] = {str(number): each for number, each in enumerate(regions)}
+    (tmp_path / 'set/project.json').write_text(
+        json.dumps(dict(_via_settings={}, _via_img_metadata=entries)))
+    args = options(tmp_path / 'set', out=tmp_path / 'own.py', val_fraction=0.5)
+    contents, report = read(args)
+    assert not report.errors
+    found = [a for content in contents for a in content['annotations']]
+    assert [a['bbox'] for a in found] == [[15, 15, 10, 10], [15, 10, 10, 20], [1, 1, 8, 8]]
+    assert [a['category_id'] for a in found] == [0, 0, 1]
+    assert found[2]['converted_from'] == 'project.json: 1.png, region 3'
+    assert_messages(report.warnings, 'polyline regions, which have no area, are omitted (1',
+                    'circles and ellipses become polygons of 64 points (2',
+                    'images without annotations, or of no split, are not used (1')
+
+
+@pytest.mark.parametrize('attributes, says', [
+    ([{}, {}], 'object'),
+    ([dict(name='balloon'), dict(name='balloon', color='red')], 'balloon'),
+    ([dict(shade='a', color='red')], 'regions have the attributes shade, color: rename the one'),
+])
+def test_via_classes(attributes: list[dict], says: str, tmp_path: Path) -> None:
+    """Regions without attributes have one class; several attributes need a usual name."""
+    for split in ('train', 'val'):
+        draw_image(tmp_path / 'set' / split / '1.png')
+        regions = [make_region('rect', None, x=1, y=2, width=3, height=4) for _ in attributes]
+        for region, each in zip(regions, attributes, strict=True):
+            region['region_attributes'] = each
+        file = tmp_path / 'set' / split / 'via_region_data.json'
+        file.write_text(json.dumps(dict([make_via_entry('1.png', *regions)])))
+    args = options(tmp_path / 'set', out=tmp_path / 'own.py')
+    if len(attributes) == 1:
+        with pytest.raises(UserError, match=says):
+            read(args)
+        return
+    contents, report = read(args)
+    assert not report.errors
+    assert [category['name'] for category in contents[0]['categories']] == [says]
+
+
+def test_supervisely_shapes(drawn: Parts, tmp_path: Path) -> None:
+    """Holes are cut out of polygons, and rectangles include their last row and column."""
+    WRITERS['supervisely_bitmaps'](drawn, tmp_path / 'set')
+    square = [[2, 2], [22, 2], [22, 22], [2, 22]]
+    (tmp_path / 'set/train/ann/1.jpg.json').write_text(
+        make_supervisely(48, 40, make_points('rectangle', [[20, 30], [5, 10]]),
+                         make_points('polygon', square, [[6, 6], [16, 6], [16, 16], [6, 16]]),
+                         make_points('polygon', square), make_points('line', [[1, 2], [3, 4]])))
+    (tmp_path / 'set/other/ann').mkdir(parents=True)
+    (tmp_path / 'set/other/img').mkdir()
+    contents, report = read(options(tmp_path / 'set', out=tmp_path / 'own.py'))
+    assert not report.errors
+    box, hollow, filled = [a for a in contents[0]['annotations'] if a['image_id'] == 1]
+    assert box['bbox'] == [5, 10, 16, 21]
+    mask = coco_masks.decode(hollow['segmentation'])
+    assert hollow['area'] == mask.sum() == 300 and mask[3, 3] and not mask[10, 10]
+    assert filled['segmentation'] == [[2, 2, 22, 2, 22, 22, 2, 22]]
+    assert_messages(report.warnings, 'line objects, which have no area, are omitted (1',
+                    'datasets that are not named like a split are not used (1, the first: other')
+
+
+@pytest.mark.parametrize('form', ['via_boxes', 'supervisely_bitmaps'])
+def test_label_maps_of_shapes(form: str, drawn: Parts, tmp_path: Path) -> None:
+    """Segmenters learn from the same files, which then identify the conversion."""
+    WRITERS[form](drawn, tmp_path / 'set')
+    report = Report()
+    args = options(tmp_path / 'set', out=tmp_path / 'own.py')
+    with open_dataset(args, 'labels', report) as labels:
+        assert isinstance(labels, LabelSet) and not report.errors
+        assert labels.classes == ['background', 'disc', 'square']
+        for split in labels.splits:
+            for file in split.label_maps.values():
+                label_map = np.asarray(Image.open(file))
+                assert label_map[5, 10] == 1 and label_map[21, 15] == 2 and label_map[0, 0] == 0
+    file = next((tmp_path / 'set/train').rglob('*.json'))
+    file.write_text(file.read_text().replace('"disc"', '"square"'))
+    with pytest.raises(UserError, match='is a conversion of different data'):
+        with open_dataset(args, 'labels', report):
+            pass
 
 
 @pytest.mark.parametrize('form', ['labelme_polygons', 'voc_boxes'])

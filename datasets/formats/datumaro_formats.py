@@ -4,9 +4,11 @@ https://github.com/open-edge-platform/datumaro
 """
 from __future__ import annotations
 
-import os
-import re
+import csv
+import logging
 from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,30 +19,30 @@ import numpy as np
 from colonnade.common.errors import UserError
 from colonnade.runtime.images import SUFFIXES
 
-from ..data_index import AnnotatedImage, DataIndex, Instance, LabelSet, index_images
+from ..data_index import AnnotatedImage, Instance
 from ..options import DataOptions
-from ..rle import encode_mask, get_area, get_box
-from ..validation.validation_report import Report
-from .data_format import (ALL, SPLITS, TEST_LEFT, AnnotationType, DataFormat, ReadContext,
-                          compute_box, find_files, find_root_above_images, read_start,
-                          remove_number)
-from .drawn_label_maps import BACKGROUND_NAMES, draw_label_maps, make_drawing_context
+from ..rle import encode_mask, get_area
+from ..validation.segmentations import MAX_COORDINATE, is_number
+from ..validation.validation_report import Report, abbreviate, find_repeated
+from .data_format import (ALL, SPLITS, TEST_LEFT, AnnotationType, DataFormat, OpenedData,
+                          ReadContext, compute_box, find_files, read_start, remove_number)
 from .instance_formats import open_instances
-from .label_conversion import convert_label_maps
-from .labelme import join_groups
+from .label_map_formats import open_label_maps
+from .shapes import NUM_POINTS, UNLABELED, Shapes, draw_shapes, get_mask_box, index_shapes
 
 INSTALL = 'pip install colonnade[datumaro] reads CVAT, KITTI, Open Images and other formats'
-UNLABELED = 'DontCare'  # KITTI's class of regions without annotations
-NUM_POINTS = 64  # points of the polygon that replaces an ellipse
 ANNOTATION_SUFFIXES = ('.xml', '.json', '.csv', '.txt', '.png')
 #: formats that are recognized by a file, because datumaro does not
 FILES = {'kitti_detection': '**/label_2/*.txt'}
 #: formats that are detected: those of detection and segmentation without a reader in Colonnade
-DETECTED = (
-    'ade20k2017', 'ade20k2020', 'camvid', 'cvat', 'datumaro', 'dota', 'kitti', 'kitti_segmentation',
-    'mapillary_vistas', 'mot_seq', 'mots', 'mvtec', 'mvtec_detection', 'mvtec_segmentation',
-    'open_images', 'synthia_al', 'synthia_rand', 'synthia_sf', 'vott_csv', 'vott_json',
-    'wider_face')  # yapf: disable
+DETECTED = ('ade20k2017', 'ade20k2020', 'camvid', 'cvat', 'datumaro', 'dota', 'kitti',
+            'kitti_segmentation', 'mapillary_vistas', 'mot_seq', 'mots', 'open_images',
+            'synthia_al', 'synthia_rand', 'synthia_sf', 'vott_csv', 'vott_json',
+            'wider_face')  # yapf: disable
+#: classes of pixels without annotations, in lower case: KITTI's, CamVid's and others
+VOID = ('dontcare', 'void', 'unlabeled', 'unlabelled')
+Drawn = tuple[int, int, int, Instance]  # order, position in the file, group (0 if none), object
+MAX_BOX_ERROR = 2  # pixels between a box and the shape that it encloses
 
 
 def find_datumaro_format(path: Path,
@@ -69,21 +71,19 @@ def find_datumaro_format(path: Path,
                         f'{", ".join(known)}')
     if name is None:
         return None
-    label = _describe(name)
-    open_format = partial(_open_label_maps, name) if annotation_type == 'labels' else partial(
-        open_instances, label, partial(read_datumaro, name))
+    label, read = f"datumaro's {name}", partial(read_datumaro, name)
+    open_format: Callable[[DataOptions, Report],
+                          OpenedData] = partial(open_instances, label, partial(index_shapes, read))
+    if annotation_type == 'labels':
+        open_format = partial(open_label_maps, partial(draw_shapes, label, read))
     return DataFormat(label, annotation_type, '', lambda path: True, open_format)
-
-
-def _describe(name: str) -> str:
-    return f"datumaro's {name}"
 
 
 def _detect(path: Path, environment: Any) -> str | None:
     if path.is_file():
         return 'cvat' if is_cvat(path) else None
     names = [name for name, pattern in FILES.items() if next(path.glob(pattern), None)]
-    names = names or [name for name in environment.detect_dataset(str(path)) if name in DETECTED]
+    names += [name for name in environment.detect_dataset(str(path)) if name in DETECTED]
     # A name that another one starts with, such as kitti, is the same format, less specific.
     names = [name for name in names
              if not any(other.startswith(f'{name}_') for other in names)]  # yapf: disable
@@ -98,59 +98,11 @@ def is_cvat(file: Path) -> bool:
     return b'<annotations>' in read_start(file)
 
 
-def read_datumaro(name: str, path: Path, context: ReadContext) -> dict[str, DataIndex]:
-    """Return the splits of a dataset in a format of datumaro."""
-    images, classes = _read_images(name, path, context)
-    for image in (image for found in images.values() for image in found):
-        objects = [each for each in image.instances if each.label not in BACKGROUND_NAMES]
-        if num_omitted := len(image.instances) - len(objects):
-            context.count_dropped('masks of the background are omitted', image.source, num_omitted)
-        image.instances = objects
-        image.instances = join_groups(image)
-    names = [each for each in classes if each not in BACKGROUND_NAMES]
-    return {split: index_images(found, names) for split, found in images.items()}
-
-
-def _open_label_maps(name: str, args: DataOptions, report: Report) -> LabelSet | None:
-    if args.boxes_only:
-        raise UserError('--boxes-only applies only to detectors')
-    label = _describe(name)
-    folders = [find_root_above_images(p.parent if p.is_file() else p) for p in args.data]
-    context = make_drawing_context(label, folders, args, report)
-    splits: list[tuple[Path, list[AnnotatedImage]]] = []
-    classes: dict[str, None] = {}
-    for folder, path in zip(folders, args.data, strict=True):
-        images, names = _read_images(name, path, context)
-        classes.update(dict.fromkeys(names))
-        splits += [(folder, images[split]) for split in ('train', 'val', ALL) if split in images]
-    labels = draw_label_maps(
-        label,
-        splits,
-        args,
-        context,
-        get_file=lambda image: Path(os.path.abspath(image.path)),
-        classes=[*classes],
-        meaning=[index_images(images, [*classes]).compute_fingerprint() for _, images in splits])
-    return convert_label_maps(labels, args, report)
-
-
-def _read_images(name: str, path: Path,
-                 context: ReadContext) -> tuple[dict[str, list[AnnotatedImage]], list[str]]:
-    """Return the images of each split, without that of tests, and the names of the classes."""
-    from datumaro import AnnotationType as Types
-    from datumaro import Dataset
-    try:
-        dataset = Dataset.import_from(str(path), name)
-        items = list(dataset)
-        categories = dataset.categories()
-    except Exception as error:  # its readers raise errors of any type
-        cause = error.__cause__ or error
-        raise UserError(f'{path} cannot be read by datumaro as {name}: '
-                        f'{type(cause).__name__}: {cause}') from error
-    if Types.label not in categories:
-        raise UserError(f'{path} has no classes: datumaro reads {name} without them')
-    classes = [label.name for label in categories[Types.label]]
-    _count_unread(name, path, context)
+def read_datumaro(name: str, path: Path, context: ReadContext) -> Shapes:
+    """Return the shapes of a dataset in a format of datumaro."""
+    items, classes = _import(name, path, context)
+    if name == 'cvat':
+        _count_unread(path, len(items), context)
     by_split: dict[str, list[Any]] = defaultdict(list)
     for item in sorted(items, key=lambda item: (item.subset, item.id)):
         by_split[_find_split(item.subset)].append(item)
@@ -163,11 +115,68 @@ def _read_images(name: str, path: Path,
         split: [image for item in found if (image := _read_item(item, classes, path, context))]
         for split, found in by_split.items()
     }
-    used = {image.path for found in images.values() for image in found}
+    used = [image.path for found in images.values() for image in found]
+    if repeated := find_repeated(used):
+        raise UserError(f'datumaro lists {repeated[0]} several times as {name}: pass a more '
+                        'specific --datumaro-format')
+    context.owners.update(dict.fromkeys(used, path))
+    context.count_unused_images(images.values())
     files = [path] if path.is_file() else find_files(path, ANNOTATION_SUFFIXES)
-    context.tables.update(file for file in files if file not in used)
-    return {split: found for split, found in images.items() if found}, \
-        [each for each in classes if each != UNLABELED]
+    context.tables.update(set(files) - set(used))
+    # The files of Open Images list thousands of classes.
+    return Shapes(images, None if name == 'open_images' else [
+        each for each in classes if each != UNLABELED])  # yapf: disable
+
+
+def _import(name: str, path: Path, context: ReadContext) -> tuple[list[Any], list[str]]:
+    """Return the items of a dataset, and the names of its classes."""
+    from datumaro import AnnotationType as Types
+    from datumaro import Dataset
+    try:
+        with _collect_warnings(context):
+            dataset = Dataset.import_from(str(path), name)
+            items = list(dataset)
+            categories = dataset.categories()
+    except Exception as error:  # its readers raise errors of any type
+        cause = error.__cause__ or error
+        text = f'{path} cannot be read by datumaro as {name}: {type(cause).__name__}: {cause}'
+        if type(cause).__name__ == 'ConflictingCategoriesError':
+            text += '. Pass training and validation as two paths'
+        raise UserError(text) from error
+    if Types.label not in categories:
+        raise UserError(f'{path} has no classes: datumaro reads {name} without them')
+    classes = [label.name for label in categories[Types.label]]
+    if name == 'open_images':
+        names = _read_open_images_classes(path)
+        classes = [names.get(each, each) for each in classes]
+    return items, [UNLABELED if each.lower() in VOID else each for each in classes]
+
+
+@contextmanager
+def _collect_warnings(context: ReadContext) -> Iterator[None]:
+    """Context manager that counts datumaro's warnings, one for each image, instead of logging."""
+    root, handler = logging.getLogger(), logging.NullHandler()
+
+    def count(record: logging.LogRecord) -> bool:
+        context.count_dropped('warnings of datumaro', record.getMessage())
+        return False
+
+    root.addHandler(handler)  # without any, the first message would add one for good
+    root.addFilter(count)
+    try:
+        yield
+    finally:
+        root.removeFilter(count)
+        root.removeHandler(handler)
+
+
+def _read_open_images_classes(path: Path) -> dict[str, str]:
+    """Return the display name of each identifier, such as ``/m/01g317``."""
+    names: dict[str, str] = {}
+    for file in sorted(path.glob('**/*class-descriptions*.csv')):
+        with file.open(encoding='utf-8', newline='') as handle:
+            names.update((row[0], row[1]) for row in csv.reader(handle) if len(row) > 1)
+    return names
 
 
 def _find_split(subset: str) -> str:
@@ -175,16 +184,22 @@ def _find_split(subset: str) -> str:
     return next((split for split, names in SPLITS.items() if remove_number(subset) in names), ALL)
 
 
-def _count_unread(name: str, path: Path, context: ReadContext) -> None:
-    """Count the shapes of CVAT that datumaro omits."""
-    files = [path] if path.is_file() else find_files(path, ('.xml', ))
-    for file in files if name == 'cvat' else ():
+def _count_unread(path: Path, num_items: int, context: ReadContext) -> None:
+    """Count the shapes and images of CVAT that datumaro omits."""
+    num_images, has_tracks = 0, False
+    for file in [path] if path.is_file() else find_files(path, ('.xml', )):
         content = file.read_bytes() if is_cvat(file) else b''
+        num_images += content.count(b'<image ')
+        has_tracks |= b'<track ' in content
         for kind in ('ellipse', 'cuboid', 'skeleton'):
-            if count := len(re.findall(b'<%s ' % kind.encode(), content)):
+            if count := content.count(f'<{kind} '.encode()):
                 context.count_dropped(
                     f'shapes of type {kind}, which datumaro does not read, are omitted',
                     context.locate(file), count)
+    if num_images > num_items and not has_tracks:
+        context.count_dropped(
+            'images that datumaro does not read are omitted, such as those of subsets that the '
+            'header does not list', context.locate(path), num_images - num_items)
 
 
 def _find_image(item: Any) -> Path | None:
@@ -201,64 +216,88 @@ def _read_item(item: Any, classes: list[str], path: Path,
     """Return an image and its objects, or None after rejecting it."""
     image = _find_image(item)
     if image is None:
-        context.reject(path, f'the image of {item.id} does not exist', sample=item.id)
+        name = getattr(item.media, 'path', None) or item.id
+        context.reject(path, f'its image {name} does not exist', sample=str(name))
         return None
     size = context.read_size(image)
     if size is None:
         return None
+    declared = item.media.size if image == Path(item.media.path) else None
+    if declared and sorted(declared) != sorted(size):  # EXIF tags can exchange them
+        context.reject(path, f'says {declared[1]} x {declared[0]} pixels, but {image} has '
+                       f'{size[0]} x {size[1]}', sample=str(image))  # yapf: disable
+        return None
     source = context.locate(image)
     try:
-        instances = _read_annotations(item.annotations, classes, source, context)
+        instances = _read_annotations(item.annotations, classes, size, source, context)
     except Exception as error:  # masks are decoded here, by code that raises errors of any type
         context.reject(image, f'datumaro cannot read its annotations: {error}')
         return None
-    wrong = [each for each in instances if each.mask and each.mask['size'] != [size[1], size[0]]]
-    if wrong:
-        height, width = wrong[0].mask['size'] if wrong[0].mask else (0, 0)
-        context.reject(image, f'has {size[0]} x {size[1]} pixels, but a mask has {width} x '
-                       f'{height}')
-        return None
+    if not instances:
+        context.count_dropped('images without shapes count as images without objects', source)
     return AnnotatedImage(image, size, source, instances)
 
 
-def _read_annotations(annotations: Any, classes: list[str], source: str,
+def _read_annotations(annotations: Any, classes: list[str], size: tuple[int, int], source: str,
                       context: ReadContext) -> list[Instance]:
+    """Return the objects of an image of a size (width, height).
+
+    Raises:
+        ValueError: If an object has no class, or does not fit the image.
+    """
     from datumaro.components.annotation import Bbox, Ellipse, Mask, Polygon, RotatedBbox
-    areas = (Mask, Polygon, Ellipse, RotatedBbox)
-    with_area = {(each.group, each.label) for each in annotations
-                 if each.group and isinstance(each, areas)}  # yapf: disable
-    shapes = [each for each in annotations if isinstance(each, (*areas, Bbox))]
-    for each in annotations:
-        if each not in shapes:
-            context.count_dropped(
-                f'annotations of type {each.type.name}, which have no area, are omitted', source)
-    instances = []
-    for number, each in enumerate(sorted(shapes, key=lambda shape: shape.z_order), 1):
+    shapes: list[Drawn] = []
+    boxes: list[Drawn] = []
+    for number, each in enumerate(annotations, 1):
         location = f'{source}: shape {number}'
+        if not isinstance(each, (Mask, Polygon, Ellipse, RotatedBbox, Bbox)):
+            context.count_dropped(
+                f'annotations of type {each.type.name}, which have no area, are omitted', location)
+            continue
+        if each.attributes.get('outside'):  # CVAT's mark of frames that an object has left
+            continue
+        if each.attributes.get('ignored'):
+            context.count_dropped('boxes that MOT ignores are omitted', location)
+            continue
         if each.label is None:
             raise UserError(f'shape {number} has no class')
-        label = classes[each.label]
-        if label == UNLABELED:
-            context.count_dropped(f'regions that KITTI calls {UNLABELED} are omitted', location)
-            continue
-        if isinstance(each, Bbox) and (each.group, each.label) in with_area:
-            continue  # the box of a shape
-        instance = Instance(
-            label, (0, 0, 0, 0), [],
-            location,
-            bool(each.attributes.get('is_crowd')),
-            group=each.group or None)
+        is_crowd = any(each.attributes.get(key) for key in ('is_crowd', 'is_group_of'))
+        instance = Instance(classes[each.label], (0, 0, 0, 0), [], location, is_crowd)
         if isinstance(each, Mask):
             instance.mask = encode_mask(each.image)
+            if instance.mask['size'] != [size[1], size[0]]:
+                height, width = instance.mask['size']
+                raise UserError(
+                    f'the image has {size[0]} x {size[1]} pixels, but the mask of shape '
+                    f'{number} has {width} x {height}')
             if not get_area(instance.mask):
                 context.count_dropped('masks without pixels are omitted', location)
                 continue
-            left, top, width, height = get_box(instance.mask)
-            instance.box = left, top, left + width, top + height
+            instance.box = get_mask_box(instance.mask)
         else:
             points = each.as_polygon(NUM_POINTS) if isinstance(each, Ellipse) else each.as_polygon()
             polygon = np.ravel(points).tolist()
+            is_inverted = isinstance(each, Bbox) and min(each.w, each.h) < 0
+            if is_inverted or not all(is_number(side, MAX_COORDINATE) for side in polygon):
+                raise UserError(f'shape {number} has the coordinates {abbreviate(polygon)}')
             instance.box = compute_box([polygon])
             instance.polygons = [] if isinstance(each, Bbox) else [polygon]
-        instances.append(instance)
-    return instances
+        if isinstance(each, Bbox):
+            boxes.append((each.z_order, number, each.group, instance))
+        else:
+            instance.group = each.group or None
+            shapes.append((each.z_order, number, each.group, instance))
+    found = [*shapes, *(box for box in boxes if not _encloses(box, shapes))]
+    return [each[-1] for each in sorted(found, key=lambda each: each[:2])]
+
+
+def _encloses(box: Drawn, shapes: list[Drawn]) -> bool:
+    """Return True if a box is that of the shapes in its group, which some formats list, too."""
+    *_, group, instance = box
+    members = [other.box for *_, number, other in shapes
+               if group and number == group and other.label == instance.label]  # yapf: disable
+    if not members:
+        return False
+    sides = np.array(members)
+    bounds = (*sides[:, :2].min(0), *sides[:, 2:].max(0))
+    return np.allclose(bounds, instance.box, rtol=0, atol=MAX_BOX_ERROR)

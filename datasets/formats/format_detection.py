@@ -59,7 +59,7 @@ def detect_format(path: Path,
                         'subfolder or file of the one you want')
     if path.suffix.lower() in ARCHIVES and path.is_file():
         raise UserError(f'{path} is an archive: unpack it, and pass the folder')
-    if other := find_datumaro_format(path, annotation_type, datumaro_format):
+    if not formats and (other := find_datumaro_format(path, annotation_type, datumaro_format)):
         return other
     actual = f'is in {_join_names(formats)} format, which has {DESCRIPTIONS[formats[0].type]}' \
         if formats else _describe_contents(path)

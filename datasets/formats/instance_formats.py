@@ -18,9 +18,10 @@ from .coco import is_coco, read_coco, read_coco_file
 from .coco_repairs import align_categories, fill_masks
 from .conversion import SIDES, convert_once, describe_split, split_images
 from .data_format import ALL, DataFormat, ReadContext, find_root_above_images, report_skipped
-from .labelme import is_labelme, read_labelme
 from .panoptic import (is_panoptic, order_things_first, read_converted, read_panoptic,
                        read_panoptic_file, write_segments)
+from .shape_formats import SHAPE_FORMATS
+from .shapes import index_shapes
 from .stuff import StuffMaps, add_stuff, draw_panoptic
 from .voc import is_voc, read_voc
 from .yolo import is_yolo, read_yolo
@@ -185,14 +186,16 @@ PANOPTIC_FORMATS = (DataFormat(
     PANOPTIC, 'panoptic', 'annotations/*train*.json and *val*.json with segments_info, and a '
     'folder of PNG images for each; or one of both', is_panoptic,
     partial(open_instances, PANOPTIC, read_panoptic)), )
+READERS: tuple[tuple[str, str, Callable[[Path], bool], Reader], ...] = (
+    ('COCO',
+     'annotations/*train*.json and *val*.json; or train/, valid/ with a JSON file each; or one '
+     'JSON file', is_coco, read_coco),
+    ('YOLO', 'data.yaml; or images/, labels/*.txt and classes.txt', is_yolo, read_yolo),
+    ('Pascal VOC', 'Annotations/*.xml, JPEGImages/, ImageSets/Main/; or *.xml next to images',
+     is_voc, read_voc),
+    *((name, layout, detect, partial(index_shapes, read_shapes))
+      for name, layout, detect, read_shapes in SHAPE_FORMATS),
+)  # yapf: disable
 INSTANCE_FORMATS = tuple(
     DataFormat(name, 'instances', layout, detect, partial(open_instances, name, read))
-    for name, layout, detect, read in (
-        ('COCO',
-         'annotations/*train*.json and *val*.json; or train/, valid/ with a JSON file each; '
-         'or one JSON file', is_coco, read_coco),
-        ('YOLO', 'data.yaml; or images/, labels/*.txt and classes.txt', is_yolo, read_yolo),
-        ('Pascal VOC', 'Annotations/*.xml, JPEGImages/, ImageSets/Main/; or *.xml next to images',
-         is_voc, read_voc),
-        ('LabelMe', '*.json next to images, one per image', is_labelme, read_labelme),
-    ))
+    for name, layout, detect, read in READERS)

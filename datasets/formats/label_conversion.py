@@ -35,6 +35,8 @@ def convert_label_maps(labels: LabelSet, args: DataOptions, report: Report) -> L
     Returns:
         Label maps of training and validation that mmseg reads, or None after an error.
     """
+    if report.num_errors and not labels.splits:
+        return None
     _check_num_splits(labels, args)
     for what, count in labels.dropped.items():
         report.add_warning(f'{labels.format}: {count} {what}')
@@ -74,6 +76,8 @@ def _get_folder_name(index: int, labels: LabelSet) -> str:
 
 def _check_num_splits(labels: LabelSet, args: DataOptions) -> None:
     folders = [split.images for split in labels.splits]
+    if not folders:
+        raise UserError(f'{" and ".join(map(str, args.data))} has no annotated images')
     if len(folders) > 2:
         raise UserError(f'{labels.format}: the paths of --data must have two splits, training and '
                         f'validation, got {len(folders)}')

@@ -21,15 +21,16 @@ from .label_map_readers import (IMAGES, find_child, find_cityscapes_folders, fin
                                 find_voc_lists, has_images, make_renumbering_reader,
                                 read_cityscapes, read_roboflow, read_voc_label_maps,
                                 report_test_folders)
-from .labelme import is_labelme
-from .labelme_label_maps import read_labelme_label_maps
+from .shape_formats import SHAPE_FORMATS
+from .shapes import draw_shapes
 
 MASKS = ('masks', 'mask', 'labels', 'label', 'annotations', 'annotation', 'segmentationclass', 'gt')
 SIBLINGS = ('{}_labels', '{}_label', '{}_masks', '{}_mask', '{}annot', '{}_annotations')
 Read = Callable[[DataOptions, Report], LabelSet]
 
 
-def _open_label_maps(read: Read, args: DataOptions, report: Report) -> LabelSet | None:
+def open_label_maps(read: Read, args: DataOptions, report: Report) -> LabelSet | None:
+    """Return label maps of training and validation, converted where needed; None after an error."""
     if args.boxes_only:
         raise UserError('--boxes-only applies only to detectors')
     return convert_label_maps(read(args, report), args, report)
@@ -127,7 +128,7 @@ def _has_only_folders(root: Path) -> bool:
 def _make_format(name: str, layout: str, detect: Callable[[Path], object],
                  read: Read) -> DataFormat:
     return DataFormat(name, 'labels', layout, lambda root: bool(detect(root)),
-                      partial(_open_label_maps, read))
+                      partial(open_label_maps, read))
 
 
 SPECIFIC_FORMATS = (
@@ -137,8 +138,8 @@ SPECIFIC_FORMATS = (
                  find_voc_lists, read_voc_label_maps),
     _make_format("Roboflow's semantic masks", 'train/ and valid/ with *_mask.png and _classes.csv',
                  find_roboflow_folders, read_roboflow),
-    _make_format('LabelMe', '*.json next to images, one per image', is_labelme,
-                 read_labelme_label_maps),
+    *(_make_format(name, layout, detect, partial(draw_shapes, name, read))
+      for name, layout, detect, read in SHAPE_FORMATS),
 )
 LABEL_MAP_FORMATS: tuple[DataFormat, ...] = (
     *SPECIFIC_FORMATS,

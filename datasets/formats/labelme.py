@@ -15,17 +15,17 @@ import numpy as np
 
 from colonnade.common.errors import UserError
 
-from ..data_index import AnnotatedImage, DataIndex, Instance, index_images
-from ..rle import encode_mask, encode_segmentation, get_area, get_box, merge_rles
+from ..data_index import AnnotatedImage, Instance
+from ..rle import encode_mask, get_area
 from ..validation.image_files import open_image
 from ..validation.segmentations import MAX_COORDINATE, is_number
 from ..validation.validation_report import abbreviate
 from .data_format import (ALL, TEST_LEFT, TOO_FEW_POINTS, ReadContext, compute_box, find_files,
                           find_split_folders, glob_nearby, read_text)
+from .shapes import NUM_POINTS, Shapes, get_mask_box, make_ellipse
 
 POLYGONS = ('polygon', 'rectangle', 'oriented_rectangle', 'rotation')
 NO_AREA = ('point', 'points', 'line', 'linestrip')
-NUM_POINTS = 64  # points of the polygon that replaces a circle
 
 
 def is_labelme(path: Path) -> bool:
@@ -43,32 +43,27 @@ def looks_like_labelme(file: Path) -> bool:
         return False
 
 
-def read_labelme(path: Path, context: ReadContext) -> dict[str, DataIndex]:
-    """Return the splits of a dataset in LabelMe format."""
+def read_labelme(path: Path, context: ReadContext) -> Shapes:
+    """Return the shapes of a folder, or of its splits; each shape with an area is an instance."""
     folders = find_split_folders(path)
     if 'train' not in folders:
         folders = {ALL: path}
     if test := folders.pop('test', None):
         context.count_dropped(TEST_LEFT, count=len(_find_labelme_files(test, context)))
-    images = {split: read_labelme_folder(folder, context) for split, folder in folders.items()}
+    images = {}
+    for split, folder in folders.items():
+        files = _find_labelme_files(folder, context)
+        context.labels.update(files)
+        images[split] = [image for file in files if (image := _read_image(file, context))]
     context.count_unused_images(images.values())
-    for image in (image for found in images.values() for image in found):
-        image.instances = join_groups(image)
-    return {split: index_images(found) for split, found in images.items() if found}
-
-
-def read_labelme_folder(folder: Path, context: ReadContext) -> list[AnnotatedImage]:
-    """Return the images in and below a folder; each shape with an area is an instance."""
-    files = _find_labelme_files(folder, context)
-    context.labels.update(files)
-    return [image for file in files if (image := _read_annotated_image(file, context))]
+    return Shapes(images)
 
 
 def _find_labelme_files(folder: Path, context: ReadContext) -> list[Path]:
     return list(filter(looks_like_labelme, find_files(folder, ('.json', ), context.count_link)))
 
 
-def _read_annotated_image(file: Path, context: ReadContext) -> AnnotatedImage | None:
+def _read_image(file: Path, context: ReadContext) -> AnnotatedImage | None:
     """Return the image of a file and its shapes, or None after rejecting it."""
     try:
         content = json.loads(read_text(file))
@@ -99,39 +94,6 @@ def _read_annotated_image(file: Path, context: ReadContext) -> AnnotatedImage | 
     return AnnotatedImage(image, size, context.locate(file), instances) if is_valid else None
 
 
-def join_groups(image: AnnotatedImage) -> list[Instance]:
-    """Return the objects of an image, whose shapes have the same label and group."""
-    objects: dict[Any, Instance] = {}
-    for number, instance in enumerate(image.instances):
-        key = number if instance.group is None else (instance.label, instance.group)
-        objects[key] = _join(objects[key], instance, image.size) if key in objects else instance
-    return list(objects.values())
-
-
-def _join(one: Instance, other: Instance, size: tuple[int, int]) -> Instance:
-    if not one.mask and not other.mask:
-        polygons = get_polygons(one) + get_polygons(other)
-        return Instance(one.label, compute_box(polygons), polygons, one.source)
-    rle = merge_rles([encode_instance(each, size) for each in (one, other)])
-    return Instance(one.label, _get_mask_box(rle), [], one.source, mask=rle)
-
-
-def get_polygons(instance: Instance) -> list[list[float]]:
-    """Return the polygons of an instance without a mask, or the corners of its box."""
-    left, top, right, bottom = instance.box
-    return instance.polygons or [[left, top, right, top, right, bottom, left, bottom]]
-
-
-def encode_instance(instance: Instance, size: tuple[int, int]) -> dict[str, Any]:
-    """Return the RLE of an instance in an image of a size (width, height)."""
-    return instance.mask or encode_segmentation(get_polygons(instance), size[::-1])
-
-
-def _get_mask_box(rle: dict[str, Any]) -> tuple[float, float, float, float]:
-    left, top, width, height = get_box(rle)
-    return left, top, left + width, top + height
-
-
 def _read_shape(shape: Any, size: tuple[int, int], context: ReadContext,
                 location: str) -> Instance | None:
     """Return the instance of a shape, or None if it has no area.
@@ -152,7 +114,7 @@ def _read_shape(shape: Any, size: tuple[int, int], context: ReadContext,
                         group=group if type(group) in (int, str) else None)  # yapf: disable
     if kind == 'mask':
         instance.mask = encode_mask(_decode_mask(shape, points, size))
-        instance.box = _get_mask_box(instance.mask)
+        instance.box = get_mask_box(instance.mask)
         if not get_area(instance.mask):
             context.count_dropped('masks without pixels are omitted', location)
             return None
@@ -161,9 +123,8 @@ def _read_shape(shape: Any, size: tuple[int, int], context: ReadContext,
         if len(points) != 2:
             raise UserError('a circle must have two points, its center and one on its edge, got '
                             f'{len(points)} points')
-        (x, y), radius = points[0], math.dist(*points)
-        angles = [2 * math.pi * number / NUM_POINTS for number in range(NUM_POINTS)]
-        points = [(x + radius * math.cos(angle), y + radius * math.sin(angle)) for angle in angles]
+        radius = math.dist(*points)
+        points = make_ellipse(points[0], (radius, radius))
     elif kind not in POLYGONS:
         return None
     is_box = kind == 'rectangle' and len(points) == 2

@@ -1,19 +1,25 @@
 """Writers of instance datasets in third-party formats, from COCO files."""
 from __future__ import annotations
 
+import base64
+import io
 import json
 import shutil
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 from globox import AnnotationSet
 from helpers.synthetic_data import coco_content, draw_image
+from PIL import Image
 from supervision import DetectionDataset
 
 from colonnade.datasets.formats.format_detection import open_dataset
 from colonnade.datasets.options import DataOptions
+from colonnade.datasets.rle import decode_rle, encode_segmentation
 from colonnade.datasets.validation.validation_report import Report
 
 Parts = Mapping[str, tuple[Path, dict[str, Any]]]  # train, val -> folder of images, COCO's content
@@ -164,6 +170,68 @@ def write_labelme_polygons(parts: Parts, out: Path) -> None:
                         imageData=None,
                         imageHeight=image['height'],
                         imageWidth=image['width'])))
+
+
+def write_via_boxes(parts: Parts, out: Path) -> None:
+    """Write via_region_data.json next to the images, as version 2 exports it."""
+    for split, (_, content) in parts.items():
+        copy_images(parts, split, out / split)
+        names = {category['id']: category['name'] for category in content['categories']}
+        regions: dict[int, list[dict]] = {image['id']: [] for image in content['images']}
+        for annotation in content['annotations']:
+            sides = dict(zip(('x', 'y', 'width', 'height'), annotation['bbox'], strict=True))
+            label = names[annotation['category_id']]
+            regions[annotation['image_id']].append(make_region('rect', label, **sides))
+        entries = [make_via_entry(image['file_name'], *regions[image['id']])
+                   for image in content['images']]  # yapf: disable
+        (out / split / 'via_region_data.json').write_text(json.dumps(dict(entries)))
+
+
+def make_region(kind: str, label: object, **shape: object) -> dict[str, Any]:
+    return dict(
+        shape_attributes=dict(name=kind, **shape),
+        region_attributes={'type': label} if label else {})
+
+
+def make_via_entry(name: str, *regions: dict) -> tuple[str, dict[str, Any]]:
+    entry = dict(filename=name, size=5, regions=list(regions), file_attributes={})
+    return f'{name}5', entry
+
+
+def write_supervisely_bitmaps(parts: Parts, out: Path) -> None:
+    """Write a project with a dataset for each split, whose objects are cropped masks."""
+    for split, (_, content) in parts.items():
+        copy_images(parts, split, out / split / 'img')
+        (out / split / 'ann').mkdir()
+        names = {category['id']: category['name'] for category in content['categories']}
+        for image in content['images']:
+            objects = []
+            for annotation in content['annotations']:
+                if annotation['image_id'] == image['id']:
+                    size = image['height'], image['width']
+                    mask = decode_rle(encode_segmentation(annotation['segmentation'], size))
+                    objects.append(make_bitmap(names[annotation['category_id']], mask))
+            file = out / split / f'ann/{image["file_name"]}.json'
+            file.write_text(make_supervisely(image['width'], image['height'], *objects))
+    classes = [dict(title=name, shape='bitmap', color='#00FF00') for name in class_names(parts)]
+    (out / 'meta.json').write_text(json.dumps(dict(classes=classes, tags=[])))
+
+
+def make_supervisely(width: int, height: int, *objects: dict) -> str:
+    return json.dumps(
+        dict(description='', tags=[], size=dict(height=height, width=width), objects=objects))
+
+
+def make_bitmap(label: str, mask: np.ndarray) -> dict[str, Any]:
+    """Return an object with the box of a mask ``(H, W)``, as Supervisely's SDK encodes it."""
+    rows, columns = (np.flatnonzero(mask.any(axis)) for axis in (1, 0))
+    image = Image.fromarray(mask[rows[0]:rows[-1] + 1, columns[0]:columns[-1] + 1]).convert('P')
+    image.putpalette([0, 0, 0, 255, 255, 255])
+    file = io.BytesIO()
+    image.save(file, 'PNG', transparency=0, optimize=0)
+    data = base64.b64encode(zlib.compress(file.getvalue())).decode()
+    origin = [int(columns[0]), int(rows[0])]
+    return dict(classTitle=label, geometryType='bitmap', bitmap=dict(data=data, origin=origin))
 
 
 WRITERS = {

@@ -1,0 +1,183 @@
+"""Annotated shapes: instances for detectors, or drawn as label maps for segmenters."""
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from colonnade.common.errors import UserError
+
+from ..data_index import AnnotatedImage, DataIndex, Instance, LabelSet, index_images
+from ..options import DataOptions
+from ..rle import decode_rle, encode_segmentation, get_box, merge_rles
+from ..validation.label_map_files import IGNORED
+from ..validation.validation_report import Report
+from .data_format import ALL, ReadContext, compute_box, find_root_above_images, report_skipped
+from .label_map_readers import reject_options
+
+BACKGROUND, UNLABELED = 'background', '__ignore__'
+BACKGROUND_NAMES = (BACKGROUND, '_background_')
+NO_OBJECTS = (*BACKGROUND_NAMES, UNLABELED)
+NUM_POINTS = 64  # points of the polygon that replaces a circle or an ellipse
+
+
+@dataclass
+class Shapes:
+    """Annotated images of a dataset. Their ``source`` is a file: their own, or the image."""
+    images: dict[str, list[AnnotatedImage]]  # split -> images
+    classes: Sequence[str] | None = None  # names in order; None if nothing lists them
+
+
+#: (path, context) -> shapes
+ReadShapes = Callable[[Path, ReadContext], Shapes]
+
+
+def index_shapes(read: ReadShapes, path: Path, context: ReadContext) -> dict[str, DataIndex]:
+    """Return the splits of a dataset: shapes with the same label and group are one object."""
+    shapes = read(path, context)
+    for image in (image for images in shapes.images.values() for image in images):
+        objects = [each for each in image.instances if each.label not in NO_OBJECTS]
+        if num_omitted := len(image.instances) - len(objects):
+            context.count_dropped('shapes of the background and of unlabeled pixels are omitted',
+                                  image.source, num_omitted)
+        image.instances = _join_groups(objects, image.size)
+    classes = shapes.classes
+    if classes is not None:
+        classes = [name for name in classes if name not in NO_OBJECTS]
+    return {split: index_images(each, classes) for split, each in shapes.images.items() if each}
+
+
+def _join_groups(instances: Sequence[Instance], size: tuple[int, int]) -> list[Instance]:
+    objects: dict[Any, Instance] = {}
+    for number, instance in enumerate(instances):
+        key = number if instance.group is None else (instance.label, instance.group)
+        objects[key] = _join(objects[key], instance, size) if key in objects else instance
+    return list(objects.values())
+
+
+def _join(one: Instance, other: Instance, size: tuple[int, int]) -> Instance:
+    if not one.mask and not other.mask:
+        polygons = get_polygons(one) + get_polygons(other)
+        return replace(one, box=compute_box(polygons), polygons=polygons)
+    rle = merge_rles([encode_instance(each, size) for each in (one, other)])
+    return replace(one, box=get_mask_box(rle), polygons=[], mask=rle)
+
+
+def get_polygons(instance: Instance) -> list[list[float]]:
+    """Return the polygons of an instance without a mask, or the corners of its box."""
+    left, top, right, bottom = instance.box
+    return instance.polygons or [[left, top, right, top, right, bottom, left, bottom]]
+
+
+def encode_instance(instance: Instance, size: tuple[int, int]) -> dict[str, Any]:
+    """Return the RLE of an instance in an image of a size (width, height)."""
+    return instance.mask or encode_segmentation(get_polygons(instance), size[::-1])
+
+
+def get_mask_box(rle: dict[str, Any]) -> tuple[float, float, float, float]:
+    """Return left, top, right and bottom of an RLE."""
+    left, top, width, height = get_box(rle)
+    return left, top, left + width, top + height
+
+
+def make_ellipse(center: Sequence[float],
+                 radii: Sequence[float],
+                 theta: float = 0) -> list[list[float]]:
+    """Return a polygon ``[[x, y], ...]`` in place of an ellipse turned by ``theta`` radians."""
+    angles = np.linspace(0, 2 * math.pi, NUM_POINTS, endpoint=False)
+    x, y = radii[0] * np.cos(angles), radii[1] * np.sin(angles)
+    sine, cosine = math.sin(theta), math.cos(theta)
+    turned = [x * cosine - y * sine, x * sine + y * cosine]
+    return (np.stack(turned, 1) + center).tolist()
+
+
+@dataclass(frozen=True)
+class ShapeReader:
+    """Reader that draws label maps: shapes in the order of the annotations, later ones on top."""
+    labels: Mapping[str, int]  # name -> label
+    instances: Mapping[Path, Sequence[Instance]]  # label file -> shapes
+
+    def __call__(self, source: Path, size: tuple[int, int]) -> np.ndarray:
+        """Return the label map ``(H, W)``, uint8, of a label file.
+
+        Raises:
+            ValueError: If a class is unknown.
+        """
+        label_map = np.zeros(size[::-1], np.uint8)
+        for instance in self.instances[source]:
+            if instance.label not in self.labels:
+                raise UserError(f'{instance.label!r} is not in --classes')
+            label_map[decode_rle(encode_instance(instance, size))] = self.labels[instance.label]
+        return label_map
+
+
+def draw_shapes(name: str, read: ReadShapes, args: DataOptions, report: Report) -> LabelSet:
+    """Return label maps to be drawn; ``--classes`` names the labels from 1 on.
+
+    Args:
+        name: Name of the format.
+        read: Reader of the format.
+    """
+    reject_options(args, name, 'color_map', 'suffixes')
+    roots = [find_root_above_images(p.parent if p.is_file() else p) for p in args.data]
+    context = ReadContext(
+        Path(os.path.commonpath(roots)),
+        report,
+        skips_bad_data=args.on_bad_data == 'skip',
+        num_bands=None if args.in_channels is None else 0)
+    shapes = [read(path, context) for path in args.data]
+    splits = [each.images[split] for each in shapes for split in ('train', 'val', ALL)
+              if each.images.get(split)]  # yapf: disable
+    report_skipped(list(context.skipped.values()), report)
+    special = {**dict.fromkeys(BACKGROUND_NAMES, 0), UNLABELED: IGNORED}
+    occurring = {each.label for images in splits for image in images for each in image.instances}
+    listed = dict.fromkeys(name for each in shapes for name in each.classes or ())
+    classes = [name for name in args.classes or listed or sorted(occurring) if name not in special]
+    if len(classes) > IGNORED - 1:
+        report.add_error(f'{args.data[0]}: label maps can have at most {IGNORED - 1} classes, got '
+                         f'{len(classes)}')
+    if args.label_zero is None:
+        report.add_warning(f'pixels outside of all shapes become label 0, the class '
+                           f'{BACKGROUND!r} (pass --label-zero ignore to exclude them)')
+    indices = [_index(images, context) for images in splits]
+    meaning: Any = classes
+    if context.tables:  # their shapes are not in the label files
+        meaning = [classes, [index_images(images).compute_fingerprint() for images in splits]]
+    return LabelSet(
+        format=name,
+        splits=indices,
+        read=ShapeReader(
+            {
+                each: label
+                for label, each in enumerate(classes, 1)
+            } | special,
+            {context.root / image.source: image.instances
+             for images in splits
+             for image in images}),
+        classes=classes if args.label_zero == 'ignore' else [BACKGROUND, *classes],
+        label_zero=args.label_zero or 'class',
+        ignore_255=True,
+        meaning=meaning,
+        tables=sorted(context.tables),
+        dropped={
+            what: occurrences.count
+            for what, occurrences in context.dropped.items()
+        })
+
+
+def _index(images: Sequence[AnnotatedImage], context: ReadContext) -> DataIndex:
+    """Return the images of a split and their label files."""
+    paths = [Path(os.path.abspath(image.path)) for image in images]
+    root = Path(os.path.commonpath([path.parent for path in paths]))
+    files = [context.root / image.source for image in images]
+    label_maps = {
+        os.path.relpath(path, root): file
+        for path, file in sorted(zip(paths, files, strict=True))
+    }
+    masks = Path(os.path.commonpath([file.parent for file in files]))
+    return DataIndex(root, label_maps=label_maps, masks=masks)

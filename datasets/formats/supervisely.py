@@ -1,0 +1,177 @@
+"""Projects of Supervisely: meta.json, and ann/ and img/ in a folder for each dataset.
+
+https://docs.supervisely.com/data-organization/00_ann_format_navi
+"""
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from colonnade.common.errors import UserError
+
+from ..data_index import AnnotatedImage, Instance
+from ..rle import decode_rle, encode_crop, encode_mask, encode_segmentation, get_area
+from ..validation.image_files import open_image
+from ..validation.segmentations import MAX_COORDINATE, is_number
+from ..validation.validation_report import abbreviate
+from .data_format import (ALL, SPLITS, TEST_LEFT, TOO_FEW_POINTS, ReadContext, compute_box,
+                          list_images, read_start, read_text, remove_number)
+from .shapes import Shapes, get_mask_box
+
+NO_AREA = ('point', 'line', 'graph', 'cuboid', 'cuboid_3d')
+MAX_MASK_BYTES = 2**28  # of a decompressed PNG
+
+
+def is_supervisely(path: Path) -> bool:
+    """Return True if a folder has meta.json and datasets with annotations and images."""
+    return path.is_dir() and b'"classes"' in read_start(path / 'meta.json', 2**16) and bool(
+        _find_datasets(path))
+
+
+def _find_datasets(path: Path) -> list[Path]:
+    return sorted(
+        folder.parent for folder in path.glob('*/ann') if (folder.parent / 'img').is_dir())
+
+
+def read_supervisely(path: Path, context: ReadContext) -> Shapes:
+    """Return the shapes of a project; datasets that are named like splits are the splits."""
+    context.tables.add(path / 'meta.json')
+    classes = _read_classes(path / 'meta.json', context)
+    folders: dict[str, list[Path]] = {}
+    for folder in _find_datasets(path):
+        name = remove_number(folder.name)
+        split = next((split for split, names in SPLITS.items() if name in names), ALL)
+        folders.setdefault(split, []).append(folder)
+    for folder in folders.pop('test', ()):
+        context.count_dropped(TEST_LEFT, count=len(list(list_images(folder / 'img'))))
+    for folder in folders.pop(ALL, ()) if 'train' in folders else ():
+        context.count_dropped('datasets that are not named like a split are not used',
+                              context.locate(folder))
+    images = {
+        split: [image for folder in found for file in sorted((folder / 'ann').glob('*.json'))
+                if (image := _read_image(file, classes, context))]
+        for split, found in folders.items()
+    }  # yapf: disable
+    context.count_unused_images(images.values())
+    return Shapes(images, classes)
+
+
+def _read_classes(file: Path, context: ReadContext) -> list[str]:
+    try:
+        content = json.loads(read_text(file))
+        return [str(each['title']) for each in content['classes']]
+    except (OSError, ValueError, RecursionError, KeyError, TypeError) as error:
+        context.add_error(file, f'must have classes with titles: {error!r}')
+        return []
+
+
+def _read_image(file: Path, classes: list[str], context: ReadContext) -> AnnotatedImage | None:
+    """Return the image of a file and its objects, or None after rejecting it."""
+    context.labels.add(file)
+    image = file.parent.with_name('img') / file.stem
+    if not image.is_file():
+        context.reject(file, f'its image {image} does not exist')
+        return None
+    context.owners[image] = file
+    try:
+        content = json.loads(read_text(file))
+        objects = content['objects']
+        width, height = (content['size'][key] for key in ('width', 'height'))
+    except (OSError, ValueError, RecursionError, KeyError, TypeError) as error:
+        context.reject(file, f'must have the size of the image and objects: {error!r}')
+        return None
+    size = context.read_size(image, (width, height), file)
+    if size is None:
+        return None
+    instances = []
+    for number, entry in enumerate(objects, 1):
+        location = context.locate(file, f'object {number}')
+        try:
+            instance = _read_object(entry, size, context, location)
+            if instance and instance.label not in classes:
+                raise UserError(f'has the class {instance.label!r}, which meta.json does not list')
+        except ValueError as error:
+            context.reject(file, str(error), f'object {number}')
+            return None
+        if instance:
+            instances.append(instance)
+    return AnnotatedImage(image, size, context.locate(file), instances)
+
+
+def _read_object(entry: Any, size: tuple[int, int], context: ReadContext,
+                 location: str) -> Instance | None:
+    """Return the instance of an object, or None if it has no area."""
+    if not isinstance(entry, dict) or not isinstance(entry.get('classTitle'), str):
+        raise UserError(f'must have a classTitle, got {abbreviate(entry)}')
+    kind = entry.get('geometryType')
+    if kind in NO_AREA:
+        context.count_dropped(f'{kind} objects, which have no area, are omitted', location)
+        return None
+    instance = Instance(entry['classTitle'], (0, 0, 0, 0), [], location)
+    if kind == 'bitmap':
+        instance.mask = _decode_bitmap(entry.get('bitmap'), size)
+        instance.box = get_mask_box(instance.mask)
+        if not get_area(instance.mask):
+            context.count_dropped('masks without pixels are omitted', location)
+            return None
+        return instance
+    points = entry.get('points')
+    exterior, interior = (_read_points(points, key) for key in ('exterior', 'interior'))
+    if kind == 'rectangle' and len(exterior) == 1 and len(exterior[0]) == 4:
+        (x1, y1, x2, y2), = exterior
+        # The last row and column belong to the rectangle.
+        instance.box = min(x1, x2), min(y1, y2), max(x1, x2) + 1, max(y1, y2) + 1
+        return instance
+    if kind != 'polygon':
+        raise UserError(f'has the unknown geometryType {abbreviate(kind)}, or not two points')
+    if len(exterior[0]) < 6:
+        context.count_dropped(TOO_FEW_POINTS, location)
+        return None
+    instance.box, instance.polygons = compute_box(exterior), exterior
+    if holes := [polygon for polygon in interior if len(polygon) >= 6]:
+        mask, hole = (
+            decode_rle(encode_segmentation(each, size[::-1])) for each in (exterior, holes))
+        instance.mask, instance.polygons = encode_mask(mask & ~hole), []
+    return instance
+
+
+def _read_points(points: Any, key: str) -> list[list[float]]:
+    """Return polygons x, y, ...: the exterior, or all interiors."""
+    value = points.get(key) if isinstance(points, dict) else None
+    polygons: Any = [value] if key == 'exterior' else value or []
+    try:
+        values = [[float(side) for point in polygon for side in point] for polygon in polygons]
+    except (TypeError, ValueError):
+        values = [[np.nan]]
+    if not all(
+            len(each) % 2 == 0 and all(is_number(side, MAX_COORDINATE) for side in each)
+            for each in values):
+        raise UserError(f'{key} must be points [x, y], got {abbreviate(value)}')
+    return values
+
+
+def _decode_bitmap(bitmap: Any, size: tuple[int, int]) -> dict[str, Any]:
+    """Return the RLE of a mask: a compressed PNG in base64, and its top left corner."""
+    try:
+        decompressor = zlib.decompressobj()
+        content = decompressor.decompress(base64.b64decode(bitmap['data']), MAX_MASK_BYTES)
+        left, top = map(int, bitmap['origin'])
+        with open_image(BytesIO(content)) as image:
+            width, height = image.size
+            fits = min(left, top) >= 0 and left + width <= size[0] and top + height <= size[1]
+            alpha = image.getchannel('A') if fits and 'A' in image.getbands() else image
+            mask = np.asarray(alpha) > 0 if fits else None
+    except (OSError, zlib.error, KeyError, TypeError, ValueError) as error:
+        raise UserError(f'its bitmap cannot be read: {error!r}') from error
+    if mask is None:
+        raise UserError(f'its bitmap of {width} x {height} pixels at {left}, {top} extends beyond '
+                        f'the image of {size[0]} x {size[1]}')
+    if mask.ndim != 2:
+        raise UserError('its bitmap must have one channel or transparency')
+    return encode_crop(mask, top, left, size[::-1])
