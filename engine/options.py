@@ -45,13 +45,8 @@ TRACKERS = {
 
 
 @dataclass
-class TrainOptions(LaunchOptions):
-    """Options of a training, as in ``colonnade train --help``."""
-    resume: str | None = option(
-        'resume training (default for CHECKPOINT: the latest in the work dir)',
-        nargs='?',
-        const='auto',
-        metavar='CHECKPOINT')
+class TrainingSettings:
+    """What a training starts from, and how it goes on: options of each trial of a search, too."""
     pretrained: str | None = option(
         'start from these backbone weights: name of a timm model with its tag, such as '
         'xcit_small_12_p16_384.fb_dist_in1k, or a file or URL',
@@ -65,11 +60,6 @@ class TrainOptions(LaunchOptions):
         'segmenter; with --resume, only if there is no checkpoint to resume from',
         metavar='CHECKPOINT')
     amp: Amp = amp_option()
-    fsdp: bool = option('shard parameters, gradients and optimizer states across processes (FSDP)',
-                        False)
-    checkpoint_format: Literal['full', 'sharded'] = option(
-        'with --fsdp: save checkpoints as one file, or as a folder to which each process writes '
-        'its shard (default: %(default)s)', 'full')
     compile: bool = option(
         'compile the blocks of the backbone with torch.compile; the first iterations take minutes',
         False)
@@ -96,11 +86,6 @@ class TrainOptions(LaunchOptions):
         metavar='N')
     min_delta: float | None = option(
         'with --patience: minimum improvement of the metric (default: 0)', metavar='D')
-    tracker: Sequence[str] = option(
-        'also log training curves to these trackers: %(choices)s', (),
-        choices=tuple(TRACKERS),
-        metavar='NAME')
-    report: bool = option('do not record the run or write report.html', True)
     on_bad_sample: Literal['error', 'skip'] = option(
         'how to handle training samples that fail to load: stop with an error that names the '
         'sample, or skip them and list them at the end (default: %(default)s)', 'error')
@@ -109,6 +94,26 @@ class TrainOptions(LaunchOptions):
         'was NaN or Inf (default: %(default)s)',
         5,
         metavar='N')
+
+
+@dataclass
+class TrainOptions(TrainingSettings, LaunchOptions):
+    """Options of a training, as in ``colonnade train --help``."""
+    resume: str | None = option(
+        'resume training (default for CHECKPOINT: the latest in the work dir)',
+        nargs='?',
+        const='auto',
+        metavar='CHECKPOINT')
+    fsdp: bool = option('shard parameters, gradients and optimizer states across processes (FSDP)',
+                        False)
+    checkpoint_format: Literal['full', 'sharded'] = option(
+        'with --fsdp: save checkpoints as one file, or as a folder to which each process writes '
+        'its shard (default: %(default)s)', 'full')
+    tracker: Sequence[str] = option(
+        'also log training curves to these trackers: %(choices)s', (),
+        choices=tuple(TRACKERS),
+        metavar='NAME')
+    report: bool = option('do not record the run or write report.html', True)
 
     def __post_init__(self) -> None:
         for name, value, choices in (

@@ -6,9 +6,10 @@ from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from colonnade.common.options import (ALLOW_EXTERNAL_FILES, CONFIG, DATA_ROOT, TRUST, Amp,
-                                      ConfigOptions, amp_option, argument, option)
+from colonnade.common.options import (ALLOW_EXTERNAL_FILES, CONFIG, DATA_ROOT, TRUST, ConfigOptions,
+                                      argument, option)
 from colonnade.datasets.options import DataOptions
+from colonnade.engine.options import TrainingSettings
 
 
 @dataclass(kw_only=True)
@@ -79,7 +80,7 @@ class RankOptions(DataOptions):
 
 
 @dataclass
-class TuneOptions(ConfigOptions):
+class TuneOptions(TrainingSettings, ConfigOptions):
     """Options of ``colonnade tune``."""
     work_dir: Path = option('folder of the search, with a work dir per trial',
                             MISSING, metavar='DIR')  # yapf: disable
@@ -93,9 +94,6 @@ class TuneOptions(ConfigOptions):
                            'is worse than the median of the others', True)  # yapf: disable
     resume: bool = option('continue a search', False)
     seed: int = option('seed of the search, not of the trainings (default: %(default)s)', 0)
-    pretrained: str | None = option(
-        'start from these backbone weights, as in colonnade train', metavar='NAME')
-    amp: Amp = amp_option()
     data_root: str | Path | None = option(DATA_ROOT, metavar='DIR')
     allow_external_files: bool = option(ALLOW_EXTERNAL_FILES, False)
     trust: bool = option(TRUST, False)

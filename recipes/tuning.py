@@ -6,7 +6,7 @@ import gc
 import logging
 import math
 import traceback
-from dataclasses import MISSING
+from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,8 @@ from colonnade.common.atomic_files import check_writable, write_text
 from colonnade.common.errors import UserError
 from colonnade.common.locking import lock_folder
 from colonnade.common.missing_libraries import import_optional
-from colonnade.engine.options import TrainOptions
+from colonnade.common.options import format_words
+from colonnade.engine.options import TrainingSettings, TrainOptions
 from colonnade.engine.runner.signal_handling import Interrupted, handle_signals
 from colonnade.engine.training import load_training_settings, prepare_runner
 from colonnade.engine.work_dir import Run
@@ -47,8 +48,11 @@ DEFAULT_RANGES = {
     'optim_wrapper.paramwise_cfg.layer_decay_rate': (0.5, 1.),
     'model.backbone.drop_path_rate': (0., 0.4),
 }
-#: options of which a search that continues must have the same values
-RECORDED = ('config', 'cfg_options', 'pretrained', 'amp', 'data_root')
+#: options of each trial, except for its config
+SHARED = (*(each.name for each in fields(TrainingSettings)), 'data_root', 'allow_external_files',
+          'trust')  # yapf: disable
+#: options that may change when a search continues
+FREE = ('allow_external_files', 'trust')
 BEST = 'best'  # attribute of a pruned trial: its best metric
 FIRST_TRIALS = 4  # trials that are never pruned
 
@@ -116,10 +120,7 @@ def build_train_options(options: TuneOptions,
                         settings: dict[str, Any],
                         resume: str | None = None) -> TrainOptions:
     """Return the options of a trial."""
-    shared = {
-        name: vars(options)[name]
-        for name in ('pretrained', 'amp', 'data_root', 'allow_external_files', 'trust')
-    }
+    shared = {name: vars(options)[name] for name in SHARED}
     return TrainOptions(
         options.config,
         cfg_options={
@@ -213,7 +214,10 @@ def open_study(options: TuneOptions, cfg: Config, ranges: dict[str, BaseDistribu
         pruner=optuna.pruners.MedianPruner(n_startup_trials=FIRST_TRIALS))
     # A search that continues must not draw the same settings again.
     study.sampler = optuna.samplers.TPESampler(seed=options.seed + len(study.trials))
-    about = {name: str(vars(options)[name]) for name in RECORDED}
+    about = {
+        name: str(vars(options)[name])
+        for name in ('config', 'cfg_options', *SHARED) if name not in FREE
+    }
     about['ranges'] = ', '.join(f'{key} {ranges[key]}' for key in ranges)
     for name, value in about.items():
         if study.user_attrs.get(name, value) != value:
@@ -307,13 +311,9 @@ def read_search(options: TuneOptions, study: optuna.Study, metric: str) -> Searc
 
 def build_command(options: TuneOptions) -> list[str]:
     """Return the words of the command that trains with settings, which follow."""
-    words = ['colonnade', 'train', str(options.config)]
-    for name in ('pretrained', 'data_root'):
-        if (value := vars(options)[name]) is not None:
-            words += [f'--{name.replace("_", "-")}', str(value)]
-    for name in ('allow_external_files', 'trust'):
-        words += [f'--{name.replace("_", "-")}'] * vars(options)[name]
+    kept = {name: vars(options)[name] for name in SHARED if name != 'amp'}
+    words = format_words(TuneOptions(options.config, work_dir=options.work_dir / 'best', **kept))
     if options.amp:
         words += ['--amp'] if options.amp is True else ['--amp-dtype', str(options.amp)]
     given = (f'{key}={value}' for key, value in (options.cfg_options or {}).items())
-    return [*words, '--work-dir', str(options.work_dir / 'best'), '--cfg-options', *given]
+    return ['colonnade', 'train', *words, '--cfg-options', *given]

@@ -187,6 +187,7 @@ DATA_RULES = {
 CONVERSION_RULES = {
     'conversion-fault': Rule('error', 'data that cannot be converted'),
     'conversion-note': Rule('note', 'assumptions, repairs and omissions'),
+    'conversion-result': Rule('note', 'formats that were detected, files that were written'),
     'nothing-to-learn': Rule('error', 'training sets without usable annotations'),
     'shared-images': Rule('warning', 'images in both training and validation',
         effect='meaning'),

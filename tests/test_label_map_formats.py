@@ -594,7 +594,7 @@ def test_labelme_test_split_is_ignored(tmp_path: Path) -> None:
     write_labelme(tmp_path, {'train': ONE['.'], 'test': draw_samples('t')})
     data, report = find_data(tmp_path / 'out', tmp_path, val_fraction=0.4)
     assert report.errors == [] and data is not None and data.num_images == (3, 2)
-    assert_messages(report.warnings, 'test is not used: it is the test split')
+    assert_messages(report.warnings, 'images of the test split are not used')
 
 
 def test_two_paths_are_training_and_validation(tmp_path: Path) -> None:

@@ -487,12 +487,14 @@ WRONG: dict[str, tuple[str, list[tuple[str, str]]]] = {
         (make_via(make_region('star', 'disc')), "region 1: has the unknown shape 'star'"),
         (make_via(make_region('rect', 7, x=1, y=2, width=5, height=3)),
          'region 1: its attribute type must name the class, got 7'),
-        (make_via({'region_attributes': {
-            'type': 'disc'
-        }}), 'must have shape_attributes, got'),
-        (make_via(make_region('point', 'a'), name='no.jpg'), 'its image no.jpg does not exist'),
-        ('{"a": {"filename": 7, "regions": []}}', 'each image must have a filename, got'),
-        ('{"a": {"filename": "1.jpg", "regions": [', 'via_region_data.json: cannot be read'),
+        (make_via(dict(region_attributes={})),
+         'regions must have shape_attributes and region_attr'),
+        (make_via(make_region('point', 'a'),
+                  name='no.jpg'), "its image 'no.jpg' does not exist in"),
+        (make_via(name='C:\\' + 300 * 'long'), 'does not exist in'),
+        ('{"a": {"filename": 7, "file_attributes": {}, "regions": []}}',
+         'via_region_data.json: cannot be read: each filename must be a string, got'),
+        ('{"a": {"file_attributes": {}, "regions": [', 'via_region_data.json: cannot be read'),
     ]),
     'supervisely_bitmaps': ('train/ann/1.jpg.json', [
         (make_supervisely(50, 40), 'train/ann/1.jpg.json: says 50 x 40 pixels, '),
@@ -508,9 +510,11 @@ WRONG: dict[str, tuple[str, list[tuple[str, str]]]] = {
                                               np.eye(60) > 0)),
          'its bitmap of 60 x 60 pixels at 0, 0 extends beyond the image of 48 x 40'),
         (make_supervisely(48, 40, make_points('polygon', [[1, 'a']])), 'exterior must be points'),
-        (make_supervisely(48, 40,
-                          make_points('star',
-                                      [[1, 2]])), "object 1: has the unknown geometryType 'star'"),
+        (make_supervisely(48, 40, make_points('rectangle', [[1, 2]])),
+         'object 1: a rectangle must have two points, got 1'),
+        (make_supervisely(48, 40, make_points('polygon', [[2, 2, 2], [9, 2, 2]])),
+         'object 1: exterior must be points [x, y], got'),
+        ('{"objects": null, "size": {"height": 40, "width": 48}}', 'and objects: TypeError'),
         ('{"objects": 5}', 'must have the size of the image and objects'),
         ('{"objects": [', 'must have the size of the image and objects'),
     ]),
@@ -622,11 +626,10 @@ def test_via_classes(attributes: list[dict], says: str, tmp_path: Path) -> None:
         file = tmp_path / 'set' / split / 'via_region_data.json'
         file.write_text(json.dumps(dict([make_via_entry('1.png', *regions)])))
     args = options(tmp_path / 'set', out=tmp_path / 'own.py')
-    if len(attributes) == 1:
-        with pytest.raises(UserError, match=says):
-            read(args)
-        return
     contents, report = read(args)
+    if not contents:
+        assert_messages(report.errors, f'train/via_region_data.json: cannot be read: {says}')
+        return
     assert not report.errors
     assert [category['name'] for category in contents[0]['categories']] == [says]
 
@@ -638,7 +641,8 @@ def test_supervisely_shapes(drawn: Parts, tmp_path: Path) -> None:
     (tmp_path / 'set/train/ann/1.jpg.json').write_text(
         make_supervisely(48, 40, make_points('rectangle', [[20, 30], [5, 10]]),
                          make_points('polygon', square, [[6, 6], [16, 6], [16, 16], [6, 16]]),
-                         make_points('polygon', square), make_points('line', [[1, 2], [3, 4]])))
+                         make_points('polygon', square), make_points('line', [[1, 2], [3, 4]]),
+                         make_points('star', []), make_points('polygon', square, square)))
     (tmp_path / 'set/other/ann').mkdir(parents=True)
     (tmp_path / 'set/other/img').mkdir()
     contents, report = read(options(tmp_path / 'set', out=tmp_path / 'own.py'))
@@ -648,8 +652,58 @@ def test_supervisely_shapes(drawn: Parts, tmp_path: Path) -> None:
     mask = coco_masks.decode(hollow['segmentation'])
     assert hollow['area'] == mask.sum() == 300 and mask[3, 3] and not mask[10, 10]
     assert filled['segmentation'] == [[2, 2, 22, 2, 22, 22, 2, 22]]
-    assert_messages(report.warnings, 'line objects, which have no area, are omitted (1',
+    assert_messages(report.warnings, "objects of type 'line', which have no area, are omitted (1",
+                    "objects of type 'star', which Colonnade does not read, are omitted (1",
+                    'masks without pixels are omitted (1',
                     'datasets that are not named like a split are not used (1, the first: other')
+
+
+def test_via_image_paths(tmp_path: Path) -> None:
+    """A project names its folder of images, and Windows paths. No image has two entries."""
+    names = ('1.png', 'pics\\2.png', 'C:\\me\\3.png', 'https://a.org/pics/4.png')
+    for number in range(1, 5):
+        draw_image(tmp_path / f'set/pics/{number}.png')
+    (tmp_path / 'set/test').mkdir()
+    region = make_region('rect', 'disc', x=1, y=2, width=3, height=4)
+    project = dict(
+        _via_settings=dict(core=dict(default_filepath='./pics/')),
+        _via_img_metadata=dict(make_via_entry(name, region) for name in names))
+    (tmp_path / 'set/project.json').write_text(json.dumps(project))
+    args = options(tmp_path / 'set', out=tmp_path / 'own.py', val_fraction=0.5)
+    contents, report = read(args)
+    assert not report.errors and [len(content['images']) for content in contents] == [2, 2]
+    (tmp_path / 'set/export.json').write_text(json.dumps(dict([make_via_entry('pics/2.png')])))
+    _, report = read(args)
+    assert_messages(report.errors, 'project.json: ', 'export.json also annotates')
+
+
+def test_nested_supervisely_datasets(drawn: Parts, tmp_path: Path) -> None:
+    WRITERS['supervisely_bitmaps'](drawn, tmp_path / 'set')
+    shutil.copytree(tmp_path / 'set/train', tmp_path / 'set/train/datasets/more')
+    (tmp_path / 'set/train/datasets/more/ann/._1.jpg.json').touch()  # of macOS
+    contents, report = read(options(tmp_path / 'set', out=tmp_path / 'own.py'))
+    assert not report.errors and [len(content['images']) for content in contents] == [4, 2]
+
+
+@pytest.mark.parametrize('form', ['labelme_polygons', 'via_boxes', 'supervisely_bitmaps'])
+def test_splits_of_shapes(form: str, drawn: Parts, tmp_path: Path) -> None:
+    """A split without usable images is an error, also if bad images are skipped."""
+    WRITERS[form](drawn, tmp_path / 'set')
+    for image in (tmp_path / 'set/val').rglob('*.jpg'):
+        image.write_bytes(b'no image')
+    for skips in (False, True):
+        args = options(
+            tmp_path / 'set', out=tmp_path / 'own.py', on_bad_data='skip' if skips else 'error')
+        for kind in ('instances', 'labels'):
+            report = Report()
+            try:
+                with open_dataset(args, kind, report) as data:  # type: ignore[arg-type]
+                    assert data is None
+                errors = report.errors
+            except UserError as error:
+                errors = [str(error)]
+            assert_messages(errors, f'{tmp_path / "set"} has no usable images for the split val'
+                            if skips else '100.jpg: cannot be read')  # yapf: disable
 
 
 @pytest.mark.parametrize('form', ['via_boxes', 'supervisely_bitmaps'])

@@ -54,6 +54,9 @@ def test_default_ranges() -> None:
         parse_ranges({'model.nothing': '1:2'}, cfg)
 
 
+TRAINING = ('--tune', 'head', '--patience', 3)  # options of colonnade train
+
+
 @pytest.fixture
 def tune(run_tool: Callable, shapes: Path, tmp_path: Path) -> Callable[..., None]:
     """Search in ``tmp_path / 'search'``."""
@@ -78,16 +81,22 @@ def open_journal(folder: Path) -> optuna.Study:
 
 
 @pytest.mark.usefixtures('no_layout')
-def test_trials(tune: Callable, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    tune('--trials', 1)
+def test_trials(tune: Callable, shapes: Path, tmp_path: Path,
+                capsys: pytest.CaptureFixture[str]) -> None:
+    tune('--trials', 1, *TRAINING)
     printed = capsys.readouterr().out
     assert f'trial 0: {RATE}=0.002 {DROP}=0\n' in printed  # those of the config
-    words = [f'--work-dir {tmp_path / "search/best"}', *SHORT, f'{RATE}=0.002 {DROP}=0']
+    words = [
+        *map(str, TRAINING), f'--work-dir {tmp_path / "search/best"}',
+        f'--data-root {shapes / "ade"}', *SHORT, f'{RATE}=0.002 {DROP}=0'
+    ]
     assert f'{" ".join(words)}\n' in printed
     with pytest.raises(SystemExit, match='has a search already: pass --resume'):
         tune('--trials', 2)
     with pytest.raises(SystemExit, match='has a search with ranges .* pass the same options'):
-        tune('--trials', 2, '--resume', '--search', f'{DROP}=0:0.1')
+        tune('--trials', 2, '--resume', *TRAINING, '--search', f'{DROP}=0:0.1')
+    with pytest.raises(SystemExit, match='has a search with tune head, not None: pass the same'):
+        tune('--trials', 2, '--resume')
 
     # Four trials that were much better: the median prunes the next one.
     folder = tmp_path / 'search'
@@ -103,7 +112,7 @@ def test_trials(tune: Callable, tmp_path: Path, capsys: pytest.CaptureFixture[st
                     2: value
                 },
                 value=value))
-    tune('--trials', 6, '--resume')
+    tune('--trials', 6, '--resume', *TRAINING)
     assert 'stopped early\n' in capsys.readouterr().out
     rows = read_table(folder)
     assert [row['trial'] for row in rows] == ['4', '3', '2', '1', '0', '5']

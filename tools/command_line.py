@@ -112,7 +112,7 @@ def print_report(report: Any, tool: str, consequence: str) -> None:
         return printable(text).replace('\n', '\n    ')  # a file name must not look like a message
 
     for warning in report.warnings:
-        print(f'warning: {escape(warning)}')
+        print('warning: ' * (warning not in report.results) + escape(warning))
     for error in report.errors:
         print(f'error: {escape(error)}', file=sys.stderr)
     if report.num_errors:

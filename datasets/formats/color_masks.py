@@ -214,7 +214,7 @@ def choose_color_table(args: DataOptions, roots: Iterable[Path], sources: Sequen
     for option, value in (('classes', args.classes), ('label-zero', args.label_zero)):
         if value is not None:
             raise UserError(f'--{option} has no effect: the color table {path} determines it')
-    report.add_warning(f'{path}: colors of {len(table.classes)} classes')
+    report.add_result(f'{path}: colors of {len(table.classes)} classes')
     if table.unlabeled:
         report.add_warning(f'{path}: pixels of {", ".join(map(str, table.unlabeled))} are ignored; '
                            'to use one of these colors as a class, rename its row')

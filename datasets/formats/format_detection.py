@@ -159,5 +159,5 @@ def _open_format(args: DataOptions, annotation_type: AnnotationType | None,
         raise UserError(
             '--label-zero, --suffixes, --color-map and --ignore-255 apply only to label '
             f'maps, but {first} has instance annotations')
-    report.add_warning(f'{first} is in {data_format.name} format')
+    report.add_result(f'{first} is in {data_format.name} format')
     return data_format.open(args, report)

@@ -145,7 +145,7 @@ def _convert(name: str, indices: dict[str, DataIndex], args: DataOptions,
         return dict(counts=counts, lost=dropped, repaired=repaired, skipped=skipped)
 
     folder, is_new = convert_once(args, record, write, tables=context.tables, labels=context.labels)
-    report.add_warning(f'{folder}: {"wrote" if is_new else "reused"} converted COCO files')
+    report.add_result(f'{folder}: {"wrote" if is_new else "reused"} converted COCO files')
     for side, index in zip(SIDES, sides, strict=True):
         index.file = folder / f'{side}.json'
         if (folder / side).is_dir():  # PNG images of segments

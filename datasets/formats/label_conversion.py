@@ -35,9 +35,8 @@ def convert_label_maps(labels: LabelSet, args: DataOptions, report: Report) -> L
     Returns:
         Label maps of training and validation that mmseg reads, or None after an error.
     """
-    if report.num_errors and not labels.splits:
-        return None
-    _check_num_splits(labels, args)
+    if not report.num_errors:  # which may have left a split without images
+        _check_num_splits(labels, args)
     for what, count in labels.dropped.items():
         report.add_warning(f'{labels.format}: {count} {what}')
     if labels.read is None and len(labels.splits) == 2 and args.on_bad_data != 'skip':
@@ -51,7 +50,7 @@ def convert_label_maps(labels: LabelSet, args: DataOptions, report: Report) -> L
     record = json.loads((folder / RECORD).read_text(encoding='utf-8'))
     report_skipped(record.get('skipped') or (), report)
     what = 'label maps and image lists' if labels.read else 'image lists'
-    report.add_warning(f'{folder}: {"wrote" if is_new else "reused"} {what}')
+    report.add_result(f'{folder}: {"wrote" if is_new else "reused"} {what}')
     splits = []
     for index, side in enumerate(SIDES):
         split = labels.splits[index % len(labels.splits)]

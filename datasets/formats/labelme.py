@@ -18,11 +18,11 @@ from colonnade.common.errors import UserError
 from ..data_index import AnnotatedImage, Instance
 from ..rle import encode_mask, get_area
 from ..validation.image_files import open_image
-from ..validation.segmentations import MAX_COORDINATE, is_number
+from ..validation.segmentations import MAX_COORDINATE
 from ..validation.validation_report import abbreviate
 from .data_format import (ALL, TEST_LEFT, TOO_FEW_POINTS, ReadContext, compute_box, find_files,
                           find_split_folders, glob_nearby, read_text)
-from .shapes import NUM_POINTS, Shapes, get_mask_box, make_ellipse
+from .shapes import NUM_POINTS, Shapes, get_mask_box, is_point, make_ellipse
 
 POLYGONS = ('polygon', 'rectangle', 'oriented_rectangle', 'rotation')
 NO_AREA = ('point', 'points', 'line', 'linestrip')
@@ -56,7 +56,7 @@ def read_labelme(path: Path, context: ReadContext) -> Shapes:
         context.labels.update(files)
         images[split] = [image for file in files if (image := _read_image(file, context))]
     context.count_unused_images(images.values())
-    return Shapes(images)
+    return Shapes(images, folders=folders)
 
 
 def _find_labelme_files(folder: Path, context: ReadContext) -> list[Path]:
@@ -106,7 +106,7 @@ def _read_shape(shape: Any, size: tuple[int, int], context: ReadContext,
         raise UserError(f'must have a label, got {abbreviate(shape)}')
     kind, points = shape.get('shape_type') or 'polygon', shape.get('points')
     _count_dropped_properties(shape, kind, context, location)
-    if not isinstance(points, list) or not all(map(_is_point, points)):
+    if not isinstance(points, list) or not all(map(is_point, points)):
         raise UserError(f'points must be [[x, y], [x, y], ...] from {-MAX_COORDINATE} to '
                         f'{MAX_COORDINATE}, got {abbreviate(points)}')
     group = shape.get('group_id')
@@ -182,8 +182,3 @@ def _count_dropped_properties(shape: dict[str, Any], kind: str, context: ReadCon
 def _has_flags(entry: dict[str, Any]) -> bool:
     flags = entry.get('flags')
     return any(flags.values()) if isinstance(flags, dict) else bool(flags)
-
-
-def _is_point(point: Any) -> bool:
-    return isinstance(point, list) and len(point) == 2 and all(
-        is_number(side, MAX_COORDINATE) for side in point)

@@ -4,7 +4,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from ..data_index import AnnotatedImage, DataIndex, Instance, LabelSet, index_im
 from ..options import DataOptions
 from ..rle import decode_rle, encode_segmentation, get_box, merge_rles
 from ..validation.label_map_files import IGNORED
+from ..validation.segmentations import MAX_COORDINATE, is_number
 from ..validation.validation_report import Report
 from .data_format import ALL, ReadContext, compute_box, find_root_above_images, report_skipped
 from .label_map_readers import reject_options
@@ -31,6 +32,14 @@ class Shapes:
     """Annotated images of a dataset. Their ``source`` is a file: their own, or the image."""
     images: dict[str, list[AnnotatedImage]]  # split -> images
     classes: Sequence[str] | None = None  # names in order; None if nothing lists them
+    folders: Mapping[str, Path] = field(default_factory=dict)  # split -> folder, where it is one
+
+    def check_splits(self, path: Path, report: Report) -> None:
+        """Raise a ValueError for a split without usable images, unless their errors say why."""
+        for split, images in self.images.items():
+            if not images and not report.num_errors:
+                part = '' if split == ALL else f' for the split {split}'
+                raise UserError(f'{path} has no usable images{part}')
 
 
 #: (path, context) -> shapes
@@ -40,6 +49,7 @@ ReadShapes = Callable[[Path, ReadContext], Shapes]
 def index_shapes(read: ReadShapes, path: Path, context: ReadContext) -> dict[str, DataIndex]:
     """Return the splits of a dataset: shapes with the same label and group are one object."""
     shapes = read(path, context)
+    shapes.check_splits(path, context.report)
     for image in (image for images in shapes.images.values() for image in images):
         objects = [each for each in image.instances if each.label not in NO_OBJECTS]
         if num_omitted := len(image.instances) - len(objects):
@@ -96,6 +106,12 @@ def make_ellipse(center: Sequence[float],
     return (np.stack(turned, 1) + center).tolist()
 
 
+def is_point(value: Any) -> bool:
+    """Return True for ``[x, y]``."""
+    return isinstance(value, list) and len(value) == 2 and all(
+        is_number(side, MAX_COORDINATE) for side in value)
+
+
 @dataclass(frozen=True)
 class ShapeReader:
     """Reader that draws label maps: shapes in the order of the annotations, later ones on top."""
@@ -130,12 +146,20 @@ def draw_shapes(name: str, read: ReadShapes, args: DataOptions, report: Report) 
         report,
         skips_bad_data=args.on_bad_data == 'skip',
         num_bands=None if args.in_channels is None else 0)
-    shapes = [read(path, context) for path in args.data]
-    splits = [each.images[split] for each in shapes for split in ('train', 'val', ALL)
-              if each.images.get(split)]  # yapf: disable
+    shapes = []
+    for path in args.data:
+        shapes.append(each := read(path, context))
+        each.check_splits(path, report)
+        if 'train' not in each.images and len(each.images) > 1:
+            raise UserError(f'{path}: it is unclear which images are for training')
+        if [*each.images] == ['val'] and len(args.data) == 1 and not report.num_errors:
+            raise UserError(f'{path} has no training images')
+    splits = [(each.images[split], each.folders.get(split)) for each in shapes
+              for split in ('train', 'val', ALL) if each.images.get(split)]  # yapf: disable
+    all_images = [image for images, _ in splits for image in images]
     report_skipped(list(context.skipped.values()), report)
     special = {**dict.fromkeys(BACKGROUND_NAMES, 0), UNLABELED: IGNORED}
-    occurring = {each.label for images in splits for image in images for each in image.instances}
+    occurring = {each.label for image in all_images for each in image.instances}
     listed = dict.fromkeys(name for each in shapes for name in each.classes or ())
     classes = [name for name in args.classes or listed or sorted(occurring) if name not in special]
     if len(classes) > IGNORED - 1:
@@ -144,21 +168,18 @@ def draw_shapes(name: str, read: ReadShapes, args: DataOptions, report: Report) 
     if args.label_zero is None:
         report.add_warning(f'pixels outside of all shapes become label 0, the class '
                            f'{BACKGROUND!r} (pass --label-zero ignore to exclude them)')
-    indices = [_index(images, context) for images in splits]
+    indices = [_index(*split, context) for split in splits]
     meaning: Any = classes
     if context.tables:  # their shapes are not in the label files
-        meaning = [classes, [index_images(images).compute_fingerprint() for images in splits]]
+        meaning = [classes, [index_images(images).compute_fingerprint() for images, _ in splits]]
     return LabelSet(
         format=name,
         splits=indices,
-        read=ShapeReader(
-            {
-                each: label
-                for label, each in enumerate(classes, 1)
-            } | special,
-            {context.root / image.source: image.instances
-             for images in splits
-             for image in images}),
+        read=ShapeReader({
+            each: label
+            for label, each in enumerate(classes, 1)
+        } | special, {context.root / image.source: image.instances
+                      for image in all_images}),
         classes=classes if args.label_zero == 'ignore' else [BACKGROUND, *classes],
         label_zero=args.label_zero or 'class',
         ignore_255=True,
@@ -170,8 +191,9 @@ def draw_shapes(name: str, read: ReadShapes, args: DataOptions, report: Report) 
         })
 
 
-def _index(images: Sequence[AnnotatedImage], context: ReadContext) -> DataIndex:
-    """Return the images of a split and their label files."""
+def _index(images: Sequence[AnnotatedImage], folder: Path | None,
+           context: ReadContext) -> DataIndex:
+    """Return the images of a split, which may have a folder, and their label files."""
     paths = [Path(os.path.abspath(image.path)) for image in images]
     root = Path(os.path.commonpath([path.parent for path in paths]))
     files = [context.root / image.source for image in images]
@@ -179,5 +201,5 @@ def _index(images: Sequence[AnnotatedImage], context: ReadContext) -> DataIndex:
         os.path.relpath(path, root): file
         for path, file in sorted(zip(paths, files, strict=True))
     }
-    masks = Path(os.path.commonpath([file.parent for file in files]))
+    masks = folder or Path(os.path.commonpath([file.parent for file in files]))
     return DataIndex(root, label_maps=label_maps, masks=masks)

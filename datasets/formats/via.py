@@ -5,8 +5,12 @@ https://www.robots.ox.ac.uk/~vgg/software/via/
 from __future__ import annotations
 
 import json
+import mmap
+from codecs import BOM_UTF8
 from collections.abc import Iterable
-from pathlib import Path
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path, PureWindowsPath
 from typing import Any
 
 from colonnade.common.errors import UserError
@@ -18,10 +22,20 @@ from .data_format import (ALL, TEST_LEFT, TOO_FEW_POINTS, ReadContext, compute_b
                           find_split_folders, match_suffix, read_start, read_text)
 from .shapes import NUM_POINTS, Shapes, make_ellipse
 
-METADATA = '_via_img_metadata'
+METADATA, SETTINGS = '_via_img_metadata', '_via_settings'
+KEYS = (b'"file_attributes"', b'"regions"')  # of each image; captions can precede the latter
 NO_AREA = ('point', 'polyline', 'line')
 CLASS_KEYS = ('class', 'label', 'name', 'category', 'type', 'object')  # common attributes
 UNNAMED = 'object'  # class of regions without attributes
+
+
+@dataclass
+class _File:
+    """A file of VIA."""
+    path: Path
+    entries: list[dict[str, Any]]  # one per image
+    folders: list[Path]  # that images are searched in
+    class_key: str | None  # attribute that holds the class, or None if regions have no attributes
 
 
 def is_via(path: Path) -> bool:
@@ -33,69 +47,91 @@ def _find_files(path: Path) -> dict[str, list[Path]]:
     """Return JSON files by the split that their folder is named after."""
     if path.is_file():
         return {ALL: [path]} if _looks_like_via(path) else {}
-    folders = {**find_split_folders(path)} or {ALL: path}
-    files = {
-        split: list(filter(_looks_like_via, sorted(folder.glob(match_suffix('.json')))))
-        for split, folder in folders.items()
-    }
-    return {split: found for split, found in files.items() if found}
+    files = {split: _list_files(folder) for split, folder in find_split_folders(path).items()}
+    files = {split: found for split, found in files.items() if found}
+    if not files and (found := _list_files(path)):
+        return {ALL: found}
+    return files
+
+
+def _list_files(folder: Path) -> list[Path]:
+    return list(filter(_looks_like_via, sorted(folder.glob(match_suffix('.json')))))
 
 
 def _looks_like_via(file: Path) -> bool:
-    start = read_start(file, 5000)
-    return file.suffix.lower() == '.json' and (b'"_via_' in start or b'"filename"' in start
-                                               and b'"regions"' in start)  # yapf: disable
+    if file.suffix.lower() != '.json' or not read_start(file).lstrip(BOM_UTF8 +
+                                                                     b' \r\n').startswith(b'{'):
+        return False
+    try:
+        with file.open('rb') as handle, mmap.mmap(
+                handle.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            return all(content.find(key) >= 0 for key in KEYS)
+    except (OSError, ValueError):  # ValueError if it is empty
+        return False
 
 
 def read_via(path: Path, context: ReadContext) -> Shapes:
     """Return the shapes of a file, or of the files in a folder or its splits."""
-    files = _find_files(path)
-    if test := files.pop('test', None):
-        context.count_dropped(TEST_LEFT, count=sum(len(_read_entries(file)) for file in test))
-    entries: dict[str, list[tuple[Path, dict[str, Any]]]] = {}
-    for split, found in files.items():
-        context.tables.update(found)
-        try:
-            entries[split] = [(file, entry) for file in found for entry in _read_entries(file)]
-        except (OSError, ValueError, RecursionError) as error:
-            context.add_error(found[0], f'cannot be read: {error}')
-    key = _find_class_key(region for each in entries.values() for _, entry in each
-                          for region in _list_regions(entry))
+    paths = _find_files(path)
+    if test := paths.pop('test', None):
+        quiet = context.ignore_errors()
+        counts = [len(file.entries) for each in test if (file := _read_file(each, quiet))]
+        context.count_dropped(TEST_LEFT, count=sum(counts))
     images = {
-        split: [image for file, entry in each if (image := _read_image(file, entry, key, context))]
-        for split, each in entries.items()
+        split: [
+            image for each in found if (file := _read_file(each, context)) for entry in file.entries
+            if (image := _read_image(file, entry, context))
+        ]
+        for split, found in paths.items()
     }
     context.count_unused_images(images.values())
     return Shapes(images)
 
 
-def _read_entries(file: Path) -> list[dict[str, Any]]:
-    """Return the entries of all images.
+def _read_file(path: Path, context: ReadContext) -> _File | None:
+    """Return the content of a file, or None after reporting an error."""
+    context.tables.add(path)
+    try:
+        content = json.loads(read_text(path))
+        entries = list(content.get(METADATA, content).values())
+        for entry in entries:
+            if not isinstance(entry['filename'], str):
+                raise UserError(f'each filename must be a string, got {abbreviate(entry)}')
+            _list_regions(entry)
+        core = (content.get(SETTINGS) or {}).get('core') or {}
+        folders = [
+            path.parent, path.parent / 'images',
+            path.parent / PureWindowsPath(str(core.get('default_filepath', ''))).as_posix()
+        ]
+        return _File(path, entries, folders, _find_class_key(entries))
+    except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
+        context.add_error(path, f'cannot be read: {error if str(error) else repr(error)}')
+        return None
+
+
+def _list_regions(entry: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the regions of an image: a list, or a mapping in version 1.
 
     Raises:
-        ValueError: If the file is not one of VIA.
+        ValueError: If they are something else.
     """
-    content = json.loads(read_text(file))
-    content = content.get(METADATA, content) if isinstance(content, dict) else content
-    entries = list(content.values()) if isinstance(content, dict) else [content]
-    for entry in entries:
-        if not isinstance(entry, dict) or not isinstance(entry.get('filename'), str):
-            raise UserError(f'{file}: each image must have a filename, got {abbreviate(entry)}')
-    return entries
-
-
-def _list_regions(entry: dict[str, Any]) -> list[Any]:
-    """Return the regions of an image: a list, or a mapping in version 1."""
     regions = entry.get('regions') or []
-    return list(regions.values() if isinstance(regions, dict) else regions)
+    regions = list(regions.values()) if isinstance(regions, dict) else regions
+    if not isinstance(regions, list) or not all(
+            isinstance(region, dict) and isinstance(region.get('shape_attributes'), dict)
+            and isinstance(region.get('region_attributes', {}), dict) for region in regions):
+        raise UserError('regions must have shape_attributes and region_attributes, got '
+                        f'{abbreviate(regions)}')
+    return regions
 
 
-def _find_class_key(regions: Iterable[Any]) -> str | None:
+def _find_class_key(entries: Iterable[dict[str, Any]]) -> str | None:
     """Return the attribute that holds the class, or None if regions have no attributes."""
     keys = {
         key: None
-        for region in regions if isinstance(region, dict)
-        for key in region.get('region_attributes') or ()
+        for entry in entries
+        for region in _list_regions(entry)
+        for key in region.get('region_attributes', ())
     }
     known = [key for key in CLASS_KEYS if key in keys]
     if len(keys) > 1 and len(known) != 1:
@@ -104,39 +140,58 @@ def _find_class_key(regions: Iterable[Any]) -> str | None:
     return next(iter(known or keys), None)
 
 
-def _read_image(file: Path, entry: dict[str, Any], key: str | None,
-                context: ReadContext) -> AnnotatedImage | None:
+def _find_image(name: str, folders: Iterable[Path]) -> Path | None:
+    """Return an image that is named relative to one of some folders, else by its last part."""
+    relative = PureWindowsPath(name)  # accepts both separators
+    with suppress(OSError):  # a name that is too long, such as a data URL
+        for each in (relative.as_posix(), relative.name):
+            for folder in folders:
+                if (folder / each).is_file():
+                    return folder / each
+    return None
+
+
+def _read_image(file: _File, entry: dict[str, Any], context: ReadContext) -> AnnotatedImage | None:
     """Return an image and its regions, or None after rejecting it."""
     name = entry['filename']
-    paths = [folder / name for folder in (file.parent, file.parent / 'images')]
-    image = next(filter(Path.is_file, paths), None)
+    image = _find_image(name, file.folders)
     if image is None:
-        context.reject(file, f'its image {name} does not exist', sample=str(paths[0]))
+        places = ' and '.join(dict.fromkeys(map(str, file.folders)))
+        context.reject(file.path, f'its image {abbreviate(name)} does not exist in {places}',
+                       sample=f'{file.path}: {name}')  # yapf: disable
         return None
-    context.owners[image] = file
+    if image in context.owners:
+        context.add_error(file.path, f'{context.owners[image]} also annotates {image}: remove one '
+                          'of the entries')  # yapf: disable
+        return None
+    context.owners[image] = file.path
     size = context.read_size(image)
     if size is None:
         return None
-    instances = []
-    for number, region in enumerate(_list_regions(entry), 1):
+    regions, instances = _list_regions(entry), []
+    if not regions:
+        context.count_dropped('images without regions count as images without objects',
+                              context.locate(file.path, name))
+    for number, region in enumerate(regions, 1):
         place = f'{name}, region {number}'
         try:
-            instance = _read_region(region, key, context, context.locate(file, place))
+            instance = _read_region(region, file.class_key, context,
+                                    context.locate(file.path, place))
         except ValueError as error:
-            context.reject(file, str(error), place, sample=str(image))
+            context.reject(file.path, str(error), place, sample=str(image))
             return None
         if instance:
             instances.append(instance)
     return AnnotatedImage(image, size, context.locate(image), instances)
 
 
-def _read_region(region: Any, key: str | None, context: ReadContext,
+def _read_region(region: dict[str, Any], key: str | None, context: ReadContext,
                  location: str) -> Instance | None:
     """Return the instance of a region, or None if it has no area."""
-    shape = region.get('shape_attributes') if isinstance(region, dict) else None
-    if not isinstance(shape, dict):
-        raise UserError(f'must have shape_attributes, got {abbreviate(region)}')
-    label = _read_class((region.get('region_attributes') or {}).get(key), key)
+    shape, attributes = region['shape_attributes'], region.get('region_attributes', {})
+    label = _read_class(attributes.get(key), key)
+    if len(attributes) > 1:
+        context.count_dropped('attributes of regions other than their class are dropped', location)
     kind = shape.get('name')
     if kind in NO_AREA:
         context.count_dropped(f'{kind} regions, which have no area, are omitted', location)

@@ -61,6 +61,10 @@ class Report:
         """Add what a conversion assumes, repairs or omits."""
         self.add(Finding('conversion-note', text))
 
+    def add_result(self, text: str) -> None:
+        """Add what a conversion has found or written, which is as expected."""
+        self.add(Finding('conversion-result', text))
+
     def count_effects(self, *effects: Effect) -> int:
         """Return the number of findings with one of these effects."""
         return sum(count for (_, effect), count in self.counts.items() if effect in effects)
@@ -80,6 +84,11 @@ class Report:
         """Messages of all other findings, without duplicates, shortened if many are similar."""
         messages = [each.message for each in self.findings if each.severity != 'error']
         return _shorten(list(dict.fromkeys(messages)))
+
+    @property
+    def results(self) -> set[str]:
+        """Warnings that only say what was found or written."""
+        return {each.message for each in self.findings if each.rule == 'conversion-result'}
 
     def to_json(self, max_kept: int = MAX_KEPT) -> dict[str, Any]:
         """Return the findings, at most ``max_kept`` per rule and effect, and all counts."""
