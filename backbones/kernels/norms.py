@@ -11,6 +11,7 @@ from .fast_path import is_exact_type
 
 #: norms with torch's forward; the last one is mmengine's synchronized norm on one process
 FOLDABLE = (nn.BatchNorm2d, nn.SyncBatchNorm, _BatchNormXd)
+MIN_IN_PLACE = 2**16  # elements; for fewer, computing scale and shift takes longer
 
 
 def is_batch_norm(module: nn.Module) -> bool:
@@ -59,8 +60,8 @@ class FixedNorm(nn.Module):
 
 
 def normalize(norm: nn.Module, x: Tensor) -> Tensor:
-    """Return ``norm(x)``; without gradients ``x`` is overwritten."""
-    if torch.is_grad_enabled() or torch.compiler.is_compiling():
+    """Return ``norm(x)``; without gradients a large ``x`` is overwritten."""
+    if torch.is_grad_enabled() or torch.compiler.is_compiling() or x.numel() < MIN_IN_PLACE:
         return norm(x)
     if is_exact_type(norm, FixedNorm):
         scale, shift = norm.scale, norm.shift

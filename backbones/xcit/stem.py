@@ -15,6 +15,8 @@ from ..kernels.norms import fold_batch_norm, is_fixed
 from ..kernels.packed import PackedHalving
 
 STEM_PIXELS = 2**18  # pixels that go through the stem together without gradients
+# Below, converting weights to channels_last takes longer than it saves.
+CHANNELS_LAST_PIXELS = 208**2
 
 
 def is_halving(module: nn.Module) -> bool:
@@ -77,7 +79,9 @@ def _run_strip(convolutions: list[nn.Sequential], img: Tensor, top: int, bottom:
         top, bottom = 2 * top - 1, 2 * bottom
         paddings.append((max(-top, 0), max(bottom - height, 0)))
         top, bottom = max(top, 0), min(bottom, height)
-    x = img[:, :, top:bottom].contiguous(memory_format=torch.channels_last)
+    is_large = img.numel() >= img.shape[1] * CHANNELS_LAST_PIXELS
+    x = img[:, :, top:bottom].contiguous(
+        memory_format=torch.channels_last if is_large else torch.contiguous_format)
     for index, layer in enumerate(convolutions):
         x, padding = _pad(x, paddings.pop())
         if isinstance(layer[0], PackedHalving):
@@ -99,13 +103,16 @@ def _pad(x: Tensor, rows: tuple[int, int]) -> tuple[Tensor, tuple[int, int]]:
 
 def _convolve(conv: nn.Conv2d, norm: nn.Module, x: Tensor, padding: tuple[int, int], *,
               after_gelu: bool) -> Tensor:
-    """Apply GELU, convolution and norm, the last two in one if the norm is fixed.
+    """Apply GELU, convolution and norm, the last two in one if the norm is fixed and x is large.
 
-    In half precision they stay apart, since folded weights would lose more than they save.
+    Folding takes as long as normalizing as many pixels as an output is computed from. In half
+    precision they stay apart, since folded weights would lose more than they save.
     """
     weight, bias = conv.weight, conv.bias
     is_precise = x.dtype in (torch.float32, torch.float64) and x.dtype == weight.dtype
-    fold = is_precise and is_fixed(norm)
+    pixels = len(x) * x.shape[2] * x.shape[3] // 4  # of the output
+    is_cheaper = torch.compiler.is_exporting() or pixels >= weight.shape[1:].numel()
+    fold = is_precise and is_fixed(norm) and is_cheaper
     if fold:
         weight, bias = fold_batch_norm(conv, norm)
     if after_gelu and padding == (1, 1):
