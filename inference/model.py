@@ -102,8 +102,13 @@ def load_pillow_image(source: Source) -> Source:
 def decode_image(source: Source,
                  channels: Channels,
                  bands: LoadBands | None,
-                 max_pixels: int = MAX_PIXELS) -> Prediction:
-    """Return an image with its RGB values or all bands, or with the error of reading it."""
+                 max_pixels: int = MAX_PIXELS,
+                 advice: str = '') -> Prediction:
+    """Return an image with its RGB values or all bands, or with the error of reading it.
+
+    Args:
+        advice: What to do about an image of more than ``max_pixels``.
+    """
     try:
         if is_array(source):
             return Prediction(
@@ -121,7 +126,6 @@ def decode_image(source: Source,
         return Prediction(source,
                           read_image(source, max_pixels=max_pixels) if image is None else image)
     except TooLargeError as error:
-        advice = ', or pass --tile-size 1024 (in Python, tile=1024)' * (max_pixels <= MAX_PIXELS)
         return Prediction(source, error=TooLargeError(f'{error}{advice}'))
     except ImageError as error:
         return Prediction(source, error=error)
@@ -323,8 +327,11 @@ class Model:
         if tile is None:
             if overlap is not None:
                 raise UserError('overlap has no effect without tile')
+            advice = ', or pass --tile-size 1024 (in Python, tile=1024)'
+            advice *= self.kind != 'panoptic'  # whose tiles cannot be merged
+            decode = partial(decode_image, channels=channels, bands=self.bands, advice=advice)
             prepared = prefetch_map(
-                lambda source: self._prepare(decode_image(source, channels, self.bands)),
+                lambda source: self._prepare(decode(source)),
                 images,
                 workers=NUM_WORKERS,
                 ahead=2 * size + 2)
