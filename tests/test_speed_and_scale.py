@@ -6,16 +6,23 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from conftest import (LAUNCH, LAYOUTS, METRICS, NO_WORKERS, SHORT, config, latest_log, run_python,
                       run_two)
 from helpers.backbones import every_class, tiny
+from mmdet.structures import DetDataSample
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
+from mmengine.structures import InstanceData, PixelData
+from mmseg.structures import SegDataSample
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from colonnade.engine.runner.loops import get_copier
 from colonnade.models.fusion import fuse
 from colonnade.models.fusion.full_model import find_columnar_modules
 from colonnade.settings.reading import read_config
@@ -33,6 +40,47 @@ def test_fused_backbone_metrics(shapes: Path, tmp_path: Path, run_tool: Callable
                  tmp_path / 'm.json', '--cfg-options', *NO_WORKERS)
         metrics.append(json.loads((tmp_path / 'm.json').read_text())['metrics'])
     assert metrics[0]['aAcc'] == pytest.approx(metrics[1]['aAcc'], abs=0.1)
+
+
+class Copies(TorchDispatchMode):
+    """Records of each copy to a GPU whether the host waits for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits: list[bool] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        settings = kwargs or {}
+        if func is torch.ops.aten._to_copy.default and settings.get('device') not in (
+                None, args[0].device):
+            self.waits.append(not settings.get('non_blocking'))
+        return func(*args, **settings)
+
+
+@pytest.mark.parametrize('head', ['mask_rcnn', 'sem_fpn'])
+def test_batches_are_copied_without_waiting(head: str) -> None:
+    """The preprocessor finds them on the GPU already; hooks keep the batch of the host."""
+    cfg = Config.fromfile(config(head))
+    init_default_scope(cfg.default_scope)
+    if head == 'sem_fpn':
+        sample: Any = SegDataSample(gt_sem_seg=PixelData(data=torch.zeros(1, 64, 64)))
+    else:
+        boxes = InstanceData(bboxes=torch.ones(1, 4), labels=torch.zeros(1, dtype=torch.long))
+        sample = DetDataSample(gt_instances=boxes)
+    sample.set_metainfo(dict(img_shape=(64, 64), batch_input_shape=(64, 64)))
+    batch = dict(inputs=[torch.zeros(3, 64, 64, dtype=torch.uint8)], data_samples=[sample])
+    device = torch.device('cuda:0')
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        with device:
+            cfg.model.data_preprocessor.batch_augments = None
+            preprocessor = MODELS.build(cfg.model.data_preprocessor).to(device)
+        with Copies() as copies:
+            copied = get_copier(device).cast_data(batch)
+        with Copies() as more:
+            data = preprocessor(copied, True)
+    assert len(copies.waits) >= 2 and not any(copies.waits)
+    assert len(more.waits) == 1  # mmengine exchanges the channels by an index of the host
+    assert data['inputs'].is_cuda and not batch['inputs'][0].is_cuda
 
 
 def test_compile_and_fuse() -> None:

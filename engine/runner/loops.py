@@ -2,10 +2,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
+import torch
 from mmengine.dist import get_rank
+from mmengine.model import BaseDataPreprocessor
 from mmengine.registry import LOOPS
 from mmengine.runner import BaseLoop, EpochBasedTrainLoop, IterBasedTrainLoop, Runner
 from torch import nn
@@ -33,6 +35,16 @@ def use_seeded_loop(loop: BaseLoop | dict[str, Any]) -> BaseLoop | dict[str, Any
     return {**settings, 'type': seeded[loop_class]} if loop_class in seeded else loop
 
 
+@cache
+def get_copier(device: torch.device) -> BaseDataPreprocessor:
+    """Return a module whose ``cast_data`` copies a batch to a GPU, without waiting for the copy.
+
+    A preprocessor that copies by itself waits for all work before, unless its ``non_blocking`` is
+    set, which mmseg's cannot be. It does not copy what is on the device already.
+    """
+    return BaseDataPreprocessor(non_blocking=True).to(device)
+
+
 class GuardedLoop(BaseLoop):
     """A training loop whose iterations have seeds of their own, and whose steps may be guarded."""
     guard: Callable[[Runner, Any, Callable[[], dict]], dict] | None = None
@@ -43,7 +55,9 @@ class GuardedLoop(BaseLoop):
         runner = self.runner
         Seed(runner.seed, get_rank(), self._iter, MODEL).seed_generators()
         runner.call_hook('before_train_iter', batch_idx=index, data_batch=data_batch)
-        step = partial(runner.model.train_step, data_batch, optim_wrapper=runner.optim_wrapper)
+        device = next(runner.model.parameters()).device
+        copied = data_batch if device.type == 'cpu' else get_copier(device).cast_data(data_batch)
+        step = partial(runner.model.train_step, copied, optim_wrapper=runner.optim_wrapper)
         outputs = step() if self.guard is None else self.guard(runner, data_batch, step)
         runner.call_hook(
             'after_train_iter', batch_idx=index, data_batch=data_batch, outputs=outputs)
