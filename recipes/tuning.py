@@ -5,8 +5,11 @@ import ast
 import gc
 import logging
 import math
+import sys
 import traceback
+from contextlib import redirect_stdout
 from dataclasses import MISSING, fields
+from io import TextIOBase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,17 +60,27 @@ BEST = 'best'  # attribute of a pruned trial: its best metric
 FIRST_TRIALS = 4  # trials that are never pruned
 
 
+class Silent(TextIOBase):
+    """The terminal of a trial, whose log is in its work dir."""
+
+    def write(self, text: str) -> int:
+        return len(text)
+
+
 class PruningHook(StopBetweenSteps):
-    """A hook that reports each evaluation to Optuna, and ends a training that lags behind."""
+    """A hook that prints and reports each evaluation, and ends a training that lags behind."""
 
     def __init__(self, trial: optuna.Trial, metric: str, prunes: bool) -> None:
         self.trial, self.metric, self.prunes = trial, metric, prunes
+        self.terminal = sys.stdout
         self.has_stopped = False
 
     def after_val_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
         score = (metrics or {}).get(self.metric)
         if score is None or not math.isfinite(score):
             return
+        print(f'  iteration {runner.iter} of {runner.max_iters}: {self.metric} {score:.4g}',
+              file=self.terminal, flush=True)  # yapf: disable
         self.trial.report(score, runner.iter)
         self.should_stop = self.prunes and self.trial.should_prune()
         self.stop_between_steps(runner, runner.epoch, runner.iter)
@@ -107,12 +120,19 @@ def tune(options: TuneOptions) -> tuple[Table, str]:
             if each.state.name == 'RUNNING':  # it was interrupted
                 trial = import_optional('optuna').trial.Trial(study, each._trial_id)
                 run_trial(options, study, trial, metric, resume='auto')
-        while sum(each.state.name != 'WAITING' for each in study.trials) < options.trials:
+        if count_begun(study) >= options.trials:
+            print(f'{options.trials} trials have run: continue with a larger --trials')
+        while count_begun(study) < options.trials:
             run_trial(options, study, study.ask(ranges), metric)
         search = read_search(options, study, metric)
     if search.best is None:
         raise UserError(f'no trial has computed {metric}: see the logs in {options.work_dir}')
     return search.tabulate(), search.command
+
+
+def count_begun(study: optuna.Study) -> int:
+    """Return the number of trials that have begun."""
+    return sum(each.state.name != 'WAITING' for each in study.trials)
 
 
 def build_train_options(options: TuneOptions,
@@ -174,8 +194,9 @@ def parse_range(key: str, value: Any, present: Any = None) -> BaseDistribution:
                 not ends[0] > (0 if scale else -math.inf):
             raise ValueError
     except (ValueError, SyntaxError, TypeError):
-        raise UserError(f'--search {key} expects LOW:HIGH, LOW:HIGH:log with positive numbers, or '
-                        f'A,B,C, got {value}') from None
+        raise UserError(
+            f'--search {key} expects LOW:HIGH with LOW < HIGH, LOW:HIGH:log with positive '
+            f'numbers, or A,B,C, got {value}') from None
     whole = type(present) is int and all(type(end) is int for end in ends)
     kind = distributions.IntDistribution if whole else distributions.FloatDistribution
     return kind(*ends, log=bool(scale))
@@ -259,7 +280,7 @@ def run_trial(options: TuneOptions,
     hook = PruningHook(trial, metric, options.pruning)
     try:
         train_options = build_train_options(options, folder, trial.params, resume)
-        with prepare_runner(train_options, RunRecord) as runner:
+        with redirect_stdout(Silent()), prepare_runner(train_options, RunRecord) as runner:
             runner.register_hook(hook)
             with handle_signals(runner):
                 runner.train()

@@ -237,7 +237,7 @@ def test_bad_samples_are_skipped(instances: list, run_tool: Callable) -> None:
     assert [image['id'] for image in train['images']] == [5]
     assert {a['image_id'] for a in train['annotations']} == {5} and len(val['images']) == 5
     assert_messages(remarks,
-                    '--on-bad-data skip: 4 samples are skipped, the first: train.json: image')
+                    '--on-bad-data skip: 4 samples skipped, the first: train.json: image')
 
 
 def test_config_uses_repaired_files(instances: list, run_tool: Callable, tmp_path: Path,

@@ -115,8 +115,8 @@ def test_bad_label_maps_are_skipped(tmp_path: Path, run_tool: Callable,
     assert not (tmp_path / 'own_data/masks').exists()
     printed = capsys.readouterr().out
     assert '2 training and 6 validation images' in printed
-    assert f'skip: 1 samples are skipped, the first: {images[0]} has no label map' in printed
-    assert f'skip: 3 samples are skipped, the first: {images[1]} cannot be read' in printed
+    assert f'skip: 1 sample skipped, the first: {images[0]} has no label map' in printed
+    assert f'skip: 3 samples skipped, the first: {images[1]} cannot be read' in printed
     dataset = Config.fromfile(out).train_dataloader.dataset
     assert dataset.ann_file == 'own_data/train.txt'
 

@@ -434,7 +434,7 @@ def test_documented_commands(drawn: Parts, tmp_path: Path, run_tool: Callable,
     (['a.txt'], 'it contains a.txt. Expected instances, for a detector. Supported formats'),
     ([], 'it contains nothing'),
     (['data.yaml', 'Annotations/1.xml'], 'matches several dataset formats: YOLO and Pascal VOC'),
-    (['annotations.xml'], 'is in the XML format of CVAT, which requires datumaro. Expected'),
+    (['annotations.xml'], 'is in the XML format of CVAT, which requires another package: pip'),
 ])
 def test_unknown_formats(names: list[str], says: str, tmp_path: Path,
                          monkeypatch: pytest.MonkeyPatch) -> None:

@@ -175,7 +175,7 @@ def test_kitti(tmp_path: Path) -> None:
     assert [category['name'] for category in contents[0]['categories']] == ['Car']
     assert_messages(
         report.warnings, "is in datumaro's kitti_detection format",
-        'shapes of the background and of unlabeled pixels are omitted (4, the first: training/',
+        'unlabeled shapes, such as DontCare, are omitted (4, the first: training/image_2/000000',
         'images without shapes count as images without objects (1, the first: training/image_2')
 
 
@@ -220,12 +220,12 @@ def test_bad_samples(tmp_path: Path) -> None:
     assert_messages(report.errors, 'image_2/000001.png: cannot be read')
     contents, report = read(options(tmp_path / 'set', on_bad_data='skip', **args))
     assert not report.errors and sum(len(content['images']) for content in contents) == 3
-    assert_messages(report.warnings, '1 samples are skipped, the first: training/image_2/000001')
+    assert_messages(report.warnings, '1 sample skipped, the first: training/image_2/000001')
 
 
 @pytest.mark.parametrize('old, new, says', [
     ('</annotations>', '', 'cannot be read by datumaro as cvat: ParseError: no element found'),
-    ('2.png', 'no.png', 'cvat: DatasetImportError: Cannot find an image which has name=no.png'),
+    ('2.png', 'no.png', 'has name=no.png. Put all images into the folder images next to'),
     ('3, 4, 3', '3, x', "cvat: ValueError: invalid literal for int() with base 10: ' x'"),
     ('xbr="20" ybr="16"', 'xbr="1e8" ybr="16"', 'its annotations: shape 1 has the coordinates [4'),
     ('xbr="20" ybr="16"', 'xbr="nan" ybr="16"', 'shape 1 has the coordinates [4.0, 4.0, nan'),

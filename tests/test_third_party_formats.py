@@ -127,7 +127,7 @@ def test_bad_samples_are_skipped(form: str, file: str, text: str, drawn: Parts,
     contents, report = read(options(tmp_path / 'set', out=tmp_path / 'own.py', on_bad_data='skip'))
     assert not report.errors
     assert_messages(report.warnings,
-                    f'--on-bad-data skip: 1 samples are skipped, the first: {file}')
+                    f'--on-bad-data skip: 1 sample skipped, the first: {file}')
     assert [image['file_name'] for image in contents[0]['images']] == ['2.jpg']
     assert {a['image_id'] for a in contents[0]['annotations']} == {1}
     assert json.loads((tmp_path / 'own_data/conversion.json').read_text())['skipped']
@@ -486,14 +486,14 @@ WRONG: dict[str, tuple[str, list[tuple[str, str]]]] = {
          'region 1: all_points_x and all_points_y must be lists of equally many numbers'),
         (make_via(make_region('star', 'disc')), "region 1: has the unknown shape 'star'"),
         (make_via(make_region('rect', 7, x=1, y=2, width=5, height=3)),
-         'region 1: its attribute type must name the class, got 7'),
+         'region 1: has no class: its attribute type is 7'),
         (make_via(dict(region_attributes={})),
          'regions must have shape_attributes and region_attr'),
         (make_via(make_region('point', 'a'),
                   name='no.jpg'), "its image 'no.jpg' does not exist in"),
         (make_via(name='C:\\' + 300 * 'long'), 'does not exist in'),
         ('{"a": {"filename": 7, "file_attributes": {}, "regions": []}}',
-         'via_region_data.json: cannot be read: each filename must be a string, got'),
+         'via_region_data.json: each filename must be a string, got'),
         ('{"a": {"file_attributes": {}, "regions": [', 'via_region_data.json: cannot be read'),
     ]),
     'supervisely_bitmaps': ('train/ann/1.jpg.json', [
@@ -628,7 +628,7 @@ def test_via_classes(attributes: list[dict], says: str, tmp_path: Path) -> None:
     args = options(tmp_path / 'set', out=tmp_path / 'own.py')
     contents, report = read(args)
     if not contents:
-        assert_messages(report.errors, f'train/via_region_data.json: cannot be read: {says}')
+        assert_messages(report.errors, f'train/via_region_data.json: {says}')
         return
     assert not report.errors
     assert [category['name'] for category in contents[0]['categories']] == [says]

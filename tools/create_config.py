@@ -56,7 +56,8 @@ def main(options: NewConfigOptions, data_options: ModuleType) -> None:
         print_report(report, 'create-config', 'no config was written')
         assert data is not None  # an error would have exited
     print('{} training and {} validation images'.format(*data.num_images))
-    for line in (f'{len(data.classes)} classes: {", ".join(data.classes)}', *data.reasons):
+    count = '1 class' if len(data.classes) == 1 else f'{len(data.classes)} classes'
+    for line in (f'{count}: {", ".join(data.classes)}', *data.reasons):
         print_untrusted(line)
     if update:
         new = out.read_text(encoding='utf-8')
@@ -64,7 +65,8 @@ def main(options: NewConfigOptions, data_options: ModuleType) -> None:
             print_untrusted(line)
         print(f'the previous files are kept as {", ".join(map(str, backups))}')
     train = config_creation.format_train_command(out, options.gpus)
-    print(f'written: {out}\ntrain with: {train}' + ' --allow-external-files' * bool(data.outside))
+    print(f'written: {out}\nlook at it: colonnade browse-dataset {shlex.quote(str(out))}')
+    print(f'train with: {train}' + ' --allow-external-files' * bool(data.outside))
 
 
 if __name__ == '__main__':

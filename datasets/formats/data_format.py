@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PureWindowsPath
 from typing import Literal
 
+from colonnade.common.name_lists import format_count
 from colonnade.runtime.images import SUFFIXES
 
 from ..data_index import AnnotatedImage, DataIndex, LabelSet
@@ -59,6 +60,7 @@ class ReadContext:
     paths: Sequence[Path] = ()  # paths passed with ``--data``
     skips_bad_data: bool = False  # whether to skip unusable samples instead of reporting errors
     boxes_only: bool = False  # whether masks are not used
+    classes: Sequence[str] | None = None  # names that the user passed
     num_bands: int | None = None  # see :func:`.read_image_size`
     # What the COCO format cannot hold, or is not used.
     dropped: dict[str, Occurrences] = field(default_factory=dict)
@@ -202,7 +204,8 @@ def report_skipped(reasons: Sequence[str], report: Report) -> None:
     """Add a warning about skipped samples, if there are any."""
     if reasons:
         report.add_warning(
-            f'--on-bad-data skip: {len(reasons)} samples are skipped, the first: {reasons[0]}')
+            f'--on-bad-data skip: {format_count(len(reasons), "sample")} skipped, the first: '
+            f'{reasons[0]}')
 
 
 def list_images(folder: Path) -> Iterator[Path]:

@@ -30,7 +30,7 @@ from .instance_formats import open_instances
 from .label_map_formats import open_label_maps
 from .shapes import NUM_POINTS, UNLABELED, Shapes, draw_shapes, get_mask_box, index_shapes
 
-INSTALL = 'pip install colonnade[datumaro] reads CVAT, KITTI, Open Images and other formats'
+INSTALL = 'pip install datumaro'
 ANNOTATION_SUFFIXES = ('.xml', '.json', '.csv', '.txt', '.png')
 #: formats that are recognized by a file, because datumaro does not
 FILES = {'kitti_detection': '**/label_2/*.txt'}
@@ -59,7 +59,7 @@ def find_datumaro_format(path: Path,
     if find_spec('datumaro') is None:
         if name is None:
             return None
-        raise UserError(f'--datumaro-format requires datumaro: {INSTALL}')
+        raise UserError(f'--datumaro-format requires another package: {INSTALL}')
     if annotation_type == 'panoptic':
         return None
     from datumaro.components.environment import DEFAULT_ENVIRONMENT  # takes 0.3 s
@@ -142,6 +142,8 @@ def _import(name: str, path: Path, context: ReadContext) -> tuple[list[Any], lis
         text = f'{path} cannot be read by datumaro as {name}: {type(cause).__name__}: {cause}'
         if type(cause).__name__ == 'ConflictingCategoriesError':
             text += '. Pass training and validation as two paths'
+        if 'Cannot find an image' in text:
+            text += ' Put all images into the folder images next to the XML file'
         raise UserError(text) from error
     if Types.label not in categories:
         raise UserError(f'{path} has no classes: datumaro reads {name} without them')

@@ -6,6 +6,7 @@ import re
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from importlib.util import find_spec
 from pathlib import Path
 
 from colonnade.common.errors import MissingFileError, UserError
@@ -25,6 +26,7 @@ DESCRIPTIONS = dict(
     instances='instances, for a detector',
     labels='label maps, for a segmenter',
     panoptic='panoptic segments, for a config that ends in _panoptic')
+MODELS = dict(instances='a detector', labels='a segmenter', panoptic='a panoptic model')
 ARCHIVES = ('.zip', '.tar', '.gz', '.tgz', '.bz2', '.xz', '.7z', '.rar')
 #: words in the names of folders that are inside a dataset, such as ``train2017``
 INNER_FOLDERS = {*sum(SPLITS.values(), ()), *IMAGES, *MASKS,
@@ -68,11 +70,13 @@ def detect_format(path: Path,
             'instances'
     elif nearby := _find_nearby(path, annotation_type):
         advice = f'Did you mean {" or ".join(nearby)}?'
+    elif formats:
+        advice = f'Start from the config of {MODELS[formats[0].type]} to train on this dataset'
     else:
         advice = 'Supported formats:\n' + '\n'.join(
             f'  {each.name}: {each.layout}' for each in FORMATS if each.type == annotation_type)
-        if annotation_type != 'panoptic':
-            advice += f'\n  others: {INSTALL}'
+        if annotation_type != 'panoptic' and find_spec('datumaro') is None:
+            advice += f'\n  others, such as CVAT, KITTI and Open Images: {INSTALL}'
     raise UserError(f'{path} {actual}. Expected {DESCRIPTIONS[annotation_type]}. {advice}')
 
 
@@ -99,7 +103,7 @@ def _describe_contents(path: Path) -> str:
     """Return what a path of unknown format looks like."""
     files = (path, path / 'annotations.xml', path / 'annotations/annotations.xml')
     if any(map(is_cvat, files)):
-        return 'is in the XML format of CVAT, which requires datumaro'
+        return f'is in the XML format of CVAT, which requires another package: {INSTALL}'
     if path.is_file():
         return f'is a file{path.suffix and f" {path.suffix}"} of unknown format'
     names = sorted(entry.name + '/' * entry.is_dir() for entry in os.scandir(path)

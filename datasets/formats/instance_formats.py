@@ -84,6 +84,7 @@ def _make_context(root: Path, args: DataOptions, report: Report) -> ReadContext:
         paths=args.data,
         skips_bad_data=args.on_bad_data == 'skip',
         boxes_only=args.boxes_only,
+        classes=args.classes,
         num_bands=None if args.in_channels is None else 0)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from colonnade.common.errors import UserError
+from colonnade.common.name_lists import format_count, format_names
 
 from ..data_index import AnnotatedImage, DataIndex, Instance, LabelSet, index_images
 from ..options import DataOptions
@@ -51,10 +52,13 @@ def index_shapes(read: ReadShapes, path: Path, context: ReadContext) -> dict[str
     shapes = read(path, context)
     shapes.check_splits(path, context.report)
     for image in (image for images in shapes.images.values() for image in images):
+        for each in image.instances:
+            if each.label == UNLABELED:
+                context.count_dropped('unlabeled shapes, such as DontCare, are omitted',
+                                      each.source)
+            elif each.label in BACKGROUND_NAMES:
+                context.count_dropped('shapes of the background are omitted', each.source)
         objects = [each for each in image.instances if each.label not in NO_OBJECTS]
-        if num_omitted := len(image.instances) - len(objects):
-            context.count_dropped('shapes of the background and of unlabeled pixels are omitted',
-                                  image.source, num_omitted)
         image.instances = _join_groups(objects, image.size)
     classes = shapes.classes
     if classes is not None:
@@ -119,15 +123,9 @@ class ShapeReader:
     instances: Mapping[Path, Sequence[Instance]]  # label file -> shapes
 
     def __call__(self, source: Path, size: tuple[int, int]) -> np.ndarray:
-        """Return the label map ``(H, W)``, uint8, of a label file.
-
-        Raises:
-            ValueError: If a class is unknown.
-        """
+        """Return the label map ``(H, W)``, uint8, of a label file."""
         label_map = np.zeros(size[::-1], np.uint8)
         for instance in self.instances[source]:
-            if instance.label not in self.labels:
-                raise UserError(f'{instance.label!r} is not in --classes')
             label_map[decode_rle(encode_instance(instance, size))] = self.labels[instance.label]
         return label_map
 
@@ -145,6 +143,7 @@ def draw_shapes(name: str, read: ReadShapes, args: DataOptions, report: Report) 
         Path(os.path.commonpath(roots)),
         report,
         skips_bad_data=args.on_bad_data == 'skip',
+        classes=args.classes,
         num_bands=None if args.in_channels is None else 0)
     shapes = []
     for path in args.data:
@@ -162,6 +161,15 @@ def draw_shapes(name: str, read: ReadShapes, args: DataOptions, report: Report) 
     occurring = {each.label for image in all_images for each in image.instances}
     listed = dict.fromkeys(name for each in shapes for name in each.classes or ())
     classes = [name for name in args.classes or listed or sorted(occurring) if name not in special]
+    if missing := sorted(occurring.difference(classes, special)):
+        report.add_error(f'--classes lacks {format_names(missing)}: add all classes of '
+                         f'{args.data[0]}')  # yapf: disable
+    boxes = [each for image in all_images for each in image.instances
+             if not each.polygons and not each.mask]  # yapf: disable
+    if boxes:
+        report.add_warning(
+            f'{format_count(len(boxes), "rectangle")} filled as if it were a mask, the first: '
+            f'{boxes[0].source}: use polygons, or train a detector')
     if len(classes) > IGNORED - 1:
         report.add_error(f'{args.data[0]}: label maps can have at most {IGNORED - 1} classes, got '
                          f'{len(classes)}')

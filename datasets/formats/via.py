@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import mmap
 from codecs import BOM_UTF8
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PureWindowsPath
@@ -26,7 +26,7 @@ METADATA, SETTINGS = '_via_img_metadata', '_via_settings'
 KEYS = (b'"file_attributes"', b'"regions"')  # of each image; captions can precede the latter
 NO_AREA = ('point', 'polyline', 'line')
 CLASS_KEYS = ('class', 'label', 'name', 'category', 'type', 'object')  # common attributes
-UNNAMED = 'object'  # class of regions without attributes
+UNNAMED = 'object'  # class of regions without attributes, unless the user names one
 
 
 @dataclass
@@ -103,9 +103,15 @@ def _read_file(path: Path, context: ReadContext) -> _File | None:
             path.parent, path.parent / 'images',
             path.parent / PureWindowsPath(str(core.get('default_filepath', ''))).as_posix()
         ]
-        return _File(path, entries, folders, _find_class_key(entries))
+        key = _find_class_key(entries)
+        if key is not None:
+            context.report.add_result(f'{path}: the attribute {key!r} of regions is their class')
+        return _File(path, entries, folders, key)
+    except UserError as error:
+        context.add_error(path, str(error))
+        return None
     except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
-        context.add_error(path, f'cannot be read: {error if str(error) else repr(error)}')
+        context.add_error(path, f'cannot be read: {error!r}')
         return None
 
 
@@ -136,7 +142,7 @@ def _find_class_key(entries: Iterable[dict[str, Any]]) -> str | None:
     known = [key for key in CLASS_KEYS if key in keys]
     if len(keys) > 1 and len(known) != 1:
         raise UserError(f'regions have the attributes {", ".join(keys)}: rename the one that holds '
-                        'the class to "class"')
+                        'the class to "class" in VIA')
     return next(iter(known or keys), None)
 
 
@@ -156,7 +162,7 @@ def _read_image(file: _File, entry: dict[str, Any], context: ReadContext) -> Ann
     name = entry['filename']
     image = _find_image(name, file.folders)
     if image is None:
-        places = ' and '.join(dict.fromkeys(map(str, file.folders)))
+        places = ' or '.join(dict.fromkeys(map(str, file.folders)))
         context.reject(file.path, f'its image {abbreviate(name)} does not exist in {places}',
                        sample=f'{file.path}: {name}')  # yapf: disable
         return None
@@ -189,7 +195,7 @@ def _read_region(region: dict[str, Any], key: str | None, context: ReadContext,
                  location: str) -> Instance | None:
     """Return the instance of a region, or None if it has no area."""
     shape, attributes = region['shape_attributes'], region.get('region_attributes', {})
-    label = _read_class(attributes.get(key), key)
+    label = _read_class(attributes.get(key), key, context.classes)
     if len(attributes) > 1:
         context.count_dropped('attributes of regions other than their class are dropped', location)
     kind = shape.get('name')
@@ -222,14 +228,14 @@ def _read_region(region: dict[str, Any], key: str | None, context: ReadContext,
     return Instance(label, compute_box([polygon]), [polygon], location)
 
 
-def _read_class(value: Any, key: str | None) -> str:
+def _read_class(value: Any, key: str | None, classes: Sequence[str] | None) -> str:
     if key is None:
-        return UNNAMED
+        return classes[0] if classes and len(classes) == 1 else UNNAMED
     if isinstance(value, dict):  # a checkbox
         checked = [name for name, is_checked in value.items() if is_checked]
         value = checked[0] if len(checked) == 1 else value
     if not isinstance(value, str) or not value.strip():
-        raise UserError(f'its attribute {key} must name the class, got {abbreviate(value)}')
+        raise UserError(f'has no class: its attribute {key} is {abbreviate(value)}')
     return value.strip()
 
 
