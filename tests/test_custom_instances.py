@@ -236,8 +236,7 @@ def test_bad_samples_are_skipped(instances: list, run_tool: Callable) -> None:
     (train, val), remarks = repair_instances(arguments, '--on-bad-data', 'skip')
     assert [image['id'] for image in train['images']] == [5]
     assert {a['image_id'] for a in train['annotations']} == {5} and len(val['images']) == 5
-    assert_messages(remarks,
-                    '--on-bad-data skip: 4 samples skipped, the first: train.json: image')
+    assert_messages(remarks, '--on-bad-data skip: 4 samples skipped, the first: train.json: image')
 
 
 def test_config_uses_repaired_files(instances: list, run_tool: Callable, tmp_path: Path,

@@ -195,8 +195,7 @@ def test_labelme_order_and_dropped_shapes(tmp_path: Path) -> None:
     assert not (tmp_path / 'out2').exists()
     data, report = find_data(tmp_path / 'out2', tmp_path, on_bad_data='skip')
     assert data is not None and not load_label_maps(data)['train'].keys() & {'c3', 'c4'}
-    assert_messages(report.warnings,
-                    '--on-bad-data skip: 2 samples skipped, the first: train/c3')
+    assert_messages(report.warnings, '--on-bad-data skip: 2 samples skipped, the first: train/c3')
 
 
 def test_labelme_chosen_classes(tmp_path: Path) -> None:

@@ -126,8 +126,7 @@ def test_bad_samples_are_skipped(form: str, file: str, text: str, drawn: Parts,
     assert report.errors
     contents, report = read(options(tmp_path / 'set', out=tmp_path / 'own.py', on_bad_data='skip'))
     assert not report.errors
-    assert_messages(report.warnings,
-                    f'--on-bad-data skip: 1 sample skipped, the first: {file}')
+    assert_messages(report.warnings, f'--on-bad-data skip: 1 sample skipped, the first: {file}')
     assert [image['file_name'] for image in contents[0]['images']] == ['2.jpg']
     assert {a['image_id'] for a in contents[0]['annotations']} == {1}
     assert json.loads((tmp_path / 'own_data/conversion.json').read_text())['skipped']
@@ -485,8 +484,8 @@ WRONG: dict[str, tuple[str, list[tuple[str, str]]]] = {
         (make_via(make_region('polygon', 'disc', all_points_x=[1, 2, 3], all_points_y=[1, 2])),
          'region 1: all_points_x and all_points_y must be lists of equally many numbers'),
         (make_via(make_region('star', 'disc')), "region 1: has the unknown shape 'star'"),
-        (make_via(make_region('rect', 7, x=1, y=2, width=5, height=3)),
-         'region 1: has no class: its attribute type is 7'),
+        (make_via(make_region('rect', 7, x=1, y=2, width=5,
+                              height=3)), 'region 1: has no class: its attribute type is 7'),
         (make_via(dict(region_attributes={})),
          'regions must have shape_attributes and region_attr'),
         (make_via(make_region('point', 'a'),
