@@ -7,12 +7,13 @@ import logging
 import math
 import sys
 import traceback
-from contextlib import redirect_stdout
-from dataclasses import MISSING, fields
+from contextlib import redirect_stdout, suppress
+from dataclasses import MISSING, fields, replace
 from io import TextIOBase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from mmengine.config import Config
 from mmengine.hooks import EarlyStoppingHook
 from mmengine.logging import print_log
@@ -79,8 +80,9 @@ class PruningHook(StopBetweenSteps):
         score = (metrics or {}).get(self.metric)
         if score is None or not math.isfinite(score):
             return
-        print(f'  iteration {runner.iter} of {runner.max_iters}: {self.metric} {score:.4g}',
-              file=self.terminal, flush=True)  # yapf: disable
+        with suppress(OSError, ValueError):  # a closed terminal does not end a trial
+            print(f'  iteration {runner.iter} of {runner.max_iters}: {self.metric} {score:.4g}',
+                  file=self.terminal, flush=True)  # yapf: disable
         self.trial.report(score, runner.iter)
         self.should_stop = self.prunes and self.trial.should_prune()
         self.stop_between_steps(runner, runner.epoch, runner.iter)
@@ -108,7 +110,9 @@ def tune(options: TuneOptions) -> tuple[Table, str]:
     import_optional('optuna', 'colonnade tune').logging.set_verbosity(30)  # warnings
     if options.trials < 1:
         raise UserError(f'--trials must be at least 1, got {options.trials}')
-    cfg = load_training_settings(build_train_options(options, options.work_dir, {})).config
+    # The settings that a trial scales are searched in the units of the config.
+    unscaled = replace(options, grad_accum=None, auto_scale_lr=False, total_batch_size=None)
+    cfg = load_training_settings(build_train_options(unscaled, options.work_dir, {})).config
     metric, rule = get_stopping_metric(cfg, 'tune')
     rule = EarlyStoppingHook(metric, rule=rule).rule  # inferred from the name if it is not set
     ranges = parse_ranges(options.search, cfg)
@@ -240,10 +244,13 @@ def open_study(options: TuneOptions, cfg: Config, ranges: dict[str, BaseDistribu
         for name in ('config', 'cfg_options', *SHARED) if name not in FREE
     }
     about['ranges'] = ', '.join(f'{key} {ranges[key]}' for key in ranges)
+    # Options that an earlier version did not have.
+    defaults = {each.name: str(each.default) for each in fields(TrainingSettings)}
     for name, value in about.items():
-        if study.user_attrs.get(name, value) != value:
-            raise UserError(f'{folder} has a search with {name} {study.user_attrs[name]}, not '
-                            f'{value}: pass the same options, or choose another --work-dir')
+        old = study.user_attrs.get(name, defaults.get(name, value) if study.trials else value)
+        if old != value:
+            raise UserError(f'{folder} has a search with {name} {old}, not {value}: pass the same '
+                            'options, or choose another --work-dir')
         study.set_user_attr(name, value)
     if not study.trials:
         study.enqueue_trial(
@@ -303,6 +310,8 @@ def run_trial(options: TuneOptions,
         state, shown = states.COMPLETE, f'{metric} {best:.4g}'
     study.tell(trial, best if state == states.COMPLETE else None, state)
     runner = None  # noqa: F841  # frees its memory before the next model is built
+    if options.compile:  # a few trials with other settings would end compilation
+        torch.compiler.reset()
     gc.collect()
     search = read_search(options, study, metric)
     write_text(options.work_dir / TABLE, search.format_csv())

@@ -676,6 +676,24 @@ def test_via_image_paths(tmp_path: Path) -> None:
     assert_messages(report.errors, 'project.json: ', 'export.json also annotates')
 
 
+def test_two_via_files_of_one_folder(tmp_path: Path) -> None:
+    """Training and validation share the folder of images; the class can be named."""
+    for number in range(5):
+        draw_image(tmp_path / f'set/{number}.png')
+    files = [tmp_path / 'set/a.json', tmp_path / 'set/b.json']
+    region = make_region('rect', None, x=1, y=2, width=9, height=9)
+    for index, file in enumerate(files):
+        names = (f'{number}.png' for number in (2 * index, 2 * index + 1))
+        file.write_text(json.dumps(dict(make_via_entry(name, region) for name in names)))
+    args = options(*files, out=tmp_path / 'own.py', classes=['background', 'balloon'])
+    report = Report()
+    with open_dataset(args, 'labels', report) as labels:
+        assert isinstance(labels, LabelSet) and labels.classes == ['background', 'balloon']
+    assert not report.errors
+    assert_messages(report.warnings, 'VIA: 1 images without annotations, or of no split',
+                    '4 rectangles filled as if it were a mask, the first: a.json: 0.png, region 1')
+
+
 def test_nested_supervisely_datasets(drawn: Parts, tmp_path: Path) -> None:
     WRITERS['supervisely_bitmaps'](drawn, tmp_path / 'set')
     shutil.copytree(tmp_path / 'set/train', tmp_path / 'set/train/datasets/more')

@@ -111,8 +111,7 @@ def _convolve(conv: nn.Conv2d, norm: nn.Module, x: Tensor, padding: tuple[int, i
     weight, bias = conv.weight, conv.bias
     is_precise = x.dtype in (torch.float32, torch.float64) and x.dtype == weight.dtype
     pixels = len(x) * x.shape[2] * x.shape[3] // 4  # of the output
-    is_cheaper = torch.compiler.is_exporting() or pixels >= weight.shape[1:].numel()
-    fold = is_precise and is_fixed(norm) and is_cheaper
+    fold = is_precise and is_fixed(norm) and pixels >= weight.shape[1:].numel()
     if fold:
         weight, bias = fold_batch_norm(conv, norm)
     if after_gelu and padding == (1, 1):

@@ -142,6 +142,7 @@ def draw_shapes(name: str, read: ReadShapes, args: DataOptions, report: Report) 
     context = ReadContext(
         Path(os.path.commonpath(roots)),
         report,
+        paths=args.data,
         skips_bad_data=args.on_bad_data == 'skip',
         classes=args.classes,
         num_bands=None if args.in_channels is None else 0)

@@ -20,7 +20,7 @@ from ..validation.segmentations import MAX_COORDINATE, is_number
 from ..validation.validation_report import abbreviate
 from .data_format import (ALL, TEST_LEFT, TOO_FEW_POINTS, ReadContext, compute_box,
                           find_split_folders, match_suffix, read_start, read_text)
-from .shapes import NUM_POINTS, Shapes, make_ellipse
+from .shapes import NO_OBJECTS, NUM_POINTS, Shapes, make_ellipse
 
 METADATA, SETTINGS = '_via_img_metadata', '_via_settings'
 KEYS = (b'"file_attributes"', b'"regions"')  # of each image; captions can precede the latter
@@ -84,7 +84,9 @@ def read_via(path: Path, context: ReadContext) -> Shapes:
         ]
         for split, found in paths.items()
     }
-    context.count_unused_images(images.values())
+    later = context.paths[context.paths.index(path) + 1:] if path in context.paths else ()
+    if path.is_dir() or path.parent not in [each.parent for each in later]:
+        context.count_unused_images(images.values())  # other files of the folder list the rest
     return Shapes(images)
 
 
@@ -230,7 +232,8 @@ def _read_region(region: dict[str, Any], key: str | None, context: ReadContext,
 
 def _read_class(value: Any, key: str | None, classes: Sequence[str] | None) -> str:
     if key is None:
-        return classes[0] if classes and len(classes) == 1 else UNNAMED
+        names = [name for name in classes or () if name not in NO_OBJECTS]
+        return names[0] if len(names) == 1 else UNNAMED
     if isinstance(value, dict):  # a checkbox
         checked = [name for name, is_checked in value.items() if is_checked]
         value = checked[0] if len(checked) == 1 else value

@@ -55,13 +55,20 @@ class GuardedLoop(BaseLoop):
         runner = self.runner
         Seed(runner.seed, get_rank(), self._iter, MODEL).seed_generators()
         runner.call_hook('before_train_iter', batch_idx=index, data_batch=data_batch)
-        device = next(runner.model.parameters()).device
-        copied = data_batch if device.type == 'cpu' else get_copier(device).cast_data(data_batch)
-        step = partial(runner.model.train_step, copied, optim_wrapper=runner.optim_wrapper)
+        step = partial(self._run_step, data_batch)
         outputs = step() if self.guard is None else self.guard(runner, data_batch, step)
         runner.call_hook(
             'after_train_iter', batch_idx=index, data_batch=data_batch, outputs=outputs)
         self._iter += 1
+
+    def _run_step(self, data_batch: Any) -> dict[str, Any]:
+        model, optim_wrapper = self.runner.model, self.runner.optim_wrapper
+        device = next((parameter.device for parameter in model.parameters()), None)
+        if device is None or device.type != 'cuda':
+            return model.train_step(data_batch, optim_wrapper=optim_wrapper)
+        # No name holds the copy, so that its memory is free once it is preprocessed.
+        return model.train_step(
+            get_copier(device).cast_data(data_batch), optim_wrapper=optim_wrapper)
 
 
 class SeededIterationLoop(GuardedLoop, IterBasedTrainLoop):
