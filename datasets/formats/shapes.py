@@ -24,7 +24,8 @@ from .label_map_readers import reject_options
 
 BACKGROUND, UNLABELED = 'background', '__ignore__'
 BACKGROUND_NAMES = (BACKGROUND, '_background_')
-NO_OBJECTS = (*BACKGROUND_NAMES, UNLABELED)
+#: labels of names that are no objects
+SPECIAL = {**dict.fromkeys(BACKGROUND_NAMES, 0), UNLABELED: IGNORED}
 NUM_POINTS = 64  # points of the polygon that replaces a circle or an ellipse
 
 
@@ -58,11 +59,11 @@ def index_shapes(read: ReadShapes, path: Path, context: ReadContext) -> dict[str
                                       each.source)
             elif each.label in BACKGROUND_NAMES:
                 context.count_dropped('shapes of the background are omitted', each.source)
-        objects = [each for each in image.instances if each.label not in NO_OBJECTS]
+        objects = [each for each in image.instances if each.label not in SPECIAL]
         image.instances = _join_groups(objects, image.size)
     classes = shapes.classes
     if classes is not None:
-        classes = [name for name in classes if name not in NO_OBJECTS]
+        classes = [name for name in classes if name not in SPECIAL]
     return {split: index_images(each, classes) for split, each in shapes.images.items() if each}
 
 
@@ -146,9 +147,8 @@ def draw_shapes(name: str, read: ReadShapes, args: DataOptions, report: Report) 
         skips_bad_data=args.on_bad_data == 'skip',
         classes=args.classes,
         num_bands=None if args.in_channels is None else 0)
-    shapes = []
-    for path in args.data:
-        shapes.append(each := read(path, context))
+    shapes = [read(path, context) for path in args.data]
+    for path, each in zip(args.data, shapes, strict=True):
         each.check_splits(path, report)
         if 'train' not in each.images and len(each.images) > 1:
             raise UserError(f'{path}: it is unclear which images are for training')
@@ -156,39 +156,20 @@ def draw_shapes(name: str, read: ReadShapes, args: DataOptions, report: Report) 
             raise UserError(f'{path} has no training images')
     splits = [(each.images[split], each.folders.get(split)) for each in shapes
               for split in ('train', 'val', ALL) if each.images.get(split)]  # yapf: disable
-    all_images = [image for images, _ in splits for image in images]
+    images = [image for found, _ in splits for image in found]
     report_skipped(list(context.skipped.values()), report)
-    special = {**dict.fromkeys(BACKGROUND_NAMES, 0), UNLABELED: IGNORED}
-    occurring = {each.label for image in all_images for each in image.instances}
-    listed = dict.fromkeys(name for each in shapes for name in each.classes or ())
-    classes = [name for name in args.classes or listed or sorted(occurring) if name not in special]
-    if missing := sorted(occurring.difference(classes, special)):
-        report.add_error(f'--classes lacks {format_names(missing)}: add all classes of '
-                         f'{args.data[0]}')  # yapf: disable
-    boxes = [each for image in all_images for each in image.instances
-             if not each.polygons and not each.mask]  # yapf: disable
-    if boxes:
-        report.add_warning(
-            f'{format_count(len(boxes), "rectangle")} filled as if it were a mask, the first: '
-            f'{boxes[0].source}: use polygons, or train a detector')
-    if len(classes) > IGNORED - 1:
-        report.add_error(f'{args.data[0]}: label maps can have at most {IGNORED - 1} classes, got '
-                         f'{len(classes)}')
-    if args.label_zero is None:
-        report.add_warning(f'pixels outside of all shapes become label 0, the class '
-                           f'{BACKGROUND!r} (pass --label-zero ignore to exclude them)')
-    indices = [_index(*split, context) for split in splits]
+    _report_rectangles(images, report)
+    listed = [name for each in shapes for name in each.classes or ()]
+    classes = _choose_classes(images, listed, args, report)
     meaning: Any = classes
     if context.tables:  # their shapes are not in the label files
-        meaning = [classes, [index_images(images).compute_fingerprint() for images, _ in splits]]
+        meaning = [classes, [index_images(found).compute_fingerprint() for found, _ in splits]]
+    labels = {name: label for label, name in enumerate(classes, 1)} | SPECIAL
     return LabelSet(
         format=name,
-        splits=indices,
-        read=ShapeReader({
-            each: label
-            for label, each in enumerate(classes, 1)
-        } | special, {context.root / image.source: image.instances
-                      for image in all_images}),
+        splits=[_index(*split, context) for split in splits],
+        read=ShapeReader(labels, {context.root / image.source: image.instances
+                                  for image in images}),
         classes=classes if args.label_zero == 'ignore' else [BACKGROUND, *classes],
         label_zero=args.label_zero or 'class',
         ignore_255=True,
@@ -198,6 +179,32 @@ def draw_shapes(name: str, read: ReadShapes, args: DataOptions, report: Report) 
             what: occurrences.count
             for what, occurrences in context.dropped.items()
         })
+
+
+def _report_rectangles(images: Sequence[AnnotatedImage], report: Report) -> None:
+    found = [each for image in images for each in image.instances
+             if not each.polygons and not each.mask]  # yapf: disable
+    if found:
+        report.add_warning(f'{format_count(len(found), "rectangle")} filled as if it were a mask, '
+                           f'the first: {found[0].source}: use polygons, or train a detector')
+
+
+def _choose_classes(images: Sequence[AnnotatedImage], listed: Sequence[str], args: DataOptions,
+                    report: Report) -> list[str]:
+    """Return the classes from label 1 on: those of ``--classes``, of the format, or of shapes."""
+    occurring = {each.label for image in images for each in image.instances}
+    names = args.classes or dict.fromkeys(listed) or sorted(occurring)
+    classes = [name for name in names if name not in SPECIAL]
+    if missing := sorted(occurring.difference(classes, SPECIAL)):
+        report.add_error(f'--classes lacks {format_names(missing)}: add all classes of '
+                         f'{args.data[0]}')  # yapf: disable
+    if len(classes) > IGNORED - 1:
+        report.add_error(f'{args.data[0]}: label maps can have at most {IGNORED - 1} classes, got '
+                         f'{len(classes)}')
+    if args.label_zero is None:
+        report.add_warning(f'pixels outside of all shapes become label 0, the class '
+                           f'{BACKGROUND!r} (pass --label-zero ignore to exclude them)')
+    return classes
 
 
 def _index(images: Sequence[AnnotatedImage], folder: Path | None,

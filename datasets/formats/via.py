@@ -20,7 +20,7 @@ from ..validation.segmentations import MAX_COORDINATE, is_number
 from ..validation.validation_report import abbreviate
 from .data_format import (ALL, TEST_LEFT, TOO_FEW_POINTS, ReadContext, compute_box,
                           find_split_folders, match_suffix, read_start, read_text)
-from .shapes import NO_OBJECTS, NUM_POINTS, Shapes, make_ellipse
+from .shapes import NUM_POINTS, SPECIAL, Shapes, make_ellipse
 
 METADATA, SETTINGS = '_via_img_metadata', '_via_settings'
 KEYS = (b'"file_attributes"', b'"regions"')  # of each image; captions can precede the latter
@@ -232,7 +232,7 @@ def _read_region(region: dict[str, Any], key: str | None, context: ReadContext,
 
 def _read_class(value: Any, key: str | None, classes: Sequence[str] | None) -> str:
     if key is None:
-        names = [name for name in classes or () if name not in NO_OBJECTS]
+        names = [name for name in classes or () if name not in SPECIAL]
         return names[0] if len(names) == 1 else UNNAMED
     if isinstance(value, dict):  # a checkbox
         checked = [name for name, is_checked in value.items() if is_checked]
