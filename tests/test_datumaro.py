@@ -169,8 +169,11 @@ def test_cvat_video(tmp_path: Path) -> None:
 def test_kitti(tmp_path: Path) -> None:
     write_kitti(tmp_path / 'set')
     draw_image(tmp_path / 'set/training/image_2/000009.png')
+    draw_image(tmp_path / 'set/testing/image_2/000000.png')
     contents, report = read(options(tmp_path / 'set', out=tmp_path / 'own.py', val_fraction=.2))
     assert not report.errors and [len(content['images']) for content in contents] == [4, 1]
+    sources = json.loads((tmp_path / 'own_data/sources.json').read_text())['files']
+    assert all(name.endswith('.txt') for name in sources)  # images are not read
     assert find_objects(contents[1]) == [('Car', [4, 4, 16, 12])]
     assert [category['name'] for category in contents[0]['categories']] == ['Car']
     assert_messages(

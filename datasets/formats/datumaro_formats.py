@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import csv
 import logging
+import os
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from importlib.util import find_spec
@@ -31,7 +32,7 @@ from .label_map_formats import open_label_maps
 from .shapes import NUM_POINTS, UNLABELED, Shapes, draw_shapes, get_mask_box, index_shapes
 
 INSTALL = 'pip install datumaro'
-ANNOTATION_SUFFIXES = ('.xml', '.json', '.csv', '.txt', '.png')
+TABLES, MASKS = ('.xml', '.json', '.csv', '.txt'), ('.png', )  # suffixes of annotations
 #: formats that are recognized by a file, because datumaro does not
 FILES = {'kitti_detection': '**/label_2/*.txt'}
 #: formats that are detected: those of detection and segmentation without a reader in Colonnade
@@ -121,11 +122,23 @@ def read_datumaro(name: str, path: Path, context: ReadContext) -> Shapes:
                         'specific --datumaro-format')
     context.owners.update(dict.fromkeys(used, path))
     context.count_unused_images(images.values())
-    files = [path] if path.is_file() else find_files(path, ANNOTATION_SUFFIXES)
-    context.tables.update(set(files) - set(used))
+    context.tables.update(_find_annotations(path, images.values()))
     # The files of Open Images list thousands of classes.
     return Shapes(images, None if name == 'open_images' else [
         each for each in classes if each != UNLABELED])  # yapf: disable
+
+
+def _find_annotations(path: Path, splits: Iterable[list[AnnotatedImage]]) -> set[Path]:
+    """Return the files that a conversion depends on, without the images of any split."""
+    if path.is_file():
+        return {path}
+    images = [image for found in splits for image in found]
+    files = find_files(path, TABLES)
+    if any(each.mask for image in images for each in image.instances):
+        folders = {os.path.abspath(image.path.parent) for image in images}
+        files += [file for file in find_files(path, MASKS)
+                  if os.path.abspath(file.parent) not in folders]  # yapf: disable
+    return set(files)
 
 
 def _import(name: str, path: Path, context: ReadContext) -> tuple[list[Any], list[str]]:
@@ -224,7 +237,7 @@ def _read_item(item: Any, classes: list[str], path: Path,
     size = context.read_size(image)
     if size is None:
         return None
-    declared = item.media.size if image == Path(item.media.path) else None
+    declared = item.media.size if item.media.has_size else None  # in the annotations
     if declared and sorted(declared) != sorted(size):  # EXIF tags can exchange them
         context.reject(path, f'says {declared[1]} x {declared[0]} pixels, but {image} has '
                        f'{size[0]} x {size[1]}', sample=str(image))  # yapf: disable
