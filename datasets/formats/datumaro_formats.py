@@ -22,14 +22,14 @@ from colonnade.runtime.images import SUFFIXES
 
 from ..data_index import AnnotatedImage, Instance
 from ..options import DataOptions
-from ..rle import encode_mask, get_area
+from ..rle import encode_mask
 from ..validation.segmentations import MAX_COORDINATE, is_number
 from ..validation.validation_report import Report, abbreviate, find_repeated
 from .data_format import (ALL, SPLITS, TEST_LEFT, AnnotationType, DataFormat, OpenedData,
                           ReadContext, compute_box, find_files, read_start, remove_number)
 from .instance_formats import open_instances
 from .label_map_formats import open_label_maps
-from .shapes import NUM_POINTS, UNLABELED, Shapes, draw_shapes, get_mask_box, index_shapes
+from .shapes import NUM_POINTS, UNLABELED, Shapes, draw_shapes, index_shapes, set_mask
 
 INSTALL = 'pip install datumaro'
 TABLES, MASKS = ('.xml', '.json', '.csv', '.txt'), ('.png', )  # suffixes of annotations
@@ -279,16 +279,14 @@ def _read_annotations(annotations: Any, classes: list[str], size: tuple[int, int
         is_crowd = any(each.attributes.get(key) for key in ('is_crowd', 'is_group_of'))
         instance = Instance(classes[each.label], (0, 0, 0, 0), [], location, is_crowd)
         if isinstance(each, Mask):
-            instance.mask = encode_mask(each.image)
-            if instance.mask['size'] != [size[1], size[0]]:
-                height, width = instance.mask['size']
+            rle = encode_mask(each.image)
+            if rle['size'] != [size[1], size[0]]:
+                height, width = rle['size']
                 raise UserError(
                     f'the image has {size[0]} x {size[1]} pixels, but the mask of shape '
                     f'{number} has {width} x {height}')
-            if not get_area(instance.mask):
-                context.count_dropped('masks without pixels are omitted', location)
+            if not set_mask(instance, rle, context):
                 continue
-            instance.box = get_mask_box(instance.mask)
         else:
             points = each.as_polygon(NUM_POINTS) if isinstance(each, Ellipse) else each.as_polygon()
             polygon = np.ravel(points).tolist()

@@ -16,13 +16,13 @@ import numpy as np
 from colonnade.common.errors import UserError
 
 from ..data_index import AnnotatedImage, Instance
-from ..rle import encode_mask, get_area
+from ..rle import encode_mask
 from ..validation.image_files import open_image
 from ..validation.segmentations import MAX_COORDINATE
 from ..validation.validation_report import abbreviate
 from .data_format import (ALL, TEST_LEFT, TOO_FEW_POINTS, ReadContext, compute_box, find_files,
                           find_split_folders, glob_nearby, read_text)
-from .shapes import NUM_POINTS, Shapes, get_mask_box, is_point, make_ellipse
+from .shapes import NUM_POINTS, Shapes, is_point, make_ellipse, set_mask
 
 POLYGONS = ('polygon', 'rectangle', 'oriented_rectangle', 'rotation')
 NO_AREA = ('point', 'points', 'line', 'linestrip')
@@ -113,12 +113,7 @@ def _read_shape(shape: Any, size: tuple[int, int], context: ReadContext,
     instance = Instance(label.strip(), (0, 0, 0, 0), [], location,
                         group=group if type(group) in (int, str) else None)  # yapf: disable
     if kind == 'mask':
-        instance.mask = encode_mask(_decode_mask(shape, points, size))
-        instance.box = get_mask_box(instance.mask)
-        if not get_area(instance.mask):
-            context.count_dropped('masks without pixels are omitted', location)
-            return None
-        return instance
+        return set_mask(instance, encode_mask(_decode_mask(shape, points, size)), context)
     if kind == 'circle':
         if len(points) != 2:
             raise UserError('a circle must have two points, its center and one on its edge, got '

@@ -15,7 +15,7 @@ from colonnade.common.name_lists import format_count, format_names
 
 from ..data_index import AnnotatedImage, DataIndex, Instance, LabelSet, index_images
 from ..options import DataOptions
-from ..rle import decode_rle, encode_segmentation, get_box, merge_rles
+from ..rle import decode_rle, encode_segmentation, get_area, get_box, merge_rles
 from ..validation.label_map_files import IGNORED
 from ..validation.segmentations import MAX_COORDINATE, is_number
 from ..validation.validation_report import Report
@@ -98,6 +98,15 @@ def get_mask_box(rle: dict[str, Any]) -> tuple[float, float, float, float]:
     """Return left, top, right and bottom of an RLE."""
     left, top, width, height = get_box(rle)
     return left, top, left + width, top + height
+
+
+def set_mask(instance: Instance, rle: dict[str, Any], context: ReadContext) -> Instance | None:
+    """Give an instance a mask; return None, and count it, if it is empty."""
+    if not get_area(rle):
+        context.count_dropped('masks without pixels are omitted', instance.source)
+        return None
+    instance.mask, instance.box = rle, get_mask_box(rle)
+    return instance
 
 
 def make_ellipse(center: Sequence[float],

@@ -17,12 +17,12 @@ from PIL import Image
 from colonnade.common.errors import UserError
 
 from ..data_index import AnnotatedImage, Instance
-from ..rle import decode_rle, encode_crop, encode_mask, encode_segmentation, get_area
+from ..rle import decode_rle, encode_crop, encode_mask, encode_segmentation
 from ..validation.image_files import open_image
 from ..validation.validation_report import abbreviate
 from .data_format import (ALL, SPLITS, TEST_LEFT, TOO_FEW_POINTS, ReadContext, compute_box,
                           list_images, read_start, read_text, remove_number)
-from .shapes import Shapes, get_mask_box, is_point
+from .shapes import Shapes, is_point, set_mask
 
 NO_AREA = ('point', 'line', 'graph')
 MAX_MASK_BYTES = 2**28  # of a decompressed PNG
@@ -94,13 +94,12 @@ def _read_image(file: Path, classes: list[str], context: ReadContext) -> Annotat
     context.labels.add(file)
     folder = file.parent.with_name('img')
     image = folder / file.stem
-    if not image.is_file():  # old projects name annotations without the suffix of the image
-        same = [each for each in list_images(folder) if each.stem == file.stem]
-        if len(same) != 1:
-            context.reject(file, f'its image {image} does not exist')
-            return None
-        image, = same
-    context.owners[image] = file
+    if image.is_file():
+        context.owners[image] = file
+    elif found := context.find_image(file, file.stem, [folder]):  # old projects omit its suffix
+        image = found
+    else:
+        return None
     try:
         content = json.loads(read_text(file))
         objects = list(content['objects'])
@@ -144,7 +143,7 @@ def _read_object(entry: Any, size: tuple[int, int], context: ReadContext,
         return None
     instance = Instance(entry['classTitle'], (0, 0, 0, 0), [], location)
     if kind == 'bitmap':
-        return _set_mask(instance, _decode_bitmap(entry.get('bitmap'), size), context)
+        return set_mask(instance, _decode_bitmap(entry.get('bitmap'), size), context)
     points = entry.get('points')
     exterior, interior = (_read_points(points, key) for key in ('exterior', 'interior'))
     if kind == 'rectangle':
@@ -162,16 +161,7 @@ def _read_object(entry: Any, size: tuple[int, int], context: ReadContext,
         mask, hole = (
             decode_rle(encode_segmentation(each, size[::-1])) for each in (exterior, holes))
         instance.polygons = []
-        return _set_mask(instance, encode_mask(mask & ~hole), context)
-    return instance
-
-
-def _set_mask(instance: Instance, rle: dict[str, Any], context: ReadContext) -> Instance | None:
-    """Give an instance a mask; return None if it is empty."""
-    if not get_area(rle):
-        context.count_dropped('masks without pixels are omitted', instance.source)
-        return None
-    instance.mask, instance.box = rle, get_mask_box(rle)
+        return set_mask(instance, encode_mask(mask & ~hole), context)
     return instance
 
 
