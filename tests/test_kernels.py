@@ -109,11 +109,19 @@ def test_packed_linear_forward_add(grad: bool) -> None:
         assert out.requires_grad is grad
 
 
+@pytest.mark.parametrize('products', ['blas', 'onednn'])
+@pytest.mark.parametrize('num_tokens', [11, 1500])
 @pytest.mark.parametrize('width', [1, 6, 7])
-@torch.no_grad()
-def test_gram(width: int) -> None:
-    x = torch.randn(2, 11, width, dtype=torch.float64)
-    torch.testing.assert_close(gram(x), x.mT @ x)
+def test_gram(width: int, num_tokens: int, products: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(matmul_backend.VARIABLE, products)
+    x = torch.randn(2, num_tokens, width, dtype=torch.float64, requires_grad=True)
+    shift = torch.randn(2, 1, width, dtype=torch.float64)
+    with torch.no_grad():
+        torch.testing.assert_close(gram(x, shift), (x - shift).mT @ (x - shift))
+    single = gram(x.float(), shift.float())
+    torch.testing.assert_close(single.double(), gram(x, shift), rtol=1e-5, atol=1e-2)
+    assert torch.autograd.gradcheck(gram, (x[:, :11], shift))
+    assert torch.autograd.gradgradcheck(gram, (x[:, :11], shift))
 
 
 def test_matmul_backend_can_be_chosen(monkeypatch: pytest.MonkeyPatch) -> None:

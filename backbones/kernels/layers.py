@@ -59,19 +59,43 @@ def linear_per_image(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> T
     return products(x, weight, bias)
 
 
-def gram(x: Tensor) -> Tensor:
-    """Return ``x^T x`` of each image in float32 at least: ``(B, N, C)`` to ``(B, C, C)``."""
-    if can_use_convolution(x, x):
-        return outer_products(x, x)
-    x = to_float32(x)
-    if torch.is_grad_enabled() or torch.compiler.is_compiling():
-        return x.mT @ x
-    half, out = x.shape[2] // 2, x.new_empty(len(x), x.shape[2], x.shape[2])
-    for image, tokens in zip(out, x, strict=True):  # the lower left is the upper right transposed
-        torch.mm(tokens[:, :half].T, tokens, out=image[:half])
-        torch.mm(tokens[:, half:].T, tokens[:, half:], out=image[half:, half:])
-        image[half:, :half] = image[:half, half:].T
+def gram(x: Tensor, shift: Tensor | None = None) -> Tensor:
+    """Return ``z^T z`` ``(B, C, C)`` of each image for ``z = x - shift``.
+
+    Without gradients, blocks of tokens are shifted in turn, so that ``z`` of all tokens never
+    exists.
+
+    Args:
+        x: Tokens ``(B, N, C)``, at least float32.
+        shift: Subtracted from all tokens, ``(B, 1, C)``, or None for nothing.
+    """
+    if torch.is_grad_enabled():
+        return _Gram.apply(x if shift is None else x - shift)
+    if torch.compiler.is_compiling() or can_use_convolution(x, x):
+        z = x if shift is None else x - shift
+        return outer_products(z, z) if can_use_convolution(z, z) else z.mT @ z
+    batch, _, width = x.shape
+    half, out = width // 2, x.new_zeros(batch, width, width)
+    for block in x.split(BLOCK, dim=1):
+        for image, z in zip(out, block if shift is None else block - shift, strict=True):
+            image[:half].addmm_(z[:, :half].T, z)
+            image[half:, half:].addmm_(z[:, half:].T, z[:, half:])
+    out[:, half:, :half] = out[:, :half, half:].mT  # symmetric
     return out
+
+
+class _Gram(Function):
+    """Autograd function of :func:`gram`: its gradient is one matmul, since it is symmetric."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return gram(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        x, = ctx.saved_tensors
+        return linear_per_image(x, grad + grad.mT)
 
 
 def call_depthwise(layer: nn.Conv2d | PackedDepthwise, x: Tensor, height: int) -> Tensor:
@@ -194,12 +218,12 @@ def fold_where_cheaper(scale: Tensor | None, layer: nn.Linear | nn.Conv2d,
 
     On accelerators, and where float16 would lose it, return the layer's own and ``scale``, which
     the output is multiplied by. So too for few tokens ``x`` ``(B, N, C_in)``, since folding takes
-    as long as multiplying ``C_in`` tokens; exports do not depend on their number. Matmuls have the
+    as long as multiplying ``C_in`` tokens; what is compiled does not depend on their number. Matmuls have the
     type of those of ``x``.
     """
     if scale is not None and should_use_cpu_forms(x) and can_hold_scale(get_matmul_dtype(x)):
         inputs = layer.weight.shape[1:].numel()
-        if torch.compiler.is_exporting() or x.shape[0] * x.shape[1] >= inputs:
+        if torch.compiler.is_compiling() or x.shape[0] * x.shape[1] >= inputs:
             return *scale_layer(scale, layer), None
     return layer.weight, layer.bias, scale
 

@@ -102,7 +102,7 @@ class Packed(nn.Module):
         suits = (
             should_use_cpu_forms(x) and get_matmul_dtype(x) == self.dtype and x.numel() > 0
             and not (torch.is_grad_enabled() and x.requires_grad)
-            and not torch.compiler.is_compiling() and not torch.compiler.is_exporting())
+            and not torch.compiler.is_compiling())
         if suits and self.packed is None:
             suits = can_reorder(self.weight, self.dtype)
             if suits:
@@ -193,7 +193,7 @@ class PackedHalving(Packed):
         super().__init__(weight, bias, dtype, keep=True)
 
     def _can_use_packed(self, x: Tensor) -> bool:
-        if torch.compiler.is_compiling() or torch.compiler.is_exporting():
+        if torch.compiler.is_compiling():
             return False  # without a condition on the size
         suits = HAS_AVX512 and x.shape[2] * x.shape[3] >= MIN_HALVING_PIXELS
         return suits and super()._can_use_packed(x)

@@ -10,9 +10,10 @@ The *covariance* one never computes queries, keys and values. The map depends on
 only by their mean ``m`` and ``z^T z`` with ``z = y - m``, since ``q^T k = W_q z^T z W_k^T + N
 q(m)^T k(m)``, where ``q(m)`` and ``k(m)`` are query and key of the mean. The norms of queries and
 keys are the diagonals of such products. Map, values and output projection are linear in channels,
-so ``out = z M^T + b`` with ``M = W_proj blockdiag(A) W_v``. This takes two matmuls of the tokens
+so ``out = y M^T + b`` with ``M = W_proj blockdiag(A) W_v``. This takes two matmuls of the tokens
 instead of four, and some of ``(C, C)`` matrices. Without subtraction of the mean, ``y^T y`` would
-lose the digits in which tokens differ.
+lose the digits in which tokens differ. Any vector near the mean does, if ``z^T z`` is corrected by
+the mean of ``z``.
 """
 from __future__ import annotations
 
@@ -28,6 +29,7 @@ from ..kernels.layers import call_linear, gram, linear, linear_per_image
 from ..kernels.packed import PackedLinear
 
 EPS = 1e-12  # lower bound of norms, as in F.normalize
+SAMPLED_TOKENS = 256  # whose mean is near that of all tokens
 
 
 @dataclass
@@ -140,15 +142,20 @@ def attend_by_covariance(y: Tensor, weights: AttentionWeights) -> Tensor:
     """Compute :func:`cross_covariance_attention` from the covariance of the tokens."""
     heads, (_, num_tokens, width) = len(weights.temperature), y.shape
     with disable_autocast(y):
-        tokens, qkv = to_float32(y), to_float32(weights.qkv.weight)
-        # Float64, since a rounding error of the mean would shift all tokens alike.
-        mean = tokens.mean(1, dtype=torch.float64)  # (B, C)
-        tokens = tokens - mean.to(tokens.dtype).unsqueeze(1)
-        covariance = gram(tokens)  # (B, C, C)
-        qkv_bias = None if weights.qkv.bias is None else weights.qkv.bias.double()
-        of_mean = F.linear(mean, qkv.double(), qkv_bias).to(qkv.dtype)
-        qk_of_mean, v_of_mean = of_mean.split((2 * width, width), dim=1)  # (B, 2 C), (B, C)
+        tokens, qkv, proj = map(to_float32, (y, weights.qkv.weight, weights.proj))
+        bias = qkv.new_zeros(len(qkv)) if weights.qkv.bias is None else weights.qkv.bias
         qk, v = qkv.split((2 * width, width))
+        qk_bias, v_bias = to_float32(bias).split((2 * width, width))
+        # Any vector near the mean; it is a constant for gradients.
+        shift = tokens[:, ::max(1, num_tokens // SAMPLED_TOKENS)].mean(1, keepdim=True).detach()
+        if torch.is_grad_enabled() or torch.compiler.is_compiling():  # only z is stored
+            tokens, v_bias = tokens - shift, F.linear(shift, v, v_bias)
+            rest, covariance = tokens.mean(1), gram(tokens)  # (B, C), (B, C, C)
+        else:
+            rest, covariance = tokens.mean(1) - shift.squeeze(1), gram(tokens, shift)
+        covariance = torch.baddbmm(
+            covariance, rest.unsqueeze(2), rest.unsqueeze(1), alpha=-num_tokens)
+        qk_of_mean = F.linear(shift.squeeze(1) + rest, qk, qk_bias)  # (B, 2 C)
         # (B, 2 C, C); the covariance is symmetric
         qk_by_covariance = linear_per_image(qk.expand(len(y), -1, -1), covariance)
         squares = (qk_by_covariance * qk).sum(-1)  # (B, 2 C)
@@ -162,11 +169,10 @@ def attend_by_covariance(y: Tensor, weights: AttentionWeights) -> Tensor:
         norms_q, norms_k = norms.unflatten(1, (2, heads, -1)).unbind(1)  # (B, h, d)
         attention = _softmax(_divide(products, norms_q, norms_k), weights.temperature)
         values = attention @ v.unflatten(0, (heads, -1))  # (B, h, d, C)
-        proj = to_float32(weights.proj)
         matrix = linear(values.flatten(1, 2).mT, proj).mT  # (B, C, C)
-        mixed = attention @ v_of_mean.unflatten(1, (heads, -1, 1))  # (B, h, d, 1)
-        bias = F.linear(mixed.flatten(1), proj, to_float32(weights.proj_bias))
-    return linear_per_image(tokens.to(y.dtype), matrix.to(y.dtype), bias.to(y.dtype))
+        mixed = attention @ v_bias.view(-1, heads, width // heads, 1)  # (B, h, d, 1)
+        out_bias = F.linear(mixed.flatten(1), proj, to_float32(weights.proj_bias))
+    return linear_per_image(tokens.to(y.dtype), matrix.to(y.dtype), out_bias.to(y.dtype))
 
 
 def _softmax(cosines: Tensor, temperature: Tensor) -> Tensor:

@@ -79,7 +79,8 @@ def _run_strip(convolutions: list[nn.Sequential], img: Tensor, top: int, bottom:
         top, bottom = 2 * top - 1, 2 * bottom
         paddings.append((max(-top, 0), max(bottom - height, 0)))
         top, bottom = max(top, 0), min(bottom, height)
-    is_large = img.numel() >= img.shape[1] * CHANNELS_LAST_PIXELS
+    compiling = torch.compiler.is_compiling()  # for all sizes at once
+    is_large = compiling or img.numel() >= img.shape[1] * CHANNELS_LAST_PIXELS
     x = img[:, :, top:bottom].contiguous(
         memory_format=torch.channels_last if is_large else torch.contiguous_format)
     for index, layer in enumerate(convolutions):
@@ -111,7 +112,8 @@ def _convolve(conv: nn.Conv2d, norm: nn.Module, x: Tensor, padding: tuple[int, i
     weight, bias = conv.weight, conv.bias
     is_precise = x.dtype in (torch.float32, torch.float64) and x.dtype == weight.dtype
     pixels = len(x) * x.shape[2] * x.shape[3] // 4  # of the output
-    fold = is_precise and is_fixed(norm) and pixels >= weight.shape[1:].numel()
+    is_large = torch.compiler.is_compiling() or pixels >= weight.shape[1:].numel()
+    fold = is_precise and is_fixed(norm) and is_large
     if fold:
         weight, bias = fold_batch_norm(conv, norm)
     if after_gelu and padding == (1, 1):
