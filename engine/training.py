@@ -9,14 +9,13 @@ from typing import Any
 
 import torch
 from mmengine.config import Config, ConfigDict
-from mmengine.device import get_device
+from mmengine.device import get_device, is_cuda_available
 from mmengine.dist import barrier
 from mmengine.hooks import Hook
 from mmengine.logging import print_log
 from mmengine.runner import LogProcessor, Runner
 from torch import nn
 
-from colonnade.backbones import ColumnarBackbone
 from colonnade.common.atomic_files import check_writable
 from colonnade.common.console_logging import hide_coco_output
 from colonnade.common.errors import MissingFileError, UserError, file_errors
@@ -37,6 +36,7 @@ from colonnade.weights.files import allow_pickle
 from colonnade.weights.pretrained import get_timm_name
 from colonnade.weights.sharded_files import is_checkpoint
 
+from .compilation import UncompiledEvaluation, compile_blocks
 from .distributed.fsdp import enable_fsdp
 from .distributed.process_consistency import check_same_data, check_same_start
 from .nan_guard import NanGuard, register_nan_guard
@@ -70,6 +70,8 @@ def load_training_settings(options: TrainOptions) -> Settings:
     set_amp(cfg, options.amp)
     if options.fsdp and options.compile:
         raise UserError('--compile does not support --fsdp: remove one of them')
+    if options.cuda_graphs and not (options.compile and is_cuda_available()):
+        raise UserError('--cuda-graphs needs --compile and an NVIDIA GPU')
     if options.fsdp:
         enable_fsdp(cfg, options.checkpoint_format == 'sharded')
     elif options.checkpoint_format == 'sharded':
@@ -217,19 +219,6 @@ def _register_hooks(runner: Runner, options: TrainOptions) -> None:
         runner.register_hook(HistoryLimit())
 
 
-def compile_blocks(model: nn.Module) -> None:
-    """Compile each block of the backbones, for images of any size; names and weights stay.
-
-    Windows of plain ViTs and chunks on CPUs break the graph of a block.
-    """
-    backbones = [each for each in model.modules() if isinstance(each, ColumnarBackbone)]
-    if not backbones:
-        raise UserError('--compile needs a backbone from colonnade.backbones')
-    for backbone in backbones:
-        for block in backbone.blocks:
-            block.compile(dynamic=True)
-
-
 @contextmanager
 def prepare_runner(
         options: TrainOptions,
@@ -260,7 +249,9 @@ def prepare_runner(
         if isinstance(runner, StrictRunner):
             runner.check_weights()
         if options.compile:
-            compile_blocks(runner.model)
+            compile_blocks(runner.model, cuda_graphs=options.cuda_graphs)
+        if options.cuda_graphs:
+            runner.register_hook(UncompiledEvaluation())
         with hide_coco_output(), pause_gc():
             check_loaded_data(runner, allow_external_files=options.allow_external_files)
         digests = check_same_data(cfg, loaded_datasets(runner))

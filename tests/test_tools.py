@@ -4,6 +4,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -16,11 +18,11 @@ from mmengine.registry import MODELS, init_default_scope
 from mmengine.structures import InstanceData
 from torch import nn
 
-from colonnade.backbones import ColumnarBackbone
+from colonnade.backbones import ColumnarBackbone, XCiT
 from colonnade.common.errors import UserError
+from colonnade.engine.compilation import UncompiledEvaluation, compile_blocks
 from colonnade.engine.options import TrainOptions
-from colonnade.engine.training import (compile_blocks, load_training_settings, set_initial_weights,
-                                       set_resume)
+from colonnade.engine.training import load_training_settings, set_initial_weights, set_resume
 from colonnade.evaluation.instance_tta import InstanceTTAModel
 from colonnade.evaluation.tta import augment_tests
 from colonnade.settings.backbone_config import set_trained_part
@@ -121,6 +123,39 @@ def test_compile_needs_blocks_and_no_fsdp(shapes: Path, tmp_path: Path) -> None:
                            compile=True, fsdp=True)  # yapf: disable
     with pytest.raises(ValueError, match='--compile does not support --fsdp'):
         load_training_settings(options)
+    with pytest.raises(ValueError, match='--cuda-graphs needs --compile and an NVIDIA GPU'):
+        load_training_settings(replace(options, compile=False, fsdp=False, cuda_graphs=True))
+
+
+@pytest.mark.slow
+def test_blocks_compiled_for_one_size() -> None:
+    """Without a GPU, the mode of CUDA graphs compiles the same code and records no graph."""
+    torch._dynamo.reset()
+    backbone = XCiT(dict(embed_dim=32, depth=2, num_heads=4, patch_size=16), out_indices=(1, ))
+    image, gradients = torch.randn(2, 3, 64, 48), []
+    for change in (None, partial(compile_blocks, cuda_graphs=True)):
+        if change is not None:
+            change(backbone)
+        backbone.zero_grad()
+        backbone(image)[0].square().mean().backward()
+        gradients.append([p.grad.clone() for p in backbone.parameters()])
+    torch.testing.assert_close(*gradients, rtol=1e-3, atol=1e-5)
+
+
+def test_uncompiled_evaluation() -> None:
+    """A hook of training with CUDA graphs; the compiler here counts what it runs."""
+    torch._dynamo.reset()
+    runs, hook, layer = [], UncompiledEvaluation(), nn.Linear(2, 2)
+
+    def compile_graph(graph: torch.fx.GraphModule, inputs: list) -> Callable:
+        return lambda *args: runs.append(1) or graph(*args)
+
+    layer.compile(backend=compile_graph)
+    for change in (None, hook.before_val, hook.after_val):
+        if change is not None:
+            change(None)
+        layer(torch.ones(1, 2))
+    assert len(runs) == 2
 
 
 def test_tta_sizes_of_config() -> None:

@@ -5,11 +5,12 @@
     colonnade benchmark --baselines timm timm-compiled ours-fused --csv b.csv --plot b.png
     colonnade benchmark --baselines resnet50 swin_t    # Mask R-CNN with different backbones
 
-Models alternate in one process. timm models of a fixed size are built at the measured size. Memory
-is the peak above the weights and, in training, their gradients. On a GPU, it is the memory of the
-allocator. On a CPU, it is the resident set of a separate process that returns freed memory at once.
-Permanent buffers of the first run are included, except for compiled models, where they would
-include the memory of the compiler.
+Models alternate in one process. A training step includes AdamW: fused, as in Colonnade's configs,
+or for timm as torch creates it by default. timm models of a fixed size are built at the measured
+size. Memory is the peak above the weights and, in training, their gradients, without AdamW's. On a
+GPU, it is the memory of the allocator. On a CPU, it is the resident set of a separate process that
+returns freed memory at once. Permanent buffers of the first run are included, except for compiled
+models, where they would include the memory of the compiler.
 
 `share` is relative to the fastest matmul of the libraries on this machine. These environment
 variables simulate processors without AMX, and with AVX2 only:
