@@ -120,10 +120,14 @@ def test_create_config_from_format(form: str, drawn: Parts, tmp_path: Path, run_
     assert record['counts']['train'] == dict(images=2, annotations=4, categories=2)
 
 
-def test_segmenter_rejects_instances(drawn: Parts, tmp_path: Path) -> None:
-    WRITERS['yolo_boxes'](drawn, tmp_path / 'set')
-    with pytest.raises(ValueError, match='is in YOLO format, which has instances, for a detector'):
-        detect_format(tmp_path / 'set', 'labels')
+def test_label_maps_come_before_instances(drawn: Parts, tmp_path: Path) -> None:
+    WRITERS['coco'](drawn, tmp_path / 'set')
+    assert detect_format(tmp_path / 'set', 'labels').name == 'COCO'
+    draw_image(tmp_path / 'set/masks/a.png')
+    draw_image(tmp_path / 'set/images/a.png')
+    assert detect_format(tmp_path / 'set', 'labels').name == 'images and label maps'
+    with pytest.raises(ValueError, match='is in COCO and images and label maps format'):
+        detect_format(tmp_path / 'set', 'panoptic')
 
 
 def test_two_folders_share_inferred_classes(drawn: Parts, tmp_path: Path) -> None:

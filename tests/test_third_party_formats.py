@@ -723,8 +723,15 @@ def test_splits_of_shapes(form: str, drawn: Parts, tmp_path: Path) -> None:
                             if skips else '100.jpg: cannot be read')  # yapf: disable
 
 
-@pytest.mark.parametrize('form', ['via_boxes', 'supervisely_bitmaps'])
-def test_label_maps_of_shapes(form: str, drawn: Parts, tmp_path: Path) -> None:
+@pytest.mark.parametrize('form, changed, old, new', [
+    ('via_boxes', 'train/**/*.json', '"disc"', '"square"'),
+    ('supervisely_bitmaps', 'train/**/*.json', '"disc"', '"square"'),
+    ('coco', 'instances_train*.json', '"category_id": 1', '"category_id": 0'),
+    ('yolo_polygons', '*.txt', '0 ', '1 '),
+    ('voc_polygons', '*.xml', '<name>disc', '<name>square'),
+])  # yapf: disable
+def test_label_maps_of_shapes(form: str, changed: str, old: str, new: str, drawn: Parts,
+                              tmp_path: Path) -> None:
     """Segmenters learn from the same files, which then identify the conversion."""
     WRITERS[form](drawn, tmp_path / 'set')
     report = Report()
@@ -736,8 +743,8 @@ def test_label_maps_of_shapes(form: str, drawn: Parts, tmp_path: Path) -> None:
             for file in split.label_maps.values():
                 label_map = np.asarray(Image.open(file))
                 assert label_map[5, 10] == 1 and label_map[21, 15] == 2 and label_map[0, 0] == 0
-    file = next((tmp_path / 'set/train').rglob('*.json'))
-    file.write_text(file.read_text().replace('"disc"', '"square"'))
+    file = min(path for path in (tmp_path / 'set').rglob(changed) if old in path.read_text())
+    file.write_text(file.read_text().replace(old, new))
     with pytest.raises(UserError, match='is a conversion of different data'):
         with open_dataset(args, 'labels', report):
             pass

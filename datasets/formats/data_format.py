@@ -79,6 +79,12 @@ class ReadContext:
         """Count a repair; the first location becomes its example."""
         self.repairs.setdefault(what, Occurrences(first=location)).count += 1
 
+    def report_repairs(self) -> None:
+        """Report all repairs in one warning."""
+        if self.repairs:
+            repairs = '; '.join(f'{what} ({each})' for what, each in self.repairs.items())
+            self.report.add_warning(f'repaired: {repairs}')
+
     def count_dropped(self, what: str, location: str | None = None, count: int = 1) -> None:
         """Count something that is not converted; the first location becomes its example."""
         self.dropped.setdefault(what, Occurrences(first=location)).count += count

@@ -17,6 +17,7 @@ from ..validation.validation_report import Report
 from .conversion import get_folder
 from .data_format import SPLITS, AnnotationType, DataFormat, OpenedData
 from .datumaro_formats import INSTALL, find_datumaro_format, is_cvat
+from .drawn_instances import DRAWN_FORMATS
 from .instance_formats import INSTANCE_FORMATS, PANOPTIC_FORMATS, open_coco_files
 from .label_conversion import convert_label_maps
 from .label_map_formats import IMAGES, LABEL_MAP_FORMATS, MASKS, read_folders
@@ -54,6 +55,8 @@ def detect_format(path: Path,
         raise MissingFileError(f'--data: no such file or folder: {path}')
     formats = [] if datumaro_format else detect_formats(path)
     fitting = [each for each in formats if each.type == annotation_type]
+    if not fitting and annotation_type == 'labels' and not datumaro_format:
+        fitting = [each for each in DRAWN_FORMATS if each.detect(path)]
     if len(fitting) == 1:
         return fitting[0]
     if fitting:
@@ -74,7 +77,8 @@ def detect_format(path: Path,
         advice = f'Start from the config of {MODELS[formats[0].type]} to train on this dataset'
     else:
         advice = 'Supported formats:\n' + '\n'.join(
-            f'  {each.name}: {each.layout}' for each in FORMATS if each.type == annotation_type)
+            f'  {each.name}: {each.layout}' for each in (*FORMATS, *DRAWN_FORMATS)
+            if each.type == annotation_type)
         if annotation_type != 'panoptic' and find_spec('datumaro') is None:
             advice += f'\n  others, such as CVAT, KITTI and Open Images: {INSTALL}'
     raise UserError(f'{path} {actual}. Expected {DESCRIPTIONS[annotation_type]}. {advice}')

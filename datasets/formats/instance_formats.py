@@ -112,9 +112,7 @@ def _convert(name: str, indices: dict[str, DataIndex], args: DataOptions,
         return None
     for what, occurrences in context.dropped.items():
         report.add_warning(f'{what} ({occurrences})')
-    if context.repairs:
-        repairs = '; '.join(f'{what} ({each})' for what, each in context.repairs.items())
-        report.add_warning(f'repaired: {repairs}')
+    context.report_repairs()
     report_skipped(list(context.skipped.values()), report)
     if all(index.file for index in sides) and not stuff:
         return sides
@@ -187,16 +185,17 @@ PANOPTIC_FORMATS = (DataFormat(
     PANOPTIC, 'panoptic', 'annotations/*train*.json and *val*.json with segments_info, and a '
     'folder of PNG images for each; or one of both', is_panoptic,
     partial(open_instances, PANOPTIC, read_panoptic)), )
-READERS: tuple[tuple[str, str, Callable[[Path], bool], Reader], ...] = (
+#: name, files by which it is detected, detection, reader
+INSTANCE_READERS: tuple[tuple[str, str, Callable[[Path], bool], Reader], ...] = (
     ('COCO',
      'annotations/*train*.json and *val*.json; or train/, valid/ with a JSON file each; or one '
      'JSON file', is_coco, read_coco),
     ('YOLO', 'data.yaml; or images/, labels/*.txt and classes.txt', is_yolo, read_yolo),
     ('Pascal VOC', 'Annotations/*.xml, JPEGImages/, ImageSets/Main/; or *.xml next to images',
      is_voc, read_voc),
-    *((name, layout, detect, partial(index_shapes, read_shapes))
-      for name, layout, detect, read_shapes in SHAPE_FORMATS),
 )  # yapf: disable
+SHAPE_READERS = tuple((name, layout, detect, partial(index_shapes, read))
+                      for name, layout, detect, read in SHAPE_FORMATS)
 INSTANCE_FORMATS = tuple(
     DataFormat(name, 'instances', layout, detect, partial(open_instances, name, read))
-    for name, layout, detect, read in READERS)
+    for name, layout, detect, read in (*INSTANCE_READERS, *SHAPE_READERS))

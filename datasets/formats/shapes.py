@@ -166,6 +166,7 @@ def draw_shapes(name: str, read: ReadShapes, args: DataOptions, report: Report) 
     splits = [(each.images[split], each.folders.get(split)) for each in shapes
               for split in ('train', 'val', ALL) if each.images.get(split)]  # yapf: disable
     images = [image for found, _ in splits for image in found]
+    context.report_repairs()
     report_skipped(list(context.skipped.values()), report)
     _report_rectangles(images, report)
     listed = [name for each in shapes for name in each.classes or ()]
