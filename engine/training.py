@@ -14,7 +14,6 @@ from mmengine.dist import barrier
 from mmengine.hooks import Hook
 from mmengine.logging import print_log
 from mmengine.runner import LogProcessor, Runner
-from torch import nn
 
 from colonnade.common.atomic_files import check_writable
 from colonnade.common.console_logging import hide_coco_output
