@@ -14,7 +14,7 @@ from ..kernels.layers import gelu, gelu_convolution
 from ..kernels.norms import fold_batch_norm, is_fixed
 from ..kernels.packed import PackedHalving
 
-STEM_PIXELS = 2**18  # pixels that go through the stem together without gradients
+STEM_PIXELS = 2**17  # pixels that go through the stem together without gradients
 # Below, converting weights to channels_last takes longer than it saves.
 CHANNELS_LAST_PIXELS = 208**2
 
