@@ -75,6 +75,23 @@ def test_gradients_equal_timm(form: Callable) -> None:
 
 
 @FORMS
+def test_second_derivatives(form: Callable) -> None:
+    layer = attention(width=8).double()
+    tokens = torch.randn(1, 6, 8, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradgradcheck(lambda x: form(x, get_weights(layer)), tokens)
+
+
+@pytest.mark.parametrize('requires_grad', [False, True])
+def test_compiled_with_gradients_enabled(requires_grad: bool) -> None:
+    layer, tokens = attention(), torch.randn(2, 40, 64, requires_grad=requires_grad)
+    for parameter in layer.parameters():
+        parameter.requires_grad_(requires_grad)
+    compiled = torch.compile(lambda x: attend_by_covariance(x, get_weights(layer)),
+                             backend='eager')  # yapf: disable
+    torch.testing.assert_close(compiled(tokens), layer(tokens), rtol=1e-4, atol=1e-5)
+
+
+@FORMS
 def test_zero_columns_give_no_nan(form: Callable) -> None:
     layer = attention(qkv_bias=False)
     with torch.no_grad():

@@ -263,13 +263,14 @@ def test_tool_supports_head(tool: Callable[[SimpleNamespace], None], head: Simpl
 @pytest.mark.parametrize('head', LEAVES, indirect=True)
 def test_training_step_in_half_precision(head: SimpleNamespace) -> None:
     totals = []
+    data = batch(head.cfg, 'train_dataloader', head.model, True)
     for half in (False, True):
         model = copy.deepcopy(head.model).train()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.)
         wrapper = (Bfloat16OptimWrapper if half else OptimWrapper)(optimizer=optimizer)
         torch.manual_seed(0)
         with wrapper.optim_context(model):
-            losses = model(**batch(head.cfg, 'train_dataloader', model, True), mode='loss')
+            losses = model(**copy.deepcopy(data), mode='loss')
         assert {loss.dtype for loss in tree_leaves(losses) if loss.is_floating_point()
                 } == {torch.float32}  # yapf: disable
         total, _ = model.parse_losses(losses)

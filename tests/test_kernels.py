@@ -122,6 +122,8 @@ def test_gram(width: int, num_tokens: int, products: str, monkeypatch: pytest.Mo
     torch.testing.assert_close(single.double(), gram(x, shift), rtol=1e-5, atol=1e-2)
     assert torch.autograd.gradcheck(gram, (x[:, :11], shift))
     assert torch.autograd.gradgradcheck(gram, (x[:, :11], shift))
+    grad = torch.func.grad(lambda z: gram(z, shift).square().sum())(x.detach())
+    torch.testing.assert_close(grad, 4 * (x - shift) @ gram(x, shift))
 
 
 def test_matmul_backend_can_be_chosen(monkeypatch: pytest.MonkeyPatch) -> None:

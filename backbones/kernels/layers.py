@@ -69,8 +69,13 @@ def gram(x: Tensor, shift: Tensor | None = None) -> Tensor:
         x: Tokens ``(B, N, C)``, at least float32.
         shift: Subtracted from all tokens, ``(B, 1, C)``, or None for nothing.
     """
-    if torch.is_grad_enabled():
+    if torch.is_grad_enabled() and x.requires_grad:
         return _Gram.apply(x if shift is None else x - shift)
+    return _sum_outer_products(x, shift)
+
+
+def _sum_outer_products(x: Tensor, shift: Tensor | None = None) -> Tensor:
+    """Compute :func:`gram`."""
     if torch.compiler.is_compiling() or can_use_convolution(x, x):
         z = x if shift is None else x - shift
         return outer_products(z, z) if can_use_convolution(z, z) else z.mT @ z
@@ -87,10 +92,15 @@ def gram(x: Tensor, shift: Tensor | None = None) -> Tensor:
 class _Gram(Function):
     """Autograd function of :func:`gram`: its gradient is one matmul, since it is symmetric."""
 
+    generate_vmap_rule = True
+
     @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        ctx.save_for_backward(x)
-        return gram(x)
+    def forward(x: Tensor) -> Tensor:
+        return _sum_outer_products(x)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:

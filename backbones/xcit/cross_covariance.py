@@ -12,8 +12,7 @@ q(m)^T k(m)``, where ``q(m)`` and ``k(m)`` are query and key of the mean. The no
 keys are the diagonals of such products. Map, values and output projection are linear in channels,
 so ``out = y M^T + b`` with ``M = W_proj blockdiag(A) W_v``. This takes two matmuls of the tokens
 instead of four, and some of ``(C, C)`` matrices. Without subtraction of the mean, ``y^T y`` would
-lose the digits in which tokens differ. Any vector near the mean does, if ``z^T z`` is corrected by
-the mean of ``z``.
+lose the digits in which tokens differ.
 """
 from __future__ import annotations
 
@@ -29,7 +28,6 @@ from ..kernels.layers import call_linear, gram, linear, linear_per_image
 from ..kernels.packed import PackedLinear
 
 EPS = 1e-12  # lower bound of norms, as in F.normalize
-SAMPLED_TOKENS = 256  # whose mean is near that of all tokens
 
 
 @dataclass
@@ -146,16 +144,13 @@ def attend_by_covariance(y: Tensor, weights: AttentionWeights) -> Tensor:
         bias = qkv.new_zeros(len(qkv)) if weights.qkv.bias is None else weights.qkv.bias
         qk, v = qkv.split((2 * width, width))
         qk_bias, v_bias = to_float32(bias).split((2 * width, width))
-        # Any vector near the mean; it is a constant for gradients.
-        shift = tokens[:, ::max(1, num_tokens // SAMPLED_TOKENS)].mean(1, keepdim=True).detach()
+        mean = tokens.mean(1)  # (B, C)
         if torch.is_grad_enabled() or torch.compiler.is_compiling():  # only z is stored
-            tokens, v_bias = tokens - shift, F.linear(shift, v, v_bias)
-            rest, covariance = tokens.mean(1), gram(tokens)  # (B, C), (B, C, C)
+            tokens, v_bias = tokens - mean.unsqueeze(1), F.linear(mean, v, v_bias)
+            covariance = gram(tokens)  # (B, C, C)
         else:
-            rest, covariance = tokens.mean(1) - shift.squeeze(1), gram(tokens, shift)
-        covariance = torch.baddbmm(
-            covariance, rest.unsqueeze(2), rest.unsqueeze(1), alpha=-num_tokens)
-        qk_of_mean = F.linear(shift.squeeze(1) + rest, qk, qk_bias)  # (B, 2 C)
+            covariance = gram(tokens, mean.unsqueeze(1))
+        qk_of_mean = F.linear(mean, qk, qk_bias)  # (B, 2 C)
         # (B, 2 C, C); the covariance is symmetric
         qk_by_covariance = linear_per_image(qk.expand(len(y), -1, -1), covariance)
         squares = (qk_by_covariance * qk).sum(-1)  # (B, 2 C)
