@@ -85,6 +85,8 @@ class DataIndex:
         digest = hashlib.sha256(json.dumps([str(self.images), self.rows]).encode())
         for name, label_map in sorted(self.label_maps.items()):
             files = [label_map, self.images / name] if with_images else [label_map]
+            if label_map == self.images / name:  # its shapes are elsewhere
+                files = files[1:]
             states = [file.stat() for file in files]
             assert self.masks is not None
             line = '\0'.join((name, os.path.relpath(label_map, self.masks),
@@ -108,6 +110,7 @@ class LabelSet:
     ignore_255: bool = False  # whether 255 stands for unlabeled pixels
     meaning: Any = None  # JSON content that determines the labels, in addition to the files
     tables: Sequence[Path] = ()  # files with this content
+    annotations: Collection[Path] = ()  # files of single images with this content
     # What a conversion omits, and how often.
     dropped: Mapping[str, int] = field(default_factory=dict)
 

@@ -136,7 +136,7 @@ def repair_instances(instances: list, *options: str) -> tuple[list[dict], list[s
     ('annotations', dict(segmentation=[POLYGON, [1, 2, 3, 4]]), dict(segmentation=[POLYGON]),
      'polygons with fewer than three points: removed'),
     ('annotations', dict(segmentation=[]), dict(segmentation=[[4, 4, 20, 4, 20, 16, 4, 16]]),
-     'corners of the box used as mask (pass --boxes-only to ignore masks)'),
+     'corners of the box used as mask (detectors without masks: --boxes-only)'),
 ])
 def test_repairs(split: int, kind: str, values: dict, expected: dict, says: str,
                  instances: list) -> None:

@@ -24,6 +24,7 @@ from pycocotools import mask as coco_masks
 from colonnade.common.errors import UserError
 from colonnade.datasets.data_index import LabelSet
 from colonnade.datasets.formats.format_detection import open_dataset
+from colonnade.datasets.validation.conversion_sources import find_changes
 from colonnade.datasets.validation.validation_report import Report
 
 
@@ -553,7 +554,7 @@ def test_labelme_shapes(drawn: Parts, tmp_path: Path) -> None:
         'polygons with fewer than three points are omitted (1', 'flags of shapes are dropped',
         'descriptions of shapes are dropped', 'circles become polygons of 64 points',
         'repaired: objects without a mask, though others have one: corners of the '
-        'box used as mask (pass --boxes-only to ignore masks) (1, the first: train/1.json: ')
+        'box used as mask (detectors without masks: --boxes-only) (1, the first: train/1.json: ')
 
 
 def test_labelme_masks_and_rotated_boxes(drawn: Parts, tmp_path: Path) -> None:
@@ -744,10 +745,39 @@ def test_label_maps_of_shapes(form: str, changed: str, old: str, new: str, drawn
                 label_map = np.asarray(Image.open(file))
                 assert label_map[5, 10] == 1 and label_map[21, 15] == 2 and label_map[0, 0] == 0
     file = min(path for path in (tmp_path / 'set').rglob(changed) if old in path.read_text())
+    assert find_changes(tmp_path / 'own_data') == []
     file.write_text(file.read_text().replace(old, new))
+    assert find_changes(tmp_path / 'own_data') == [f'{file} (edited)']
     with pytest.raises(UserError, match='is a conversion of different data'):
         with open_dataset(args, 'labels', report):
             pass
+
+
+def test_label_maps_of_crowds_and_repeated_images(drawn: Parts, tmp_path: Path) -> None:
+    """Crowds are below other objects; an image listed twice has the objects of both entries."""
+    WRITERS['coco'](drawn, tmp_path / 'set')
+    file = tmp_path / 'set/annotations/instances_train2017.json'
+    content = json.loads(file.read_text())
+    image, square = content['images'][0], content['categories'][1]['id']
+    content['images'].append(image | dict(id=99))
+    for place, (left, top, size, crowd) in enumerate([(0, 0, 24, 1), (0, 0, 2, 0)]):
+        right, bottom = left + size, top + size
+        box = dict(bbox=[left, top, size, size], area=size**2, iscrowd=crowd)
+        polygon = [left, top, right, top, right, bottom, left, bottom]
+        content['annotations'].append(
+            box | dict(id=900 + place, image_id=99, category_id=square, segmentation=[polygon]))
+    content['annotations'][-1]['category_id'] = content['categories'][0]['id']
+    file.write_text(json.dumps(content))
+    report = Report()
+    args = options(tmp_path / 'set', out=tmp_path / 'own.py')
+    with open_dataset(args, 'labels', report) as labels:
+        assert isinstance(labels, LabelSet) and not report.errors
+        assert any('images listed several times' in each for each in report.warnings)
+        label_map = np.asarray(Image.open(labels.splits[0].label_maps[image['file_name']]))
+        assert label_map[5, 10] == 1 and label_map[0, 0] == 1 and label_map[0, 20] == 2
+    (tmp_path / 'set/train2017' / image['file_name']).touch()  # only its time changes
+    with open_dataset(args, 'labels', report) as labels:
+        assert isinstance(labels, LabelSet)
 
 
 @pytest.mark.parametrize('form', ['labelme_polygons', 'voc_boxes'])

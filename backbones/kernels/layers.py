@@ -13,7 +13,7 @@ from torch.autograd import Function
 from torch.nn import functional as F
 
 from .custom_ops import BLOCK, as_image, as_tokens, convolve, depthwise, outer_products, products
-from .devices import get_autocast_dtype, get_matmul_dtype, should_use_cpu_forms, to_float32
+from .devices import get_autocast_dtype, get_matmul_dtype, should_use_cpu_forms
 from .fast_path import (MLP, add_branch, find_modified_layer, is_drop_path, is_exact_type,
                         is_fast_path_disabled, is_gated_mlp, is_token_norm)
 from .matmul_backend import is_onednn_faster
@@ -228,8 +228,8 @@ def fold_where_cheaper(scale: Tensor | None, layer: nn.Linear | nn.Conv2d,
 
     On accelerators, and where float16 would lose it, return the layer's own and ``scale``, which
     the output is multiplied by. So too for few tokens ``x`` ``(B, N, C_in)``, since folding takes
-    as long as multiplying ``C_in`` tokens; what is compiled does not depend on their number. Matmuls have the
-    type of those of ``x``.
+    as long as multiplying ``C_in`` tokens; what is compiled does not depend on their number.
+    Matmuls have the type of those of ``x``.
     """
     if scale is not None and should_use_cpu_forms(x) and can_hold_scale(get_matmul_dtype(x)):
         inputs = layer.weight.shape[1:].numel()

@@ -152,7 +152,7 @@ def read_coco_file(file: Path,
             file,
             content,
             context.report,
-            check_images=make_header_check(folder),
+            check_images=make_header_check(folder, num_bands=context.num_bands),
             usage=Usage(masks=masks))
         return None
     used = {annotation['category_id'] for annotation in content['annotations']}

@@ -208,7 +208,10 @@ class CocoRepairer:
                 bad.append((entry, '{} must be {}'.format(*wrong[0])))
             else:
                 images.append(entry)
-        bad += [(entry, each.message) for entry, each in make_header_check(folder)(images)]
+        bad += [
+            (entry, each.message)
+            for entry, each in make_header_check(folder, num_bands=self.context.num_bands)(images)
+        ]
         by_id = {entry['id']: entry for entry in images}
         categories = {_make_key(entry.get('id')) for entry in self.entries['categories']}
         for entry in self.entries['annotations']:
@@ -254,7 +257,7 @@ def fill_masks(indices: Sequence[DataIndex], context: ReadContext) -> None:
                 right, bottom = left + width, top + height
                 row['segmentation'] = [[left, top, right, top, right, bottom, left, bottom]]
                 context.count_repair('objects without a mask, though others have one: corners of '
-                                     'the box used as mask (pass --boxes-only to ignore masks)',
+                                     'the box used as mask (detectors without masks: --boxes-only)',
                                      row.get(CONVERTED_FROM))  # yapf: disable
 
 

@@ -26,7 +26,8 @@ def read_drawn(read: Reader, path: Path, context: ReadContext) -> Shapes:
         return Shapes({})
     share_classes(splits.values())
     images = {split: _list_images(index, context) for split, index in splits.items()}
-    context.tables |= context.labels
+    if all(index.has_inferred_classes for index in splits.values()):
+        return Shapes(images)
     classes = dict.fromkeys(name for index in splits.values() for name in index.classes)
     return Shapes(images, list(classes))
 
@@ -38,7 +39,7 @@ def _check(index: DataIndex, path: Path, context: ReadContext) -> None:
         index.file or path,
         index.rows,
         report,
-        check_images=make_header_check(index.images),
+        check_images=make_header_check(index.images, num_bands=context.num_bands),
         usage=Usage(masks=any(row.get('segmentation') for row in index.objects)))
     for error in report.errors:
         context.report.add_error(error)
@@ -63,7 +64,8 @@ def _list_images(index: DataIndex, context: ReadContext) -> list[AnnotatedImage]
 def _make_instance(row: Row, label: str, size: tuple[int, int], index: DataIndex) -> Instance:
     left, top, width, height = row['bbox']
     instance = Instance(label, (left, top, left + width, top + height), [],
-                        row.get(CONVERTED_FROM) or f'{index.file}: annotation {row["id"]}')
+                        row.get(CONVERTED_FROM) or f'{index.file}: annotation {row["id"]}',
+                        bool(row.get('iscrowd') or row.get('ignore')))
     segmentation = row.get('segmentation')
     if isinstance(segmentation, dict):
         instance.mask = encode_segmentation(segmentation, size[::-1])

@@ -76,9 +76,9 @@ def detect_format(path: Path,
     elif formats:
         advice = f'Start from the config of {MODELS[formats[0].type]} to train on this dataset'
     else:
-        advice = 'Supported formats:\n' + '\n'.join(
-            f'  {each.name}: {each.layout}' for each in (*FORMATS, *DRAWN_FORMATS)
-            if each.type == annotation_type)
+        advice = 'Supported formats:\n' + '\n'.join(f'  {each.name}: {each.layout}'
+                                                    for each in (*FORMATS, *DRAWN_FORMATS)
+                                                    if each.type == annotation_type)
         if annotation_type != 'panoptic' and find_spec('datumaro') is None:
             advice += f'\n  others, such as CVAT, KITTI and Open Images: {INSTALL}'
     raise UserError(f'{path} {actual}. Expected {DESCRIPTIONS[annotation_type]}. {advice}')

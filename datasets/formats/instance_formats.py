@@ -194,8 +194,10 @@ INSTANCE_READERS: tuple[tuple[str, str, Callable[[Path], bool], Reader], ...] = 
     ('Pascal VOC', 'Annotations/*.xml, JPEGImages/, ImageSets/Main/; or *.xml next to images',
      is_voc, read_voc),
 )  # yapf: disable
-SHAPE_READERS = tuple((name, layout, detect, partial(index_shapes, read))
-                      for name, layout, detect, read in SHAPE_FORMATS)
-INSTANCE_FORMATS = tuple(
-    DataFormat(name, 'instances', layout, detect, partial(open_instances, name, read))
-    for name, layout, detect, read in (*INSTANCE_READERS, *SHAPE_READERS))
+INSTANCE_FORMATS = (
+    *(DataFormat(name, 'instances', layout, detect, partial(open_instances, name, read))
+      for name, layout, detect, read in INSTANCE_READERS),
+    *(DataFormat(name, 'instances', layout, detect,
+                 partial(open_instances, name, partial(index_shapes, read)))
+      for name, layout, detect, read in SHAPE_FORMATS),
+)

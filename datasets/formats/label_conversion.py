@@ -109,7 +109,7 @@ def _convert(labels: LabelSet, args: DataOptions, report: Report) -> tuple[Path,
             record,
             partial(_write, labels=labels, args=args, report=report, progress=progress),
             tables=[*labels.tables, *(labels.lists or ())],
-            labels=files if labels.read else (),
+            labels={*files, *labels.annotations} if labels.read else (),
             listed=() if labels.read else files)
 
 

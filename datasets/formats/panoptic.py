@@ -70,7 +70,7 @@ def read_panoptic_file(file: Path, images: Path | None, context: ReadContext) ->
             file,
             content,
             report,
-            check_images=make_header_check(folder),
+            check_images=make_header_check(folder, num_bands=context.num_bands),
             usage=Usage(masks=False, is_panoptic=True))
         return None
     label_maps = {image['file_name']: maps / image.pop(SEGMENT_MAP) for image in content['images']}

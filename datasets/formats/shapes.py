@@ -128,14 +128,14 @@ def is_point(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class ShapeReader:
-    """Reader that draws label maps: shapes in the order of the annotations, later ones on top."""
+    """Reader that draws label maps: crowds, then others in their order, later ones on top."""
     labels: Mapping[str, int]  # name -> label
     instances: Mapping[Path, Sequence[Instance]]  # label file -> shapes
 
     def __call__(self, source: Path, size: tuple[int, int]) -> np.ndarray:
         """Return the label map ``(H, W)``, uint8, of a label file."""
         label_map = np.zeros(size[::-1], np.uint8)
-        for instance in self.instances[source]:
+        for instance in sorted(self.instances[source], key=lambda each: not each.is_crowd):
             label_map[decode_rle(encode_instance(instance, size))] = self.labels[instance.label]
         return label_map
 
@@ -166,29 +166,48 @@ def draw_shapes(name: str, read: ReadShapes, args: DataOptions, report: Report) 
     splits = [(each.images[split], each.folders.get(split)) for each in shapes
               for split in ('train', 'val', ALL) if each.images.get(split)]  # yapf: disable
     images = [image for found, _ in splits for image in found]
+    instances = _join_images(images, context)
     context.report_repairs()
     report_skipped(list(context.skipped.values()), report)
     _report_rectangles(images, report)
     listed = [name for each in shapes for name in each.classes or ()]
     classes = _choose_classes(images, listed, args, report)
     meaning: Any = classes
-    if context.tables:  # their shapes are not in the label files
+    if context.tables or any(image.source == context.locate(image.path) for image in images):
+        # The shapes are not in the label files.
         meaning = [classes, [index_images(found).compute_fingerprint() for found, _ in splits]]
     labels = {name: label for label, name in enumerate(classes, 1)} | SPECIAL
     return LabelSet(
         format=name,
         splits=[_index(*split, context) for split in splits],
-        read=ShapeReader(labels, {context.root / image.source: image.instances
-                                  for image in images}),
+        read=ShapeReader(labels, instances),
         classes=classes if args.label_zero == 'ignore' else [BACKGROUND, *classes],
         label_zero=args.label_zero or 'class',
         ignore_255=True,
         meaning=meaning,
         tables=sorted(context.tables),
+        annotations=sorted(context.labels),
         dropped={
             what: occurrences.count
             for what, occurrences in context.dropped.items()
         })
+
+
+def _join_images(images: Sequence[AnnotatedImage],
+                 context: ReadContext) -> dict[Path, list[Instance]]:
+    """Return the shapes by label file; an image can be listed several times."""
+    instances: dict[Path, list[Instance]] = {}
+    for image in images:
+        source = _find_source(image, context)
+        if source in instances:
+            context.count_repair('images listed several times: their objects drawn together',
+                                 image.source)
+        instances.setdefault(source, []).extend(image.instances)
+    return instances
+
+
+def _find_source(image: AnnotatedImage, context: ReadContext) -> Path:
+    return Path(os.path.abspath(context.root / image.source))  # ".." can follow a link
 
 
 def _report_rectangles(images: Sequence[AnnotatedImage], report: Report) -> None:
@@ -205,6 +224,8 @@ def _choose_classes(images: Sequence[AnnotatedImage], listed: Sequence[str], arg
     occurring = {each.label for image in images for each in image.instances}
     names = args.classes or dict.fromkeys(listed) or sorted(occurring)
     classes = [name for name in names if name not in SPECIAL]
+    if not classes and not report.num_errors:
+        report.add_error(f'{args.data[0]} has no classes but the background')
     if missing := sorted(occurring.difference(classes, SPECIAL)):
         report.add_error(f'--classes lacks {format_names(missing)}: add all classes of '
                          f'{args.data[0]}')  # yapf: disable
@@ -222,7 +243,7 @@ def _index(images: Sequence[AnnotatedImage], folder: Path | None,
     """Return the images of a split, which may have a folder, and their label files."""
     paths = [Path(os.path.abspath(image.path)) for image in images]
     root = Path(os.path.commonpath([path.parent for path in paths]))
-    files = [context.root / image.source for image in images]
+    files = [_find_source(image, context) for image in images]
     label_maps = {
         os.path.relpath(path, root): file
         for path, file in sorted(zip(paths, files, strict=True))

@@ -234,7 +234,7 @@ def _read_coordinate(element: Element, key: str) -> float:
 def _count_dropped_flags(element: Element, context: ReadContext, location: str) -> None:
     if _is_difficult(element):
         context.count_dropped(
-            'objects marked difficult become crowds, which are neither trained on nor counted as '
+            'objects marked difficult become crowds, which detectors neither train on nor count as '
             'errors', location)
     for flag in FLAGS:
         child = element.find(flag)
