@@ -287,7 +287,7 @@ def test_figures(page: Page, live: LiveServer, log: PageLog) -> None:
     ('light', 1200),
     ('dark', 400),
     *(pytest.param(*each, marks=pytest.mark.slow) for each in (('light', 400), ('dark', 1200)))
-])
+])  # yapf: disable
 def test_layout_and_contrast(scheme: Literal['light', 'dark'], width: int, browser: Browser,
                              live: LiveServer) -> None:
     """Text has enough contrast, and nothing is wider than the screen."""
