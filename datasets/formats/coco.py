@@ -73,7 +73,7 @@ def read_splits(path: Path, files_by_split: dict[str, list[Path]], context: Read
             names = format_names([context.locate(file) for file in files])
             context.add_error(
                 path, f'has several files for the split {split}: {names}. Pass one file for each '
-                'split with --coco')
+                'split with --data')
         elif split == 'test':
             context.count_dropped('the file of the test split is not used',
                                   context.locate(files[0]))
