@@ -36,6 +36,10 @@ def compile_blocks(model: nn.Module, *, cuda_graphs: bool = False) -> None:
 class UncompiledEvaluation(Hook):
     """Evaluate without compiled blocks: with CUDA graphs, they would be recorded for each size."""
 
+    def before_train(self, runner: Runner) -> None:
+        """Use the compiled blocks, even if a failed evaluation of this process did not end."""
+        self.after_val(runner)
+
     def before_val(self, runner: Runner) -> None:
         """Call the blocks themselves."""
         torch.compiler.set_stance('force_eager')

@@ -151,11 +151,11 @@ def test_uncompiled_evaluation() -> None:
         return lambda *args: runs.append(1) or graph(*args)
 
     layer.compile(backend=compile_graph)
-    for change in (None, hook.before_val, hook.after_val):
+    for change in (None, hook.before_val, hook.after_val, hook.before_val, hook.before_train):
         if change is not None:
             change(None)
         layer(torch.ones(1, 2))
-    assert len(runs) == 2
+    assert len(runs) == 3
 
 
 def test_tta_sizes_of_config() -> None:

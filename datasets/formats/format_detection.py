@@ -56,7 +56,8 @@ def detect_format(path: Path,
     formats = [] if datumaro_format else detect_formats(path)
     fitting = [each for each in formats if each.type == annotation_type]
     if not fitting and annotation_type == 'labels' and not datumaro_format:
-        fitting = [each for each in DRAWN_FORMATS if each.detect(path)]
+        found = [each.name for each in formats]
+        fitting = [each for each in DRAWN_FORMATS if each.name in found]
     if len(fitting) == 1:
         return fitting[0]
     if fitting:
