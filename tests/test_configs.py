@@ -6,6 +6,7 @@ import json
 import re
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
 import torch
@@ -13,6 +14,7 @@ from conftest import ROOT, SHARED
 from helpers.backbones import OURS
 from helpers.cases import case
 from mmengine.config import Config, ConfigDict
+from mmengine.dataset import Compose
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import PARAM_SCHEDULERS, init_default_scope
 from torch import nn
@@ -316,6 +318,24 @@ def test_detection_schedule() -> None:
     assert rates[500:] == pytest.approx(1e-4)
     steps = cfg.param_scheduler[1]
     assert (steps.milestones, steps.gamma, steps.by_epoch) == ([27, 33], 0.1, True)
+
+
+def test_slim_segmenters_train_on_images_of_any_size(tmp_path: Path) -> None:
+    cfg = Config.fromfile(ROOT / 'configs/sem_fpn/xcit_nano_12_p16_slim_shapes.py')
+    init_default_scope(cfg.default_scope)
+    pipeline = Compose(cfg.train_dataloader.dataset.pipeline)
+    image, mask = tmp_path / 'a.png', tmp_path / 'a_mask.png'
+    for size in (128, 128), (150, 200), (300, 90):
+        cv2.imwrite(str(image), np.zeros((*size, 3), np.uint8))
+        cv2.imwrite(str(mask), np.ones(size, np.uint8))
+        sample = pipeline({
+            'img_path': str(image),
+            'seg_map_path': str(mask),
+            'reduce_zero_label': True,
+            'seg_fields': []
+        })
+        assert sample['inputs'].shape == (3, 128, 128)
+        assert sample['data_samples'].gt_sem_seg.data.shape == (1, 128, 128)
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason=f'no reference outputs in {SHARED}')

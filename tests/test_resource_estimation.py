@@ -59,13 +59,13 @@ def test_image_sizes_of_pipeline(leaf: str, largest: tuple[int, int], tmp_path: 
 
 
 def test_image_sizes_of_dataset(shapes: Path) -> None:
-    for head, folder in (('mask_rcnn', 'coco'), ('sem_fpn', 'ade')):
+    for head, folder, size in (('sem_fpn', 'ade', 128), ('mask_rcnn', 'coco', 64)):
         options = TrainOptions(slim(head), data_root=shapes / folder)
         cfg = load_estimated_config(options, EstimateOptions())
         counts = count_data(cfg)
         assert counts.images == 12 and counts.sizes == ((64, 64), ) * 12
         assert (counts.objects is None) == (head == 'sem_fpn')
-        assert compute_batch_sizes(cfg, counts.sizes) == ((64, 64), 64 * 64)
+        assert compute_batch_sizes(cfg, counts.sizes) == ((size, size), size**2)
         wrapped = dict(type='RepeatDataset', times=3, dataset=cfg.train_dataloader.dataset)
         cfg.train_dataloader.dataset = wrapped
         assert count_images(cfg.train_dataloader.dataset) == 36

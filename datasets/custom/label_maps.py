@@ -151,7 +151,8 @@ def _check_labels(train: Labels, val: Labels, classes: Sequence[str], first: int
             'which mmseg ignores: if they belong to a class, save them with its label; if they are '
             'unlabeled, pass --ignore-255')
     elif missing:
-        report.add_warning(f'training: no pixels of {format_names(missing)}')
+        report.add_warning(f'training: no pixels of {format_names(missing)}, which the model '
+                           'cannot learn: add images that show them, or leave them out')
 
 
 def interpret_labels(values: set[int], names: list[str] | None,

@@ -7,6 +7,8 @@ data_root = (os.environ.get('COLONNADE_SHAPES') or 'data/shapes') + '/ade'
 train_pipeline = [
     dict(type='LoadImageFromFile'),
     dict(type='LoadAnnotations'),
+    dict(type='Resize', scale=(512, 128), keep_ratio=True),  # as in evaluation
+    dict(type='RandomCrop', crop_size=(128, 128)),  # for own images that are not square
     dict(type='RandomFlip', prob=0.5, direction=['horizontal', 'vertical']),
     dict(type='PackSegInputs'),
 ]
