@@ -289,12 +289,15 @@ def test_levels_of_input_stride_are_copies() -> None:
     assert level.equal(x) and level.data_ptr() != x.data_ptr()
 
 
+@pytest.mark.parametrize('avx512', [False, True])
 @pytest.mark.parametrize('compiled, gradients', [(False, False), (True, False), (False, True)])
-def test_memory_format_of_maps(compiled: bool, gradients: bool,
+def test_memory_format_of_maps(compiled: bool, gradients: bool, avx512: bool,
                                monkeypatch: pytest.MonkeyPatch) -> None:
     assert memory_format.can_read_any_order()  # tools/mmcv_ext, or none
     monkeypatch.setattr(memory_format, 'can_read_any_order', lambda: not compiled)
-    wanted = torch.contiguous_format if compiled or gradients else torch.channels_last
+    monkeypatch.setattr(memory_format, 'HAS_AVX512', avx512)
+    is_default = compiled or gradients and not avx512
+    wanted = torch.contiguous_format if is_default else torch.channels_last
     model, images = build_model('mask_rcnn'), torch.randn(2, 3, 75, 101).double()
     with torch.set_grad_enabled(gradients):
         maps = model.backbone(images)

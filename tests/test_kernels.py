@@ -16,10 +16,10 @@ from torch.nn import functional as F
 from colonnade.backbones import XCiT
 from colonnade.backbones.kernels import matmul_backend, private_torch
 from colonnade.backbones.kernels.custom_ops import depthwise, outer_products, products
+from colonnade.backbones.kernels.devices import HAS_AVX512
 from colonnade.backbones.kernels.folding import FusedError
 from colonnade.backbones.kernels.layers import gram
-from colonnade.backbones.kernels.packed import (HAS_AVX512, PackedDepthwise, PackedHalving,
-                                                PackedLinear)
+from colonnade.backbones.kernels.packed import PackedDepthwise, PackedHalving, PackedLinear
 from colonnade.backbones.plain_vit.blocks import embed_grid
 from colonnade.weights import load_weights
 

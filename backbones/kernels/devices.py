@@ -17,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 #: steps of initializers that change a tensor in place
 INIT_STEPS = (Tensor.normal_, Tensor.uniform_, Tensor.erfinv_, Tensor.clamp_, Tensor.mul_,
               Tensor.add_, Tensor.fill_, Tensor.zero_)
+HAS_AVX512 = torch.backends.cpu.get_cpu_capability() == 'AVX512'
 _cpu_forms_enabled = True
 
 

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
-from .devices import should_use_cpu_forms
+from .devices import HAS_AVX512, should_use_cpu_forms
 from .fast_path import is_transformed
 
 
@@ -27,11 +27,13 @@ def can_read_any_order() -> bool:
 def get_map_order(x: Tensor) -> torch.memory_format:
     """Return the format of maps on the device of ``x``: channels last on a CPU if it is faster.
 
-    With gradients it is the default, since those of convolutions are slower in channels last. So it
-    is where consumers of the maps may not know any other.
+    It is the default where consumers of the maps may not know any other; and with gradients but
+    without AVX-512, since those of convolutions are slower in channels last there.
     """
-    fast = should_use_cpu_forms(x) and not torch.is_grad_enabled() and not is_transformed()
-    return torch.channels_last if fast and can_read_any_order() else torch.contiguous_format
+    fast = (HAS_AVX512 or not torch.is_grad_enabled()) and not is_transformed()
+    if fast and should_use_cpu_forms(x) and can_read_any_order():
+        return torch.channels_last
+    return torch.contiguous_format
 
 
 def as_map(x: Tensor, height: int) -> Tensor:

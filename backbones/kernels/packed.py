@@ -15,13 +15,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from . import private_torch
-from .devices import get_matmul_dtype, should_use_cpu_forms
+from .devices import HAS_AVX512, get_matmul_dtype, should_use_cpu_forms
 
 TOKENS_HINT = 1024  # tokens; the format chosen for them is fast for other numbers too
 PIXELS_HINT = (1, 64, 64)  # batch, height and width, likewise
 MIN_HALVING_PIXELS = 512  # of an image; for smaller ones, oneDNN wants another format
 MIN_GELU_CHANNELS = 16  # below this, oneDNN's convolutions apply GELU slowly
-HAS_AVX512 = torch.backends.cpu.get_cpu_capability() == 'AVX512'
 GELU_IN_KERNEL = HAS_AVX512  # with AVX2, oneDNN takes three times as long for GELU as torch
 PACKED_DTYPES = (torch.float32, torch.bfloat16)
 #: post-operations of oneDNN's matmuls

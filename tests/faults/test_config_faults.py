@@ -188,7 +188,7 @@ def test_equivalent_paths() -> None:
     'key, value, place, message',
     [
         (TRAINING, dict(img_sufix='.png'), f'{TRAINING}.img_sufix', 'did you mean img_suffix?'),
-        (f'{TRAINING}.pipeline.2', dict(direcion='vertical'), f'{TRAINING}.pipeline.2.direcion',
+        (f'{TRAINING}.pipeline.4', dict(direcion='vertical'), f'{TRAINING}.pipeline.4.direcion',
          'did you mean direction?'),
         ('val_evaluator', dict(iou_metric=['mIoU']), 'val_evaluator.iou_metric', 'did you mean'),
         ('default_hooks.checkpoint', dict(max_keep=2), 'default_hooks.checkpoint.max_keep',
