@@ -1,6 +1,6 @@
 # make demo   set up, draw a small dataset, train and evaluate a detector and a segmenter on it
-# make test   set up and run the tests in two processes (make test-slow: those that take minutes;
-#             make test-faults: the slow ones of tests/faults)
+# make test   set up and run the tests in two processes (make test-slow: those that take minutes, or
+#             a part of them with PART=3/8; make test-faults: the slow ones of tests/faults)
 # make lint   check the style
 # make docs   build the pages of docs/ into build/docs; warnings are errors
 # make audit  list known vulnerabilities of what make env installs; asks pypi.org
@@ -11,6 +11,7 @@
 VENV ?= .venv
 PYTHON ?= python3
 COMPILED_MMCV ?=
+PART ?= 1/1
 BIN = $(VENV)/bin
 GENERATOR = build/docs-generator
 AUDITOR = build/auditor
@@ -34,7 +35,8 @@ test: env $(LORA)/installed $(NOTEBOOKS)/installed $(DATUMARO)/installed
 	    tests/test_lora.py tests/test_notebooks.py tests/test_datumaro.py
 
 test-slow: env
-	$(BIN)/python -m pytest -m slow -s -o faulthandler_timeout=3600
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m slow --part $(PART) \
+	    -o faulthandler_timeout=3600
 
 test-faults: env
 	$(BIN)/python -m pytest -m slow -s -o faulthandler_timeout=3600 tests/faults \

@@ -16,6 +16,7 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
+from zlib import crc32
 
 import pytest
 import torch
@@ -59,8 +60,19 @@ settings.load_profile('steady')
 COLLECTION = {'started': 0.}  # start of the current garbage collection
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip tests that need a GPU if there is none."""
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add an option that divides the tests into parts, which stay the same between runs."""
+    parser.addoption('--part', default='1/1', help='part of the tests to run, e.g. 3/8')
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Choose the part of the tests, and skip those that need a GPU if there is none."""
+    part, parts = map(int, config.getoption('part').split('/'))
+    if not 1 <= part <= parts:
+        raise pytest.UsageError(f'--part must be from 1/{parts} to {parts}/{parts}, got {part}')
+    chosen = [item for item in items if crc32(item.nodeid.encode()) % parts == part - 1]
+    config.hook.pytest_deselected(items=list(set(items) - set(chosen)))
+    items[:] = chosen
     if not torch.cuda.is_available():
         for item in items:
             if item.get_closest_marker('gpu'):

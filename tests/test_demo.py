@@ -63,14 +63,16 @@ def test_later_heads_start_from_the_first_backbone(calls: Calls, tmp_path: Path,
     run_tool('demo', '--out', tmp_path, '--head', 'sem_fpn', 'mask_rcnn', 'mask2former')
     started = [words for _, words in calls]
     assert '--pretrained' not in started[0]
-    for words, iterations in zip(started[1:], (200, 300), strict=True):
-        assert Path(words[words.index('--pretrained') + 1]).parent.name == 'sem_fpn'
+    for words, iterations, rate in zip(started, (400, 160, 240), (3e-3, 2e-3, 1e-3), strict=True):
+        if words is not started[0]:
+            assert Path(words[words.index('--pretrained') + 1]).parent.name == 'sem_fpn'
         cfg = Config.fromfile(words[0])
         options = parse_options(ArgumentParser(), TrainOptions, words=words)
         cfg.merge_from_dict(options.cfg_options)
         assert cfg.param_scheduler[1].type == 'CosineAnnealingLR'
         assert cfg.param_scheduler[1].end == cfg.train_cfg.max_iters == \
             cfg.train_cfg.val_interval == iterations
+        assert cfg.optim_wrapper.optimizer.lr == rate
 
 
 def test_backbones_with_further_tensors_start_from_scratch(calls: Calls, tmp_path: Path,
@@ -80,7 +82,7 @@ def test_backbones_with_further_tensors_start_from_scratch(calls: Calls, tmp_pat
         calls.clear()
         run_tool('demo', '--out', tmp_path / heads[0], '--backbone', 'plain_vit', '--head', *heads)
         words = calls[1][1]
-        assert ('--pretrained' in words) == expected == ('train_cfg.max_iters=200' in words)
+        assert ('--pretrained' in words) == expected == ('train_cfg.max_iters=160' in words)
 
 
 def test_table(calls: Calls, tmp_path: Path, run_tool: Callable,
