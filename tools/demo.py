@@ -146,6 +146,9 @@ def train(config: Path, data_root: Path, work_dir: Path, arguments: Sequence[str
         *arguments,
         '--cfg-options',
         'randomness.seed=0',
+        # a batch takes 15 ms to load: a process for it would compete for the cores
+        'train_dataloader.num_workers=0',
+        'train_dataloader.persistent_workers=False',
         *options,
         show=True)
     table = MetricsTable(Run(work_dir).metrics)
