@@ -1,6 +1,6 @@
 """Compare training iterations with mmengine's stock runner on the same config, in turns.
 
-    python docs/measure_steps.py sem_fpn/xcit_nano_12_p16_slim_shapes work_dirs/demo/shapes/ade
+    python docs/measure_steps.py sem_fpn/xcit_nano_12_p16_slim_shapes data/shapes/ade
 
 Prints the seconds of an iteration, and which part of it is neither model nor optimizer: waiting for
 data, hooks, logging, and checks. Times are medians without the first iterations.
