@@ -22,6 +22,7 @@ from torch.utils.data import DataLoader
 from colonnade.backbones import ColumnarBackbone
 from colonnade.common.name_lists import format_count
 from colonnade.datasets.bad_samples import ADVICE, handle_bad_samples
+from colonnade.datasets.packed_batches import PackingCollate
 from colonnade.datasets.rle import encode_masks_for
 from colonnade.weights.checkpoint_files import get_save_options
 from colonnade.weights.downloads import fetch
@@ -167,12 +168,14 @@ class StrictRunner(Runner):
     def build_dataloader(self, dataloader: Any, *args: Any, **kwargs: Any) -> DataLoader:
         """Return a data loader whose errors name the sample, and that may skip bad samples.
 
-        For a GPU, batches are in pinned memory by default, from which they are copied faster.
+        Workers send small tensors together. For a GPU, batches are in pinned memory by default,
+        from which they are copied faster.
         """
         is_training = dataloader is self._train_dataloader
         if isinstance(dataloader, dict) and torch.cuda.is_available():
             dataloader = {'pin_memory': True, **dataloader}
         built = Runner.build_dataloader(dataloader, *args, **kwargs)
+        built.collate_fn = PackingCollate(built.collate_fn)
         can_skip = is_training and not self.skipped_samples
         advice = ADVICE + '; --on-bad-sample skip uses other samples instead' * can_skip
         handle_bad_samples(built.dataset, self.skipped_samples if is_training else None, advice)

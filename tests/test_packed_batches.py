@@ -1,0 +1,105 @@
+"""Batches whose small tensors leave the workers of a data loader together."""
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from mmdet.structures import DetDataSample
+from mmdet.structures.bbox import HorizontalBoxes
+from mmdet.structures.mask import BitmapMasks
+from mmengine.dataset import pseudo_collate
+from mmengine.structures import InstanceData
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
+
+from colonnade.datasets.packed_batches import PackedBatch, PackingCollate
+
+
+class Samples(Dataset):
+    """Samples with tensors of many kinds."""
+
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        whole = torch.arange(24.).reshape(2, 3, 4) + index
+        masks = BitmapMasks(np.eye(4, dtype=np.uint8)[None] * index, 4, 4)
+        sample = DetDataSample(metainfo=dict(index=index))
+        sample.gt_instances = InstanceData(
+            bboxes=HorizontalBoxes(whole[0, :1]), labels=torch.tensor([index]), masks=masks)
+        return dict(
+            inputs=whole.byte(),
+            data_samples=sample,
+            others=[
+                whole.mT, whole[:, ::2],
+                whole.half()[0, 0, 0],
+                whole.bool(),
+                whole.to(torch.complex64), whole[:0],
+                whole.bfloat16().expand(5, 2, 3, 4),
+                whole.to_sparse(),
+                nn.Parameter(whole),
+                torch.tensor(index).expand(1), 'text'
+            ],
+            same=[whole] * 2)
+
+
+def load(num_workers: int, collate: Any) -> list[Any]:
+    return list(DataLoader(Samples(), 2, num_workers=num_workers, collate_fn=collate))
+
+
+def test_batches_stay_the_same() -> None:
+    """In the process itself, and from a worker."""
+    expected = load(0, pseudo_collate)
+    assert len(expected) == 2
+    for workers in (0, 1):
+        for batch, other in zip(
+                load(workers, PackingCollate(pseudo_collate)), expected, strict=True):
+            assert type(batch) is dict and batch.keys() == other.keys()
+            check_equal(batch['inputs'], other['inputs'])
+            for own, theirs in zip(batch['others'], other['others'], strict=True):
+                check_equal(own, theirs)
+            for own, theirs in zip(batch['data_samples'], other['data_samples'], strict=True):
+                assert own.index == theirs.index
+                a, b = own.gt_instances, theirs.gt_instances
+                assert torch.equal(a.bboxes.tensor, b.bboxes.tensor)
+                assert torch.equal(a.labels, b.labels)
+                assert (a.masks.masks == b.masks.masks).all()
+            assert batch['same'][0][0] is batch['same'][1][0]
+
+
+def check_equal(own: list[Any], theirs: list[Any]) -> None:
+    for a, b in zip(own, theirs, strict=True):
+        assert type(a) is type(b)
+        if isinstance(a, Tensor):
+            assert (a.dtype, a.shape, a.layout) == (b.dtype, b.shape, b.layout)
+            assert torch.equal(a.to_dense(), b.to_dense())
+        else:
+            assert a == b
+
+
+def test_small_tensors_are_independent() -> None:
+    """Each has its own memory, so that a copy of one does not copy the others."""
+    batch = load(1, PackingCollate(pseudo_collate))[0]
+    label = batch['data_samples'][0].gt_instances.labels
+    assert label.untyped_storage().nbytes() == label.nbytes
+    label += 1
+    assert batch['data_samples'][1].gt_instances.labels.item() == 1
+
+
+def test_large_tensors_stay_in_shared_memory() -> None:
+    image = torch.ones(3, 200, 200, dtype=torch.uint8)
+    assert len(PackedBatch([image]).content) < image.nbytes / 10
+    assert len(PackedBatch([image[:, :50, :50]]).content) > 3 * 50 * 50
+    for batch in DataLoader([image] * 2, 2, num_workers=1, collate_fn=PackingCollate(list)):
+        assert all(map(torch.equal, batch, [image] * 2)) and batch[0].is_shared()
+
+
+def test_batches_without_tensors() -> None:
+    assert load(1, PackingCollate(lambda samples: [len(samples), 'a'])) == [[2, 'a'], [1, 'a']]
+
+
+def test_error_of_a_batch_that_cannot_be_sent() -> None:
+    with pytest.raises(Exception, match="local object|Can't pickle"):
+        load(1, PackingCollate(lambda samples: [lambda: None]))
