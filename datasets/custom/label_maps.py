@@ -152,7 +152,7 @@ def _check_labels(train: Labels, val: Labels, classes: Sequence[str], first: int
             'unlabeled, pass --ignore-255')
     elif missing:
         report.add_warning(f'training: no pixels of {format_names(missing)}, which the model '
-                           'cannot learn: add images that show them, or leave them out')
+                           'cannot learn: add images that show them')
 
 
 def interpret_labels(values: set[int], names: list[str] | None,
