@@ -32,7 +32,7 @@ SECTIONS = {
                          'train_dataloader', 'val_dataloader', 'test_dataloader', 'train_cfg',
                          'val_cfg', 'test_cfg'), DICT),
         **dict.fromkeys(('val_evaluator', 'test_evaluator', 'param_scheduler'), DICTS),
-        'custom_hooks': LIST,
+        **dict.fromkeys(('custom_hooks', 'accepted_findings'), LIST),
         'work_dir': STRING,
     },
     'model': {

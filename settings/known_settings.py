@@ -19,7 +19,7 @@ TOP = {
     *inspect.signature(Runner.__init__).parameters, 'default_scope', 'custom_imports', 'sync_bn',
     'model_wrapper_cfg', 'runner_type', 'strategy', 'compile', 'find_unused_parameters',
     'activation_checkpointing', 'efficient_conv_bn_eval', 'tta_model', 'tta_pipeline', 'log_level',
-    'detect_anomalous_params', 'sharded_checkpoints'
+    'detect_anomalous_params', 'sharded_checkpoints', 'accepted_findings'
 } - {'self', 'cfg'}
 #: dicts whose keys are chosen by the user
 FREE = ('custom_keys', 'metainfo', 'init_cfg', 'cfg', 'backend_args')

@@ -16,7 +16,8 @@ from mmseg.evaluation import IoUMetric
 
 from colonnade.engine.training import TrainOptions, load_training_settings
 from colonnade.recipes.config_report import examine
-from colonnade.settings.checks.all_checks import check_config, find_problems
+from colonnade.common.errors import UserError
+from colonnade.settings.checks.all_checks import check_config, check_model, find_problems
 from colonnade.settings.config_types import check_types, find_type_errors
 from colonnade.settings.dataset_paths import (check_dataset, find_datasets, get_dataset_paths,
                                               iter_evaluators, read_category_names,
@@ -42,6 +43,20 @@ def check(path: Path, **changes: Any) -> None:
 def test_shipped_configs_have_no_findings(path: Path) -> None:
     assert len(RECIPES) > 200
     assert not find_problems(read_config(path), ALL)
+
+
+def test_configs_accept_findings() -> None:
+    cfg = copy_config(ROOT / 'configs/segmenter/vit_tiny_patch16_384_160k_ade20k.py')
+    cfg.model.data_preprocessor.mean = [0, 0, 0]
+    assert [each.rule for each in check_config(cfg, ALL)] == ['normalisation']
+    cfg.accepted_findings = ['normalisation', 'width']
+    with pytest.raises(UserError, match="accepted_findings has 'width', but only channel-order, "):
+        check_config(cfg, ALL)
+    cfg.accepted_findings = ['normalisation']
+    assert not check_config(cfg, ALL) and not check_model(cfg)
+    cfg.model.decode_head.in_channels = 384
+    with pytest.raises(UserError, match='is 384'):  # errors prevent training all the same
+        check_config(cfg, ALL)
 
 
 @pytest.mark.parametrize('head, key, value, message', [

@@ -59,11 +59,16 @@ def find_problems(cfg: Config, dataloaders: tuple[str, ...],
 
 
 def run_check(check: Check, cfg: Config, dataloaders: tuple[str, ...]) -> list[Finding]:
-    """Return the findings of a check, and a note if unusual settings make it fail."""
+    """Return the findings of a check, and a note if unusual settings make it fail.
+
+    Warnings and notes that the config accepts are left out.
+    """
     problems: list[Finding] = []
+    accepted = cfg.get('accepted_findings') or ()
     try:
         for finding in check(cfg, dataloaders):
-            problems.append(finding)
+            if finding.severity == 'error' or finding.rule not in accepted:
+                problems.append(finding)
     except (TypeError, AttributeError, LookupError) as error:
         problems.append(
             Finding('not-checked', f'{check.__name__} does not support this config: {error}'))

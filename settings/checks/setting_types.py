@@ -14,6 +14,7 @@ from colonnade.common.name_lists import suggest_names
 from ..findings import Finding
 from ..known_settings import FREE, TOP, find_parameter, get_known_settings, is_typo
 from ..registries import find_class, format_unknown_type, get_package, loaded_scopes, may_be_name
+from ..rules import CONFIG_RULES
 
 #: last key of a path -> registries in which a type is looked up; all for other keys
 REGISTRIES = {
@@ -38,7 +39,7 @@ FOREIGN = ('Albu', 'roi_layer', 'plugins')
 
 
 def find_setting_problems(cfg: Config, _: tuple[str, ...]) -> Iterator[Finding]:
-    """Yield unregistered types, settings that nothing reads, and strings in place of numbers.
+    """Yield unregistered types, settings without effect, and strings in place of numbers.
 
     Arguments that classes pass on to other classes are not followed.
     """
@@ -47,6 +48,11 @@ def find_setting_problems(cfg: Config, _: tuple[str, ...]) -> Iterator[Finding]:
         meant = suggest_names(key, TOP, cutoff=0.9)
         if meant and isinstance(content[key], (dict, list)):
             yield Finding('unread-section', f'{key} has no effect', (key, ), meant)
+    rules = [name for name, rule in CONFIG_RULES.items() if rule.severity != 'error']
+    for name in content.get('accepted_findings') or ():
+        if name not in rules:
+            yield Finding('setting-type', f'accepted_findings has {name!r}, but only '
+                          f'{", ".join(rules)} can be accepted', ('accepted_findings', ))
     for path, part in _iter_sections(content):
         yield from _check_section(part, path)
 

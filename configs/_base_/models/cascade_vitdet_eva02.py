@@ -3,6 +3,8 @@
 # Differences in training: see cascade_vitdet_mae.py.
 _base_ = './cascade_vitdet_mae.py'
 
+accepted_findings = ['normalisation']
+
 model = dict(
     backbone=dict(
         arch=dict(_delete_=True, model='eva02_base_patch14_224.mim_in22k', class_token=False),

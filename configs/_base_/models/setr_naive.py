@@ -1,5 +1,8 @@
 # SETR (naive upsampling) on a ViT as mmseg trains it: its files load strictly.
+# Images are normalized for ImageNet, as in mmseg, and not as timm's weights expect.
 _base_ = './segmentor.py'
+
+accepted_findings = ['normalisation']
 
 model = dict(
     backbone=dict(
