@@ -6,6 +6,7 @@ import json
 import logging
 import re
 import shutil
+import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,8 +14,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import (LAUNCH, LAYOUTS, NO_WORKERS, SHORT, TWO_PROCESSES, config, latest_log,
-                      run_python)
+from conftest import LAYOUTS, NO_WORKERS, SHORT, TWO_PROCESSES, config, latest_log
+from helpers.interrupted_runs import start
 from mmengine.config import Config
 from mmengine.dataset import BaseDataset
 from mmengine.registry import DATASETS
@@ -545,8 +546,17 @@ def test_all_processes_stop_at_bad_data(data: Path, tmp_path: Path) -> None:
     """Only one process checks the data, and none waits forever."""
     gone = list_images(data, 'ade')[3]
     gone.with_name('more.jpg').write_bytes(gone.read_bytes())
-    says = run_python(*LAUNCH, 'tools/train.py', config('sem_fpn'), '--launcher', 'pytorch',
-                      '--data-root', data / 'ade', '--work-dir', tmp_path / 'run', *SHORT,
-                      *NO_WORKERS, fail=True, **TWO_PROCESSES)  # yapf: disable
-    assert says.count('train: training would stop at its data:') >= 1  # the other may be killed
-    assert says.count('more.jpg has no label map') >= 2
+    with socket.create_server(('127.0.0.1', 0)) as server:
+        port = server.getsockname()[1]
+    # not torchrun, which kills the other process as soon as one fails
+    programs = [
+        start('tools/train.py', config('sem_fpn'), '--launcher', 'pytorch', '--data-root',
+              data / 'ade', '--work-dir', tmp_path / 'run', *SHORT, *NO_WORKERS, RANK=rank,
+              LOCAL_RANK=rank, WORLD_SIZE='2', MASTER_ADDR='127.0.0.1', MASTER_PORT=str(port),
+              **TWO_PROCESSES) for rank in '01'
+    ]  # yapf: disable
+    for program in programs:
+        says = program.communicate(timeout=300)[0]
+        assert program.returncode == 1
+        assert says.count('train: training would stop at its data:') == 1
+        assert says.count('more.jpg has no label map') == 1
