@@ -64,8 +64,8 @@ class TrainingSettings:
         'compile the blocks of the backbone with torch.compile; the first iterations take minutes',
         False)
     cuda_graphs: bool = option(
-        'with --compile, on an NVIDIA GPU: launch each block as one CUDA graph, for images of '
-        'one size', False)
+        'with --compile, on an NVIDIA GPU: launch each block as one CUDA graph, recorded '
+        'for each image size', False)
     auto_scale_lr: bool = option(
         "scale the learning rate by the batch size relative to the config's",
         False,

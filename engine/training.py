@@ -69,8 +69,10 @@ def load_training_settings(options: TrainOptions) -> Settings:
     set_amp(cfg, options.amp)
     if options.fsdp and options.compile:
         raise UserError('--compile does not support --fsdp: remove one of them')
-    if options.cuda_graphs and not (options.compile and is_cuda_available()):
-        raise UserError('--cuda-graphs needs --compile and an NVIDIA GPU')
+    if options.cuda_graphs and not options.compile:
+        raise UserError('--cuda-graphs needs --compile')
+    if options.cuda_graphs and not is_cuda_available():
+        raise UserError('--cuda-graphs needs an NVIDIA GPU, but torch finds none')
     if options.fsdp:
         enable_fsdp(cfg, options.checkpoint_format == 'sharded')
     elif options.checkpoint_format == 'sharded':

@@ -45,7 +45,7 @@ class BenchmarkOptions:
         'side of square images, or HEIGHTxWIDTH (default: 512 1024)', ('512', '1024'),
         metavar='PIXELS')
     batch_sizes: Sequence[int] = option('batch sizes (default: 1)', (1, ), metavar='N')
-    train: bool = option('measure training: forward and backward pass', False)
+    train: bool = option("measure training: forward and backward pass, and AdamW's step", False)
     pyramid: bool = option('add a pyramid after the backbone', False)
     fuse: bool = option('fuse the backbone (evaluation only)', False)
     compile: bool = option('compile the backbone with torch.compile', False)

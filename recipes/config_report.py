@@ -14,7 +14,7 @@ from colonnade.settings.checks.all_checks import find_problems
 from colonnade.settings.config_types import find_type_errors
 from colonnade.settings.dataset_paths import (DATALOADERS, exists, find_datasets, get_dataset_paths,
                                               redirect_data_root)
-from colonnade.settings.findings import Finding, get_errors
+from colonnade.settings.findings import Finding, drop_accepted, get_errors
 from colonnade.settings.overrides import apply_options
 from colonnade.settings.reading import read_config
 from colonnade.settings.rules import SEVERITIES
@@ -69,7 +69,8 @@ def examine(config: str | Path,
         findings.append(_note_skipped('rules for built models'))
     else:
         findings += check_model(cfg, step=step)
-    return sorted(dict.fromkeys(findings), key=lambda each: SEVERITIES.index(each.severity))
+    return sorted(
+        drop_accepted(findings, cfg), key=lambda each: SEVERITIES.index(each.severity))
 
 
 def _check_types(cfg: Config) -> list[Finding]:

@@ -5,6 +5,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from mmengine.config import Config
+
 from .rules import RULES, Effect, Severity
 
 
@@ -66,3 +68,15 @@ class Finding:
 def get_errors(findings: Iterable[Finding]) -> list[Finding]:
     """Return the findings that prevent a training."""
     return [finding for finding in findings if finding.severity == 'error']
+
+
+def drop_accepted(findings: Iterable[Finding], cfg: Config) -> list[Finding]:
+    """Return the distinct findings, without warnings and notes that a config accepts.
+
+    A config accepts those of all rules in its list ``accepted_findings``.
+    """
+    accepted = cfg.get('accepted_findings') or ()
+    return [
+        finding for finding in dict.fromkeys(findings)
+        if finding.severity == 'error' or finding.rule not in accepted
+    ]

@@ -45,7 +45,7 @@ def test_shipped_configs_have_no_findings(path: Path) -> None:
     assert not find_problems(read_config(path), ALL)
 
 
-def test_configs_accept_findings() -> None:
+def test_configs_accept_findings(tmp_path: Path) -> None:
     cfg = copy_config(ROOT / 'configs/segmenter/vit_tiny_patch16_384_160k_ade20k.py')
     cfg.model.data_preprocessor.mean = [0, 0, 0]
     assert [each.rule for each in check_config(cfg, ALL)] == ['normalisation']
@@ -54,6 +54,12 @@ def test_configs_accept_findings() -> None:
         check_config(cfg, ALL)
     cfg.accepted_findings = ['normalisation']
     assert not check_config(cfg, ALL) and not check_model(cfg)
+    cfg.optim_wrapper.paramwise_cfg = dict(custom_keys=dict(lost=dict(lr_mult=2.)))
+    cfg.dump(tmp_path / 'own.py')
+    assert {each.rule for each in examine(tmp_path / 'own.py')} == {'parameter-key', 'not-checked'}
+    cfg.accepted_findings += ['parameter-key', 'not-checked']
+    cfg.dump(tmp_path / 'own.py')
+    assert not examine(tmp_path / 'own.py')
     cfg.model.decode_head.in_channels = 384
     with pytest.raises(UserError, match='is 384'):  # errors prevent training all the same
         check_config(cfg, ALL)

@@ -123,7 +123,7 @@ def test_compile_needs_blocks_and_no_fsdp(shapes: Path, tmp_path: Path) -> None:
                            compile=True, fsdp=True)  # yapf: disable
     with pytest.raises(ValueError, match='--compile does not support --fsdp'):
         load_training_settings(options)
-    with pytest.raises(ValueError, match='--cuda-graphs needs --compile and an NVIDIA GPU'):
+    with pytest.raises(ValueError, match='--cuda-graphs needs --compile'):
         load_training_settings(replace(options, compile=False, fsdp=False, cuda_graphs=True))
 
 

@@ -10,7 +10,7 @@ from mmengine.registry import DefaultScope
 
 from colonnade.common.errors import UserCodeError
 
-from ..findings import Finding, get_errors
+from ..findings import Finding, drop_accepted, get_errors
 from .class_checks import find_class_problems
 from .dataset_checks import (find_label_setting_problems, find_metric_problems,
                              find_palette_problems, find_window_problems)
@@ -55,20 +55,15 @@ def find_problems(cfg: Config, dataloaders: tuple[str, ...],
                     Finding('not-checked', f'{check.__name__} did not run: fix the errors first'))
             else:
                 problems += run_check(check, cfg, dataloaders)
-    return list(dict.fromkeys(problems))
+    return drop_accepted(problems, cfg)
 
 
 def run_check(check: Check, cfg: Config, dataloaders: tuple[str, ...]) -> list[Finding]:
-    """Return the findings of a check, and a note if unusual settings make it fail.
-
-    Warnings and notes that the config accepts are left out.
-    """
+    """Return the findings of a check, and a note if unusual settings make it fail."""
     problems: list[Finding] = []
-    accepted = cfg.get('accepted_findings') or ()
     try:
         for finding in check(cfg, dataloaders):
-            if finding.severity == 'error' or finding.rule not in accepted:
-                problems.append(finding)
+            problems.append(finding)
     except (TypeError, AttributeError, LookupError) as error:
         problems.append(
             Finding('not-checked', f'{check.__name__} does not support this config: {error}'))
@@ -87,8 +82,8 @@ def check_model(cfg: Config) -> list[Finding]:
     Weights can be loaded even if a stride or the mean is wrong, but the predictions are wrong.
     """
     with DefaultScope.overwrite_default_scope(cfg.get('default_scope')):
-        return raise_on_errors(
-            [finding for check in MODEL_CHECKS for finding in run_check(check, cfg, ())])
+        problems = [finding for check in MODEL_CHECKS for finding in run_check(check, cfg, ())]
+    return raise_on_errors(drop_accepted(problems, cfg))
 
 
 def raise_on_errors(problems: list[Finding]) -> list[Finding]:
