@@ -7,6 +7,7 @@ from collections.abc import Callable
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import get_worker_info
@@ -37,15 +38,30 @@ class PackedBatch:
 
     def __init__(self, batch: Any) -> None:
         file = io.BytesIO()
-        _SmallTensorPickler(file).dump(batch)
-        self.content = file.getvalue()
+        pickler = _SmallTensorPickler(file)
+        pickler.dump(batch)
+        self.content, self.arrays = file.getvalue(), pickler.arrays
 
     def __reduce__(self) -> tuple[Callable, tuple]:
-        return pickle.loads, (self.content, )
+        return _unpack, (self.content, self.arrays)
 
 
 class _SmallTensorPickler(ForkingPickler):
-    """Pickler that writes small CPU tensors itself, and leaves the others to torch."""
+    """Pickler that writes small CPU tensors itself, and leaves the others to torch.
+
+    Attributes:
+        arrays: Large arrays, such as masks, which are not written: they would be copied twice.
+    """
+
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file)
+        self.arrays: list[np.ndarray] = []
+
+    def persistent_id(self, value: Any) -> int | None:
+        if type(value) is not np.ndarray or value.nbytes <= MAX_BYTES:
+            return None
+        self.arrays.append(value)
+        return len(self.arrays) - 1
 
     def reducer_override(self, value: Any) -> Any:
         if type(value) is not Tensor or value.is_nested or value.layout is not torch.strided or \
@@ -55,6 +71,20 @@ class _SmallTensorPickler(ForkingPickler):
         values = torch.empty(value.shape, dtype=value.dtype).copy_(value).flatten()
         content = bytearray(values.view(torch.uint8).numpy())
         return _rebuild, (content, value.dtype, value.shape)
+
+
+class _Unpickler(pickle.Unpickler):
+
+    def __init__(self, file: io.BytesIO, arrays: list[np.ndarray]) -> None:
+        super().__init__(file)
+        self.arrays = arrays
+
+    def persistent_load(self, index: int) -> np.ndarray:
+        return self.arrays[index]
+
+
+def _unpack(content: bytes, arrays: list[np.ndarray]) -> Any:
+    return _Unpickler(io.BytesIO(content), arrays).load()
 
 
 def _rebuild(content: bytearray, dtype: torch.dtype, shape: torch.Size) -> Tensor:

@@ -42,7 +42,8 @@ class Samples(Dataset):
                 nn.Parameter(whole),
                 torch.tensor(index).expand(1), 'text'
             ],
-            same=[whole] * 2)
+            same=[whole] * 2,
+            large=[np.full((2, 200, 200), index, np.uint8)] * 2)  # written once, by reference
 
 
 def load(num_workers: int, collate: Any) -> list[Any]:
@@ -67,6 +68,8 @@ def test_batches_stay_the_same() -> None:
                 assert torch.equal(a.labels, b.labels)
                 assert (a.masks.masks == b.masks.masks).all()
             assert batch['same'][0][0] is batch['same'][1][0]
+            assert batch['large'][0][0] is batch['large'][1][0]
+            assert all((a == b).all() for a, b in zip(batch['large'][0], other['large'][0]))
 
 
 def check_equal(own: list[Any], theirs: list[Any]) -> None:
