@@ -12,7 +12,6 @@ import argparse
 import json
 import os
 import random
-import resource
 import subprocess
 import sys
 import tempfile
@@ -75,17 +74,12 @@ def draw_split(root: Path, split: str, num_images: int, num_objects: int) -> Non
         json.dump(dict(images=images, annotations=annotations, categories=categories), file)
 
 
-def peak_memory() -> float:
-    """Return the peak memory of this process in GiB."""
-    unit = 1 if sys.platform == 'darwin' else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / GIB
-
-
 def run_child(mode: str, data: str) -> None:
     """Start a training, or only load its training set as mmdet does; print seconds and GiB."""
     from mmengine.hooks import Hook
     from mmengine.registry import DATASETS
 
+    from colonnade.common.process_memory import get_peak_memory
     from colonnade.engine.training import TrainOptions, prepare_runner
     from colonnade.settings.reading import LaunchOptions, load_config
 
@@ -114,7 +108,7 @@ def run_child(mode: str, data: str) -> None:
                 runner.train()
         except Ready:
             pass
-    print(f'\n{time.perf_counter() - started} {peak_memory()}')
+    print(f'\n{time.perf_counter() - started} {get_peak_memory() / GIB}')
 
 
 def measure(mode: str, data: str) -> tuple[float, float]:

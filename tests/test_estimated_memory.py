@@ -70,7 +70,8 @@ def at_smaller_sizes(trial: Any, size: tuple[int, int], _: float, num_timed: int
 def measure_run(config: Path, data: Path, work_dir: Path) -> tuple[float, float]:
     """Return the same numbers of a real training, without the time of waiting for data."""
     from colonnade import train
-    from colonnade.engine.resource_estimation.trial_steps import get_peak_memory, measure_imports
+    from colonnade.common.process_memory import get_peak_memory
+    from colonnade.engine.resource_estimation.trial_steps import measure_imports
     from colonnade.settings.reading import read_config
     imports = measure_imports(read_config(config).default_scope)
     with redirect_stdout(StringIO()):

@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 import torch
 from conftest import config as slim
+from conftest import run_python
 from torch import nn
 
+from colonnade.common.process_memory import get_peak_memory
 from colonnade.configs import find_config
 from colonnade.engine.resource_estimation.estimate import (GIB, EstimateOptions, ModelMemory,
                                                            TrainingEstimate, get_free_disk,
@@ -192,3 +194,8 @@ def test_estimate_for_absent_gpu() -> None:
         trial = Trial(Setting(cfg, device, 'cpu', None, 2, 1, 1, False))
         peaks[device] = trial.measure((256, 256), num_timed=0).memory
     assert peaks['cuda'] > 1.05 * peaks['cpu']
+
+
+def test_peak_memory_is_that_of_the_process() -> None:
+    code = 'from colonnade.common.process_memory import get_peak_memory; print(get_peak_memory())'
+    assert 2**20 < int(run_python('-c', code)) < get_peak_memory() / 2

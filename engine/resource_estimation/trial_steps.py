@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import copy
 import os
-import resource
 import statistics
 import sys
 import time
@@ -28,6 +27,7 @@ from torch.utils._pytree import tree_leaves
 from colonnade.backbones.kernels.devices import force_accelerator_forms
 from colonnade.common.console_logging import log_errors_only
 from colonnade.common.errors import UserCodeError, UserError
+from colonnade.common.process_memory import get_peak_memory
 from colonnade.models.half_precision import keep_outputs_float32
 from colonnade.models.trial_step import (build_box_batch, build_label_batch, build_trial_model,
                                          count_channels)
@@ -257,12 +257,6 @@ def measure_imports(library: str) -> int:
     for name in ('models', 'testing') if library == 'mmdet' else ('models', ):
         import_module(f'{library}.{name}')
     return get_peak_memory()
-
-
-def get_peak_memory() -> int:
-    """Return the peak of this process so far, in bytes."""
-    unit = 1 if sys.platform == 'darwin' else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def get_host_memory() -> int:

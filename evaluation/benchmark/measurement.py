@@ -21,7 +21,7 @@ from torch.optim import AdamW, Optimizer
 from torch.utils.flop_counter import FlopCounterMode
 
 from colonnade.backbones.kernels.packed import Packed
-from colonnade.common.errors import UserError
+from colonnade.common.process_memory import read_process_memory
 
 from .candidates import Exported, build_candidate
 
@@ -147,17 +147,9 @@ def measure_peak(run: Callable[[], object], device: str = 'cpu') -> int:
     except AttributeError:  # another C library
         pass
     Path('/proc/self/clear_refs').write_text('5', encoding='utf-8')  # resets the peak
-    before = process_memory('VmRSS')
+    before = read_process_memory('VmRSS')
     run()
-    return process_memory('VmHWM') - before
-
-
-def process_memory(field: str) -> int:
-    """Return a field of Linux's ``/proc/self/status``, in bytes."""
-    for line in Path('/proc/self/status').read_text(encoding='utf-8').splitlines():
-        if line.startswith(f'{field}:'):
-            return 1024 * int(line.split()[1])
-    raise UserError(f'/proc/self/status has no {field}')
+    return read_process_memory('VmHWM') - before
 
 
 def compute_work(job: Job, name: str) -> float:

@@ -261,7 +261,8 @@ def test_logs_contain_no_control_characters(tmp_path: Path, run_tool: Callable) 
     assert r'a\x1b[31mb.jpg' in log and '\x1b' not in log
 
 
-SIZE = 'import resource; print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)'
+SIZE = ('from colonnade.common.process_memory import get_peak_memory; '
+        'print(get_peak_memory() // 1024)')
 READERS = {
     'create_config':
     """
@@ -300,7 +301,7 @@ def write_large_file(path: Path, megabytes: int) -> float:
 @pytest.mark.slow
 @pytest.mark.parametrize('reader', READERS)
 def test_memory_usage_of_large_files(reader: str, tmp_path: Path) -> None:
-    """docs/data.md documents the bound."""
+    """docs/guides/custom_datasets.md states the factor."""
     write_large_file(tmp_path / 'small.json', 1)
     megabytes = write_large_file(tmp_path / 'large.json', 60)
     peaks = []

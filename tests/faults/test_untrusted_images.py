@@ -104,14 +104,15 @@ def test_no_program_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 MEMORY = """
-import resource, sys
+import sys
 from mmcv.transforms import LoadImageFromFile
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+from colonnade.common.process_memory import get_peak_memory
+before = get_peak_memory()
 try:
     LoadImageFromFile()(dict(img_path=sys.argv[1]))
 except Exception as error:
     print(type(error).__name__)
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+print((get_peak_memory() - before) // 1024)
 """
 
 

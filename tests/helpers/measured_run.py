@@ -13,14 +13,14 @@ from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
-from colonnade.evaluation.benchmark.measurement import process_memory
+from colonnade.common.process_memory import read_process_memory
 
 
 def held() -> float:
     """Return the MiB of this process, without what glibc keeps of freed memory."""
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
-    return process_memory('VmRSS') / 2**20
+    return read_process_memory('VmRSS') / 2**20
 
 
 def resident(process: multiprocessing.Process) -> float:

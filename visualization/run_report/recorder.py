@@ -5,7 +5,6 @@ import json
 import logging
 import os
 import pickle
-import resource
 import shlex
 import sys
 import time
@@ -27,6 +26,7 @@ from mmengine.structures import BaseDataElement
 
 from colonnade.common.atomic_files import write_json, write_text
 from colonnade.common.errors import UserError
+from colonnade.common.process_memory import get_peak_memory
 from colonnade.engine.distributed.fingerprints import (compute_data_checksums, describe_machine,
                                                        get_versions)
 from colonnade.engine.work_dir.metric_values import fill_missing_metrics
@@ -213,8 +213,7 @@ class RunRecord(Hook):
         self.about['seconds'] += now - self.updated
         self.about['seconds_of_recording'] += self.spent
         self.updated, self.spent = now, 0.
-        unit = 1 if sys.platform == 'darwin' else 1024
-        host = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30
+        host = get_peak_memory() / 2**30
         gpu = torch.cuda.max_memory_allocated() / 2**30 if torch.cuda.is_available() else 0.
         self.about |= dict(
             iteration=runner.iter,
