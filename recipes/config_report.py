@@ -69,8 +69,7 @@ def examine(config: str | Path,
         findings.append(_note_skipped('rules for built models'))
     else:
         findings += check_model(cfg, step=step)
-    return sorted(
-        drop_accepted(findings, cfg), key=lambda each: SEVERITIES.index(each.severity))
+    return sorted(drop_accepted(findings, cfg), key=lambda each: SEVERITIES.index(each.severity))
 
 
 def _check_types(cfg: Config) -> list[Finding]:

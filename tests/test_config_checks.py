@@ -14,9 +14,9 @@ from mmengine.config import Config, ConfigDict
 from mmengine.registry import MODELS
 from mmseg.evaluation import IoUMetric
 
+from colonnade.common.errors import UserError
 from colonnade.engine.training import TrainOptions, load_training_settings
 from colonnade.recipes.config_report import examine
-from colonnade.common.errors import UserError
 from colonnade.settings.checks.all_checks import check_config, check_model, find_problems
 from colonnade.settings.config_types import check_types, find_type_errors
 from colonnade.settings.dataset_paths import (check_dataset, find_datasets, get_dataset_paths,

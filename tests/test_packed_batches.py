@@ -69,7 +69,8 @@ def test_batches_stay_the_same() -> None:
                 assert (a.masks.masks == b.masks.masks).all()
             assert batch['same'][0][0] is batch['same'][1][0]
             assert batch['large'][0][0] is batch['large'][1][0]
-            assert all((a == b).all() for a, b in zip(batch['large'][0], other['large'][0]))
+            for own, theirs in zip(batch['large'][0], other['large'][0], strict=True):
+                assert (own == theirs).all()
 
 
 def check_equal(own: list[Any], theirs: list[Any]) -> None:

@@ -35,8 +35,8 @@ from .trial_steps import (HALF_TYPES, Measurement, Setting, Trial, extrapolate, 
 GIB = 2**30
 NUM_TIMED = 3  # steps at each size
 COCO_OBJECTS = 7  # per image of COCO 2017: 860,001 in 118,287
-#: memory of the C library for freed blocks, as a fraction of the tensors, and in bytes, with that of
-#: the libraries that models do not import; tests/test_estimated_memory.py compares them
+#: memory of the C library for freed blocks, as a fraction of the tensors, and in bytes, with that
+#: of the libraries that models do not import; tests/test_estimated_memory.py compares them
 FREED_FRACTION, LIBRARIES = 0.14, 160 * 2**20
 CUDA_CONTEXT = 0.6 * GIB  # CUDA and its libraries, on a GPU
 USABLE_FRACTION = 0.95  # fraction of a GPU's memory; the rest is lost between blocks

@@ -51,8 +51,9 @@ def find_setting_problems(cfg: Config, _: tuple[str, ...]) -> Iterator[Finding]:
     rules = [name for name, rule in CONFIG_RULES.items() if rule.severity != 'error']
     for name in content.get('accepted_findings') or ():
         if name not in rules:
-            yield Finding('setting-type', f'accepted_findings has {name!r}, but only '
-                          f'{", ".join(rules)} can be accepted', ('accepted_findings', ))
+            yield Finding(
+                'setting-type', f'accepted_findings has {name!r}, but only '
+                f'{", ".join(rules)} can be accepted', ('accepted_findings', ))
     for path, part in _iter_sections(content):
         yield from _check_section(part, path)
 
