@@ -19,7 +19,8 @@ from colonnade.backbones.kernels.custom_ops import depthwise, outer_products, pr
 from colonnade.backbones.kernels.devices import HAS_AVX512
 from colonnade.backbones.kernels.folding import FusedError
 from colonnade.backbones.kernels.layers import gram
-from colonnade.backbones.kernels.packed import PackedDepthwise, PackedHalving, PackedLinear
+from colonnade.backbones.kernels.packed import (PIXELS_HINT, PackedDepthwise, PackedHalving,
+                                                PackedLinear)
 from colonnade.backbones.plain_vit.blocks import embed_grid
 from colonnade.weights import load_weights
 
@@ -77,7 +78,11 @@ def test_packed_halving(size: tuple[int, int], padding: tuple[int, int]) -> None
     packed = PackedHalving(conv.weight, conv.bias, torch.float32)
     for layer in (packed, copy.deepcopy(packed)):
         torch.testing.assert_close(layer(x, padding, gelu=True), expected)
-        assert (layer.packed is not None) == (HAS_AVX512 and size == (32, 16))
+        assert layer.packed_for == (PIXELS_HINT if HAS_AVX512 and size == (32, 16) else (2, *size))
+    other = torch.randn(1, 6, 9, 7).contiguous(memory_format=torch.channels_last)  # packed again
+    for image in (other, x):
+        expected = F.conv2d(image, conv.weight, conv.bias, stride=2, padding=padding)
+        torch.testing.assert_close(packed(image, padding), expected)
 
 
 @needs_packing

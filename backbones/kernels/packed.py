@@ -19,7 +19,7 @@ from .devices import HAS_AVX512, get_matmul_dtype, should_use_cpu_forms
 
 TOKENS_HINT = 1024  # tokens; the format chosen for them is fast for other numbers too
 PIXELS_HINT = (1, 64, 64)  # batch, height and width, likewise
-MIN_HALVING_PIXELS = 512  # of an image; for smaller ones, oneDNN wants another format
+MIN_HALVING_PIXELS = 512  # of an image; with AVX-512, the format for all of them is the same
 MIN_GELU_CHANNELS = 16  # below this, oneDNN's convolutions apply GELU slowly
 GELU_IN_KERNEL = HAS_AVX512  # with AVX2, oneDNN takes three times as long for GELU as torch
 PACKED_DTYPES = (torch.float32, torch.bfloat16)
@@ -182,10 +182,11 @@ class PackedDepthwise(Packed):
 class PackedHalving(Packed):
     """3 x 3 convolution of stride 2 with packed weights.
 
-    The format that oneDNN wants depends on the image size. With another one, it takes 15 ms in each
-    call to reorder weights of 192 x 384 channels. So small images are convolved with the original
-    weights, and all images with AVX2, where many sizes differ.
+    The format that oneDNN wants depends on the image size: with AVX-512 for small images, with AVX2
+    for more of them. With another one, it takes 15 ms in each call to reorder weights of 192 x 384
+    channels. So the weights are packed again, within 1 ms, when the size changes.
     """
+    packed_for = PIXELS_HINT  # batch, height and width
 
     def __init__(self, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> None:
         weight = weight.detach().contiguous(memory_format=torch.channels_last)
@@ -194,11 +195,16 @@ class PackedHalving(Packed):
     def _can_use_packed(self, x: Tensor) -> bool:
         if torch.compiler.is_compiling():
             return False  # without a condition on the size
-        suits = HAS_AVX512 and x.shape[2] * x.shape[3] >= MIN_HALVING_PIXELS
-        return suits and super()._can_use_packed(x)
+        is_large = HAS_AVX512 and x.shape[2] * x.shape[3] >= MIN_HALVING_PIXELS
+        size = PIXELS_HINT if is_large else (len(x), x.shape[2], x.shape[3])
+        if size != self.packed_for:
+            self.packed_for = size
+            if self.packed is not None:
+                self._pack()
+        return super()._can_use_packed(x)
 
     def _reorder(self, weight: Tensor) -> Tensor:
-        batch, *size = PIXELS_HINT
+        batch, *size = self.packed_for
         shape = [batch, weight.shape[1], *size]
         return private_torch.pack_convolution(
             weight.contiguous(memory_format=torch.channels_last), [1, 1], [2, 2], [1, 1], 1, shape)

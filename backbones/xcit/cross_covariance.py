@@ -37,6 +37,13 @@ class AttentionWeights:
     temperature: Tensor  # (h, 1, 1)
     proj: Tensor  # (C, C)
     proj_bias: Tensor  # (C)
+    packed_proj: PackedLinear | None = None  # the same, packed
+
+    def project(self, x: Tensor) -> Tensor:
+        """Apply the output projection to ``(B, N, C)``."""
+        if self.packed_proj is None:
+            return linear(x, self.proj, self.proj_bias)
+        return self.packed_proj(x)
 
 
 def cross_covariance_attention(y: Tensor, weights: AttentionWeights) -> Tensor:
@@ -78,7 +85,7 @@ def attend_plain(y: Tensor, weights: AttentionWeights) -> Tensor:
     with disable_autocast(y):
         attention = _softmax(_cosines(q, k), weights.temperature)
     out = v @ attention.mT.to(v.dtype)  # (B, h, N, d)
-    return linear(out.transpose(1, 2).flatten(2), weights.proj, weights.proj_bias)
+    return weights.project(out.transpose(1, 2).flatten(2))
 
 
 def _cosines(q: Tensor, k: Tensor) -> Tensor:
@@ -121,7 +128,7 @@ def _attend_without_gradients(qkv: Tensor, weights: AttentionWeights) -> Tensor:
     if v.shape[1] < v.shape[2]:
         heads_of_v = v.unflatten(2, (heads, -1)).transpose(1, 2)  # (B, h, N, d)
         out = heads_of_v @ attention.mT.to(v.dtype)
-        return linear(out.transpose(1, 2).flatten(2), weights.proj, weights.proj_bias)
+        return weights.project(out.transpose(1, 2).flatten(2))
     with disable_autocast(v):
         proj = to_float32(weights.proj).unflatten(1, (heads, -1)).transpose(0, 1)  # (h, C, d)
         matrix = (proj @ attention).transpose(1, 2).flatten(2)  # (B, C, C)

@@ -17,11 +17,11 @@ from ..kernels.devices import should_use_cpu_forms
 from ..kernels.fast_path import (MLP, NORM, Parts, add_branch, find_modified_layer,
                                  find_modified_sublayer, is_depthwise, is_drop_path, is_exact_type,
                                  is_gelu, is_hooked, is_linear, is_noop)
-from ..kernels.folding import fold_norm, fold_scale
+from ..kernels.folding import can_be_packed, fold_norm, fold_scale
 from ..kernels.layers import (add, call_depthwise, depthwise_convolution, feed_forward,
                               fold_where_cheaper, gelu, should_rerun, should_store_gradients)
 from ..kernels.norms import FixedNorm, RunningStatsKept, can_rerun_locally, is_fixed, normalize
-from ..kernels.packed import PackedDepthwise
+from ..kernels.packed import PackedDepthwise, PackedLinear
 from .cross_covariance import AttentionWeights, cross_covariance_attention
 
 XCA_PARTS: Parts = {
@@ -83,14 +83,19 @@ class XCiTBlock(XCABlock):
         fold_scale(self, 'gamma1', self.attn.proj, dtype)
         fold_scale(self, 'gamma2', self.mlp.fc2, dtype)
         fold_scale(self, 'gamma3', self.local_mp.conv2, dtype)
-        if dtype == torch.float32 and is_fixed(self.local_mp.bn):
-            self.local_mp.bn = FixedNorm(self.local_mp.bn)
+        if dtype == torch.float32:
+            proj = self.attn.proj
+            if can_be_packed(proj.weight, dtype):  # its weights are also read in float32
+                self.attn.proj = PackedLinear(proj.weight, proj.bias, dtype, keep=True)
+            if is_fixed(self.local_mp.bn):
+                self.local_mp.bn = FixedNorm(self.local_mp.bn)
 
     def _attend(self, x: Tensor) -> Tensor:
         """Add the branch of cross-covariance attention (section 3.2) to ``x``."""
         layers, y = self.attn, self.norm1(x)
         weight, bias, scale = fold_where_cheaper(self.gamma1, layers.proj, y)
-        weights = AttentionWeights(layers.qkv, layers.temperature, weight, bias)
+        packed = layers.proj if isinstance(layers.proj, PackedLinear) else None
+        weights = AttentionWeights(layers.qkv, layers.temperature, weight, bias, packed)
         return add(x, self.drop_path1(cross_covariance_attention(y, weights)), scale)
 
     def _interact(self, x: Tensor, height: int) -> Tensor:
