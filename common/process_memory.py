@@ -13,11 +13,13 @@ STATUS = Path('/proc/self/status')
 def read_process_memory(field: str) -> int:
     """Return a field of Linux's ``/proc/self/status``, in bytes.
 
+    The name of the process, which that file begins with, may be cut within a character.
+
     Raises:
         OSError: On other systems.
         UserError: If the field is missing.
     """
-    for line in STATUS.read_text(encoding='utf-8').splitlines():
+    for line in STATUS.read_text(encoding='utf-8', errors='replace').splitlines():
         if line.startswith(f'{field}:'):
             return 1024 * int(line.split()[1])
     raise UserError(f'{STATUS} has no {field}')

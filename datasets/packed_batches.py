@@ -2,9 +2,12 @@
 from __future__ import annotations
 
 import io
+import os
 import pickle
 from collections.abc import Callable
+from functools import cache
 from multiprocessing.reduction import ForkingPickler
+from multiprocessing.util import Finalize
 from typing import Any
 
 import numpy as np
@@ -30,7 +33,21 @@ class PackingCollate:
 
     def __call__(self, samples: list) -> Any:
         batch = self.collate(samples)
-        return batch if get_worker_info() is None else PackedBatch(batch)
+        if get_worker_info() is None:
+            return batch
+        _exit_when_orphaned()
+        return PackedBatch(batch)
+
+
+@cache
+def _exit_when_orphaned() -> None:
+    """Let this worker exit at once if its process has been killed.
+
+    A worker that ends waits until its batches have been read, which then never happens if they fill
+    the pipe.
+    """
+    parent = os.getppid()
+    Finalize(None, lambda: os.getppid() == parent or os._exit(1), exitpriority=100)
 
 
 class PackedBatch:
@@ -50,7 +67,8 @@ class _SmallTensorPickler(ForkingPickler):
     """Pickler that writes small CPU tensors itself, and leaves the others to torch.
 
     Attributes:
-        arrays: Large arrays, such as masks, which are not written: they would be copied twice.
+        arrays: Large arrays of numbers, such as masks, which are not written: they would be copied
+            twice. As in torch, datasets must not change them afterwards.
     """
 
     def __init__(self, file: io.BytesIO) -> None:
@@ -58,7 +76,7 @@ class _SmallTensorPickler(ForkingPickler):
         self.arrays: list[np.ndarray] = []
 
     def persistent_id(self, value: Any) -> int | None:
-        if type(value) is not np.ndarray or value.nbytes <= MAX_BYTES:
+        if type(value) is not np.ndarray or value.dtype.hasobject or value.nbytes <= MAX_BYTES:
             return None
         self.arrays.append(value)
         return len(self.arrays) - 1

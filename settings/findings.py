@@ -75,8 +75,9 @@ def drop_accepted(findings: Iterable[Finding], cfg: Config) -> list[Finding]:
 
     A config accepts those of all rules in its list ``accepted_findings``.
     """
-    accepted = cfg.get('accepted_findings') or ()
+    accepted = cfg.get('accepted_findings')
+    rules = accepted if isinstance(accepted, (list, tuple)) else ()
     return [
         finding for finding in dict.fromkeys(findings)
-        if finding.severity == 'error' or finding.rule not in accepted
+        if finding.severity == 'error' or finding.rule not in rules
     ]

@@ -16,6 +16,7 @@ from mmseg.evaluation import IoUMetric
 
 from colonnade.common.errors import UserError
 from colonnade.engine.training import TrainOptions, load_training_settings
+from colonnade.inference.packages.portable_config import build_portable_config
 from colonnade.recipes.config_report import examine
 from colonnade.settings.checks.all_checks import check_config, check_model, find_problems
 from colonnade.settings.config_types import check_types, find_type_errors
@@ -54,6 +55,10 @@ def test_configs_accept_findings(tmp_path: Path) -> None:
         check_config(cfg, ALL)
     cfg.accepted_findings = ['normalisation']
     assert not check_config(cfg, ALL) and not check_model(cfg)
+    assert not check_model(Config(build_portable_config(cfg, ('disc', ), ((1, 2, 3), ))[0]))
+    cfg.accepted_findings = 5  # in a package of a stranger
+    assert len(check_model(cfg)) == 1
+    cfg.accepted_findings = ['normalisation']
     cfg.optim_wrapper.paramwise_cfg = dict(custom_keys=dict(lost=dict(lr_mult=2.)))
     cfg.dump(tmp_path / 'own.py')
     assert {each.rule for each in examine(tmp_path / 'own.py')} == {'parameter-key', 'not-checked'}

@@ -1,7 +1,6 @@
 """Untrusted packages run no code, and errors of damaged ones name the file."""
 from __future__ import annotations
 
-import resource
 import shutil
 import socket
 import sys
@@ -19,6 +18,7 @@ from torch import nn
 
 from colonnade.backbones.plain_vit.architectures import look_up
 from colonnade.common.errors import UserError
+from colonnade.evaluation.benchmark.measurement import MIB, measure_peak
 from colonnade.inference import load
 from colonnade.inference.packages.package import open_package
 from colonnade.inference.packages.package_errors import PackageError
@@ -252,10 +252,12 @@ def test_timm_backbones_open_no_connection(settings: dict[str, Any], tmp_path: P
 def test_small_files_do_not_fill_the_memory(before: str, after: str, message: str,
                                             package: Path) -> None:
     change_config(package, before, after)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with pytest.raises(PackageError, match=message):
-        load(package)
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak < 2**20  # KiB
+
+    def read() -> None:
+        with pytest.raises(PackageError, match=message):
+            load(package)
+
+    assert measure_peak(read) < 1024 * MIB
 
 
 @pytest.mark.parametrize('width, tensors, message', [

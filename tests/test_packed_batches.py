@@ -14,7 +14,7 @@ from mmengine.structures import InstanceData
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from colonnade.datasets.packed_batches import PackedBatch, PackingCollate
+from colonnade.datasets.packed_batches import MAX_BYTES, PackedBatch, PackingCollate
 
 
 class Samples(Dataset):
@@ -104,6 +104,7 @@ def test_batches_without_tensors() -> None:
     assert load(1, PackingCollate(lambda samples: [len(samples), 'a'])) == [[2, 'a'], [1, 'a']]
 
 
-def test_error_of_a_batch_that_cannot_be_sent() -> None:
+@pytest.mark.parametrize('count', [1, 2 * MAX_BYTES // 8])
+def test_error_of_a_batch_that_cannot_be_sent(count: int) -> None:
     with pytest.raises(Exception, match="local object|Can't pickle"):
-        load(1, PackingCollate(lambda samples: [lambda: None]))
+        load(1, PackingCollate(lambda samples: [np.full(count, lambda: None)]))

@@ -86,6 +86,16 @@ def test_files_load_and_pipelines_are_equal(pair: tuple[str, str],
         assert step == other
 
 
+@pytest.mark.parametrize('name', [name for name in PAIRS if name.startswith('setr')])
+def test_rates_and_batch_of_setr_are_equal(name: str) -> None:
+    ours = read_config(ROOT / f'configs/{name}.py')
+    theirs = Config.fromfile(THEIRS / f'{PAIRS[name]}.py')
+    assert theirs.optim_wrapper.pop('clip_grad') is None
+    assert ours.optim_wrapper == theirs.optim_wrapper
+    assert ours.auto_scale_lr.base_batch_size == 8 * theirs.train_dataloader.batch_size
+    assert ours.train_dataloader.batch_size == theirs.train_dataloader.batch_size
+
+
 @pytest.mark.parametrize('kind', [BEiT, MAE])
 def test_features_with_tables(kind: type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     norm = dict(type='LN', eps=1e-6)

@@ -199,3 +199,10 @@ def test_estimate_for_absent_gpu() -> None:
 def test_peak_memory_is_that_of_the_process() -> None:
     code = 'from colonnade.common.process_memory import get_peak_memory; print(get_peak_memory())'
     assert 2**20 < int(run_python('-c', code)) < get_peak_memory() / 2
+
+
+def test_memory_of_a_process_with_a_cut_name(monkeypatch: pytest.MonkeyPatch,
+                                             tmp_path: Path) -> None:
+    (tmp_path / 'status').write_bytes('Name:\tобучени'.encode()[:-1] + b'\nVmHWM:\t  3 kB\n')
+    monkeypatch.setattr('colonnade.common.process_memory.STATUS', tmp_path / 'status')
+    assert get_peak_memory() == 3072

@@ -116,7 +116,8 @@ def test_compiled_training(shapes: Path, tmp_path: Path, run_tool: Callable) -> 
         torch.testing.assert_close(value, compiled[name], rtol=1e-3, atol=1e-3)
 
 
-def test_compile_needs_blocks_and_no_fsdp(shapes: Path, tmp_path: Path) -> None:
+def test_compile_needs_blocks_and_no_fsdp(shapes: Path, tmp_path: Path,
+                                          monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match='--compile needs a backbone from colonnade.backbones'):
         compile_blocks(nn.Linear(2, 2))
     options = TrainOptions(config('sem_fpn'), data_root=shapes / 'ade', work_dir=tmp_path,
@@ -125,6 +126,9 @@ def test_compile_needs_blocks_and_no_fsdp(shapes: Path, tmp_path: Path) -> None:
         load_training_settings(options)
     with pytest.raises(ValueError, match='--cuda-graphs needs --compile'):
         load_training_settings(replace(options, compile=False, fsdp=False, cuda_graphs=True))
+    monkeypatch.setattr('colonnade.engine.training.is_cuda_available', lambda: False)
+    with pytest.raises(ValueError, match='--cuda-graphs needs an NVIDIA GPU, but torch finds none'):
+        load_training_settings(replace(options, fsdp=False, cuda_graphs=True))
 
 
 @pytest.mark.slow

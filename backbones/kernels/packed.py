@@ -19,7 +19,7 @@ from .devices import HAS_AVX512, get_matmul_dtype, should_use_cpu_forms
 
 TOKENS_HINT = 1024  # tokens; the format chosen for them is fast for other numbers too
 PIXELS_HINT = (1, 64, 64)  # batch, height and width, likewise
-MIN_HALVING_PIXELS = 512  # of an image; with AVX-512, the format for all of them is the same
+MIN_HALVING_PIXELS = 512  # of an image; from here on, one format fits all sizes with AVX-512
 MIN_GELU_CHANNELS = 16  # below this, oneDNN's convolutions apply GELU slowly
 GELU_IN_KERNEL = HAS_AVX512  # with AVX2, oneDNN takes three times as long for GELU as torch
 PACKED_DTYPES = (torch.float32, torch.bfloat16)
@@ -182,9 +182,9 @@ class PackedDepthwise(Packed):
 class PackedHalving(Packed):
     """3 x 3 convolution of stride 2 with packed weights.
 
-    The format that oneDNN wants depends on the image size: with AVX-512 for small images, with AVX2
-    for more of them. With another one, it takes 15 ms in each call to reorder weights of 192 x 384
-    channels. So the weights are packed again, within 1 ms, when the size changes.
+    The format that oneDNN wants depends on the sizes of batch and image, with AVX-512 only for
+    small images. With another one, it takes 15 ms in each call to reorder weights of 192 x 384
+    channels. So the weights are packed again, within 1 ms, when a size changes.
     """
     packed_for = PIXELS_HINT  # batch, height and width
 
@@ -193,8 +193,8 @@ class PackedHalving(Packed):
         super().__init__(weight, bias, dtype, keep=True)
 
     def _can_use_packed(self, x: Tensor) -> bool:
-        if torch.compiler.is_compiling():
-            return False  # without a condition on the size
+        if torch.compiler.is_compiling() or x.numel() == 0:
+            return False  # what is compiled has no condition on the size
         is_large = HAS_AVX512 and x.shape[2] * x.shape[3] >= MIN_HALVING_PIXELS
         size = PIXELS_HINT if is_large else (len(x), x.shape[2], x.shape[3])
         if size != self.packed_for:

@@ -84,8 +84,8 @@ class XCiTBlock(XCABlock):
         fold_scale(self, 'gamma2', self.mlp.fc2, dtype)
         fold_scale(self, 'gamma3', self.local_mp.conv2, dtype)
         if dtype == torch.float32:
-            proj = self.attn.proj
-            if can_be_packed(proj.weight, dtype):  # its weights are also read in float32
+            proj = self.attn.proj  # many tokens read its weights in float32
+            if can_be_packed(proj.weight, dtype):
                 self.attn.proj = PackedLinear(proj.weight, proj.bias, dtype, keep=True)
             if is_fixed(self.local_mp.bn):
                 self.local_mp.bn = FixedNorm(self.local_mp.bn)

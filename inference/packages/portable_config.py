@@ -21,7 +21,8 @@ from colonnade.weights.pretrained import get_pretrained
 from .package_errors import PackageError
 
 #: keys that inference and evaluation read; the metadata describe the training
-KEPT = ('default_scope', 'custom_imports', 'model', 'test_dataloader', 'test_evaluator', 'test_cfg')
+KEPT = ('default_scope', 'custom_imports', 'model', 'test_dataloader', 'test_evaluator', 'test_cfg',
+        'accepted_findings')
 #: modules that register Colonnade's parts, and let mmdet and mmseg load safetensors with classes
 IMPORTS = ('colonnade.backbones', 'colonnade.necks', 'colonnade.engine.components')
 ROOT = 'data'  # dataset directory in the config of a package
