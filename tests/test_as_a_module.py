@@ -178,6 +178,7 @@ def test_built_in_inference_mode_and_on_meta(kind: str) -> None:
     check_equal(run(model), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     'kind', [pytest.param(kind, marks=[] if kind == 'XCiT' else pytest.mark.slow)
              for kind in (*MAKERS, 'pyramid')])  # yapf: disable

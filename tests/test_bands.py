@@ -313,6 +313,7 @@ def test_export_and_estimate(label_maps: list, tmp_path: Path, run_tool: Callabl
         exported.predict(tmp_path / 'rgb.png')
 
 
+@pytest.mark.slow
 def test_detector(instances: list, tmp_path: Path, run_tool: Callable) -> None:
     """Training, evaluation, browsing and prediction."""
     config = tmp_path / 'own.py'
@@ -328,6 +329,7 @@ def test_detector(instances: list, tmp_path: Path, run_tool: Callable) -> None:
         assert len(list((tmp_path / 'predicted/visualizations').iterdir())) == number
 
 
+@pytest.mark.slow
 def test_files_of_bands(instances: list, tmp_path: Path, run_tool: Callable) -> None:
     for path in [*(tmp_path / 'train').iterdir(), *(tmp_path / 'val').iterdir()]:
         path.rename(path.with_name(f'{path.stem}_B1.tif'))
@@ -405,6 +407,7 @@ def test_uploads() -> None:
         read_upload(file.getvalue(), limits, LoadBands(num_bands=4))
 
 
+@pytest.mark.slow
 def test_untrusted_package_cannot_name_other_folders(label_maps: list, tmp_path: Path,
                                                      run_tool: Callable) -> None:
     config = tmp_path / 'own.py'

@@ -64,7 +64,9 @@ def test_invalid_options(arguments: list, message: str, run_tool: Callable,
     assert re.search(message, str(stopped.value))
 
 
-@pytest.mark.parametrize('name', ['detector-fused', 'resnet50', 'swin_t'])
+@pytest.mark.parametrize('name', [
+    'detector-fused', 'resnet50', pytest.param('swin_t', marks=pytest.mark.slow)
+])  # yapf: disable
 @torch.no_grad()
 def test_run_full_detectors(name: str) -> None:
     model = build_candidate(
@@ -116,7 +118,9 @@ def test_exported_candidate() -> None:
     assert exported.nbytes == pytest.approx(weights, rel=0.5)
 
 
-@pytest.mark.parametrize('spec', ['XCiT:nano_12_p16', 'CaiT:xxs24', 'ResMLP:s12'])
+@pytest.mark.parametrize(
+    'spec', ['XCiT:nano_12_p16',
+             pytest.param('CaiT:xxs24', marks=pytest.mark.slow), 'ResMLP:s12'])
 @torch.no_grad()
 def test_candidates_agree_with_timm(spec: str) -> None:
     backbone = build_backbone(spec).eval()

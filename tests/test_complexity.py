@@ -74,6 +74,7 @@ def test_counts_match_papers_backbones() -> None:
             assert near or abs(ours - paper) <= digit + 0.001, (name, quantity, ours, paper)
 
 
+@pytest.mark.slow
 def test_counts_match_papers_models() -> None:
     rows = list(iter_model_rows())
     assert len(rows) == 24
@@ -169,6 +170,7 @@ def test_time_and_memory(run_tool: Callable, capsys: pytest.CaptureFixture[str])
 HEADS = sorted(path.parent.name for path in ROOT.glob('configs/*/xcit_*_slim_shapes.py'))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     'head',
     [pytest.param(name, marks=[] if name == 'sem_fpn' else [pytest.mark.slow]) for name in HEADS])

@@ -51,6 +51,7 @@ def test_hub_finds_installed_packages(name: str) -> None:
     assert WEIGHTS[name] in hub.get_config(name, pretrained=True).model_path
 
 
+@pytest.mark.slow
 def test_importing_colonnade_registers_everything(tmp_path: Path) -> None:
     path = write_config(tmp_path, 'mmseg::_base_/datasets/ade20k.py')
     printed = run_python(

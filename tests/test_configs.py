@@ -246,7 +246,7 @@ def check_dump(cfg: Config, dumped: Path) -> None:
     for all_models in (False, True) for head in HEADS
 ])  # yapf: disable
 def test_configs_match_their_names(head: str, all_models: bool, tmp_path: Path) -> None:
-    """Full models are built for one config per backbone and schedule, or all in slow tests."""
+    """Full models are built for one config per backbone and variant, or all in slow tests."""
     paths = [path for path in PATHS if path.parent.name == head]
     built: set[tuple[str, ...]] = set()
     for path in paths:
@@ -258,7 +258,7 @@ def test_configs_match_their_names(head: str, all_models: bool, tmp_path: Path) 
                 check_variant(path, cfg)
             check_sizes(path, cfg)
             name = NAME.fullmatch(path.stem)
-            kind = (cfg.model.backbone.type, name['schedule'], name['variant'] or '')
+            kind = (cfg.model.backbone.type, name['variant'] or '')
             if all_models or kind not in built:
                 check_model(cfg)
             if name['backbone'] == 'xcit' and kind not in built:

@@ -330,6 +330,7 @@ print('torch' in sys.modules, 'mmdet' in sys.modules)
     assert printed.endswith('no such file or folder: --coco no.json, --coco no.json\nFalse False\n')
 
 
+@pytest.mark.slow
 def test_config_is_written_without_timm_and_mmdet(tmp_path: Path) -> None:
     words = [str(word) for word in ('create_config', leaf('mask_rcnn'), *draw_instances(tmp_path),
                                     '--out', tmp_path / 'own.py')]  # yapf: disable

@@ -14,6 +14,7 @@ def instances(tmp_path: Path) -> list[str | Path]:
     return draw_instances(tmp_path)
 
 
+@pytest.mark.slow
 def test_train_and_evaluate_boxes(instances: list, tmp_path: Path, run_tool: Callable,
                                   capsys: pytest.CaptureFixture[str]) -> None:
     for file in instances[1:3]:

@@ -100,6 +100,7 @@ def test_training(tmp_path: Path, run_tool: Callable, capsys: Any) -> None:
     assert train_and_test(run_tool, out)['coco_panoptic/PQ'] >= 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('isthing', [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_things_or_stuff_only(isthing: int, tmp_path: Path, run_tool: Callable) -> None:
     categories = [dict(each, isthing=isthing) for each in CATEGORIES]

@@ -70,6 +70,7 @@ def browse(tmp_path: Path, no_plots: None) -> Callable[..., BrowseResult]:
     return run
 
 
+@pytest.mark.slow
 def test_statistics_match_pycocotools(real_data: dict[str, Path], tmp_path: Path) -> None:
     result = browse_dataset(COCO_CONFIG, out=tmp_path / 'page.html', index=(3, 4), num_views=1,
                             data_root=real_data['coco'])  # yapf: disable
@@ -101,6 +102,7 @@ def test_remote_data_is_an_error(shapes: Path) -> None:
         read_set(cfg, 'train')
 
 
+@pytest.mark.slow
 def test_statistics_match_label_maps(real_data: dict[str, Path], tmp_path: Path) -> None:
     """Label 0 is unlabeled; every other pixel is counted once."""
     result = browse_dataset(

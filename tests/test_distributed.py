@@ -18,6 +18,7 @@ def states(tmp_path_factory: pytest.TempPathFactory) -> States:
     return torch.load(out / 'states.pth', weights_only=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', MODELS)
 def test_ddp_step_equals_single_process(name: str, states: States) -> None:
     alone = MODELS[name]()

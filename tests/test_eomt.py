@@ -250,7 +250,8 @@ def to_dinov3_model(base: dict[str, Tensor]) -> dict[str, Tensor]:
     return {key: named[key] for key in named if key not in ('query.weight', 'attn_mask_probs')}
 
 
-@pytest.mark.parametrize('publish', [dict, dinov3, to_dinov3_model])
+@pytest.mark.parametrize('publish',
+                         [pytest.param(dict, marks=pytest.mark.slow), dinov3, to_dinov3_model])
 def test_converting_differences(publish: Callable, tmp_path: Path, run_tool: Callable) -> None:
     """Meta's, transformers' and timm's files of DINOv3 are the base of the published differences.
     """

@@ -150,7 +150,9 @@ class Wrong(Cancelling):
         return out + self.deviation * out.abs().max()
 
 
-@pytest.mark.parametrize('deviation, result', [(0., ''), (0.02, 'warning'), (0.5, 'error')])
+@pytest.mark.parametrize(
+    'deviation, result',
+    [(0., ''), pytest.param(0.02, 'warning', marks=pytest.mark.slow), (0.5, 'error')])
 def test_tolerance_is_relative_to_rounding_of_torch(deviation: float, result: str,
                                                     tmp_path: Path) -> None:
     module = Cancelling().eval()

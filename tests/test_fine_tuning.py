@@ -60,6 +60,7 @@ def fine_tune(run_tool: Callable, head: str, data: Path, work_dir: Path, *option
              *NO_WORKERS[:2])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     'head',
     ['sem_fpn', *(pytest.param(head, marks=pytest.mark.slow) for head in ('mask_rcnn', 'upernet'))])

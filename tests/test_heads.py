@@ -61,6 +61,7 @@ FROZEN = ('linear', 'pmt', 'pmt_semantic')  # heads whose recipe freezes the bac
 COVERED = ('mask_rcnn', 'cascade_mask_rcnn', 'faster_rcnn', 'vitdet', 'mask2former', 'rtmdet_ins',
            'dino', 'sem_fpn', 'upernet', 'segmenter', 'mask2former_semantic', 'pmt', 'pmt_semantic',
            'eomt')
+TYPICAL = ('mask_rcnn', 'sem_fpn', 'upernet', 'mask2former', 'eomt')  # for quick tests of all heads
 FAMILIES = {
     cls.__name__: dict(type=cls.__name__, arch=arch | dict(embed_dim=128, patch_size=16))
     for cls, arch in ARCHS.items() if cls in OURS
@@ -292,7 +293,9 @@ def test_recipes_of_published_linear_heads(size: str, width: int, depth: int, su
     assert len(model.backbone.blocks) == model.backbone.frozen_stages == depth
 
 
-@pytest.mark.parametrize('head', LEAVES)
+@pytest.mark.parametrize('head', [
+    pytest.param(head, marks=[] if head in TYPICAL else pytest.mark.slow) for head in LEAVES
+])  # yapf: disable
 def test_forward_pass_waits_for_no_gpu(head: str) -> None:
     """A fake GPU raises an error if a value is copied to the host, or a shape depends on one."""
     model = build_on_meta(read_config(LEAVES[head]).model)

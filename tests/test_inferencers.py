@@ -46,6 +46,7 @@ def draw_bgr_patches() -> np.ndarray:
     return np.ascontiguousarray(draw_patches()[..., ::-1])
 
 
+@pytest.mark.slow
 def test_detectors(sources: Callable) -> None:
     leaf, weights = sources('mask_rcnn', 'checkpoint')
     expected = load(leaf, weights, device='cpu').predict(draw_patches())

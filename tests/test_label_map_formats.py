@@ -479,6 +479,7 @@ def test_real_label_maps_as_color_masks(tmp_path: Path) -> None:
     assert_equal(load_label_maps(data), splits)
 
 
+@pytest.mark.slow
 def test_train_on_converted_dataset(tmp_path: Path, run_tool: Callable,
                                     capsys: pytest.CaptureFixture[str]) -> None:
     write_camvid(tmp_path / 'data', SPLITS)

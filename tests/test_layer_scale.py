@@ -62,7 +62,7 @@ def test_fused_backbone_rejects_autocast_to_float16(cls: type) -> None:
 
 @every_class_with_kernels
 @pytest.mark.parametrize('half', [torch.float16, torch.bfloat16], ids=['float16', 'bfloat16'])
-@pytest.mark.parametrize('mode', ['train', 'eval', 'fused'])
+@pytest.mark.parametrize('mode', ['train', pytest.param('eval', marks=pytest.mark.slow), 'fused'])
 def test_small_layer_scales_keep_digits(cls: type, half: torch.dtype, mode: str) -> None:
     for gamma in GAMMAS:
         backbone = build_block(cls, gamma).train(mode == 'train')

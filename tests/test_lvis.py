@@ -146,7 +146,8 @@ def test_cascade_averages_scores(federated: bool) -> None:
     assert not torch.allclose(activate(torch.cat(theirs[1])), mean, atol=1e-3)
 
 
-@pytest.mark.parametrize('head', [pytest.param('vitdet', marks=pytest.mark.slow), 'cascade_vitdet'])
+@pytest.mark.slow
+@pytest.mark.parametrize('head', ['vitdet', 'cascade_vitdet'])
 def test_configs_train_and_test(head: str, shapes: Path, tmp_path: Path,
                                 run_tool: Callable) -> None:
     """The shipped configs run; the backbone, the images and the classes are fewer."""

@@ -83,7 +83,8 @@ def test_changes_images() -> None:
     assert 0 < hidden.float().mean() < 0.1
 
 
-@pytest.mark.parametrize('head', [pytest.param('sem_fpn', marks=pytest.mark.slow), 'mask_rcnn'])
+@pytest.mark.slow
+@pytest.mark.parametrize('head', ['sem_fpn', 'mask_rcnn'])
 def test_trains_and_resumes(head: str, unlabeled: Path, tmp_path: Path, run_tool: Callable,
                             capsys: pytest.CaptureFixture[str]) -> None:
     """Batches grow by the unlabeled images, and a resumed run is equal to the bit."""

@@ -204,6 +204,7 @@ def train_with_trust(run_tool: Callable, leaf: Path, data: Path, tmp_path: Path,
              *NO_VAL, *NO_WORKERS[:2])
 
 
+@pytest.mark.slow
 def test_trust_includes_third_party_backbones(shapes: Path, tmp_path: Path,
                                               run_tool: Callable) -> None:
     backbone = dict(type='ResNet', depth=18, out_indices=(0, 1, 2, 3))

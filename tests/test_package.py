@@ -92,6 +92,7 @@ def test_openmmlab_is_optional(wheel: zipfile.ZipFile) -> None:
                   for line in hard) == ['av', 'pydantic', 'shapely', 'timm', 'torch']
 
 
+@pytest.mark.slow
 def test_installation_without_a_clone(wheel: zipfile.ZipFile, tmp_path: Path) -> None:
     write_package('sem_fpn', tmp_path / 'shared')
     Image.fromarray(draw_patches()).save(tmp_path / 'image.jpg')
@@ -127,6 +128,7 @@ def test_missing_libraries(module: str, says: str) -> None:
         raise ModuleNotFoundError(name=module)
 
 
+@pytest.mark.slow
 def test_mmcv_without_operators() -> None:
     code = "import sys; sys.modules['mmcv._ext'] = None; import colonnade; colonnade.train"
     with pytest.raises(AssertionError, match='UserError: mmcv is installed without its operators'):

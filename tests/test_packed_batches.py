@@ -1,6 +1,9 @@
 """Batches whose small tensors leave the workers of a data loader together."""
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -15,6 +18,18 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from colonnade.datasets.packed_batches import MAX_BYTES, PackedBatch, PackingCollate
+
+KILLED = """
+import os, signal
+import numpy as np
+from torch.utils.data import DataLoader
+from colonnade.datasets.packed_batches import PackingCollate
+
+batches = DataLoader([np.zeros((300, 1000), np.uint8)] * 100, 4, num_workers=2,
+                     collate_fn=PackingCollate(list))
+next(iter(batches))
+os.kill(os.getpid(), signal.SIGKILL)
+"""
 
 
 class Samples(Dataset):
@@ -108,3 +123,10 @@ def test_batches_without_tensors() -> None:
 def test_error_of_a_batch_that_cannot_be_sent(count: int) -> None:
     with pytest.raises(Exception, match="local object|Can't pickle"):
         load(1, PackingCollate(lambda samples: [np.full(count, lambda: None)]))
+
+
+@pytest.mark.slow
+def test_workers_of_a_killed_process_exit() -> None:
+    """Otherwise they wait forever for a reader, and hold the output open."""
+    done = subprocess.run([sys.executable, '-c', KILLED], capture_output=True, timeout=100)
+    assert done.returncode == -signal.SIGKILL

@@ -209,6 +209,7 @@ def test_instances_are_not_panoptic(shapes: Path) -> None:
         PanopticQuality(str(path), str(shapes))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('head', [
     'panoptic_fpn', *(pytest.param(head, marks=pytest.mark.slow) for head in ('pmt', 'mask2former'))
 ])
@@ -300,6 +301,7 @@ def test_predictions_are_panoptic_annotations(weights: Path, shapes: Path, tmp_p
     assert metric.evaluate(len(dataset))['coco_panoptic/PQ'] == 100
 
 
+@pytest.mark.slow
 def test_interrupted_prediction(weights: Path, shapes: Path, tmp_path: Path, run_tool: Callable,
                                 monkeypatch: pytest.MonkeyPatch) -> None:
     command = ('predict', LEAF, weights, shapes / 'coco/val2017', '--device', 'cpu', '--outputs',

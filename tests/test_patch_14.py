@@ -51,6 +51,7 @@ def run(cfg: Config, head: str, shapes: Path, out: Path, run_tool: Callable) -> 
     assert (out / 'run/iter_2.pth').is_file()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('backbone, neck', [
     (ResMLP, 'ColumnarPyramid'),
     pytest.param(PlainViT, 'SimplePyramid', marks=pytest.mark.slow),

@@ -80,6 +80,7 @@ def test_memory_of_windows_is_linear() -> None:
     assert stored[512] < 4.2 * stored[256]
 
 
+@pytest.mark.slow
 def test_windows_compile_once() -> None:
     torch._dynamo.reset()
     counter = CompileCounter()

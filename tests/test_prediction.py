@@ -115,6 +115,7 @@ def test_unusual_shape_does_not_block_other_images() -> None:
     assert next(items) == 'a' and WINDOW * 2 < 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('kind', LEAVES)
 def test_batches_do_not_change_results(kind: str, models: dict[str, Model]) -> None:
     model = models[kind]

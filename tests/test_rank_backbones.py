@@ -83,6 +83,7 @@ def test_rank_backbones(rank: Callable, shapes: Path, tmp_path: Path,
         [[row[key] for key in same] for row in rows]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('boxes', [[], pytest.param(['--boxes-only'], marks=pytest.mark.slow)])
 def test_rank_on_instances(boxes: list[str], rank: Callable, tmp_path: Path,
                            monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,6 +178,7 @@ def build_row(name: str, seconds: float, quality: float) -> RankingRow:
     return RankingRow(name, quality, quality - 3, 1, 1, seconds, 1, np.zeros(1), np.zeros(1))
 
 
+@pytest.mark.slow
 def test_plot_labels_do_not_overlap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seconds, boxes = (0.1, 0.101, 0.102, 0.103, 0.5), []
     place = ranking_plot._place_label

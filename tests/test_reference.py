@@ -244,7 +244,10 @@ def build(head: str, arch: str = 'small_12_p16') -> nn.Module:
     return MODELS.build(cfg.model).eval()
 
 
-@pytest.mark.parametrize('entrance', [load_weights, load_checkpoint], ids=['ours', 'mmengine'])
+@pytest.mark.parametrize('entrance', [
+    pytest.param(load_weights, id='ours'),
+    pytest.param(load_checkpoint, id='mmengine', marks=pytest.mark.slow),
+])
 @cases('[msu]*_xcit_*_p*')
 @torch.no_grad()
 def test_full_models_match_original(name: str, entrance: Callable, weights: Path) -> None:

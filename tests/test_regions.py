@@ -210,6 +210,7 @@ def features(found: InstanceData) -> Tensor:
                      1).double()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('head', [
     'mask_rcnn',
     pytest.param('cascade_mask_rcnn', marks=pytest.mark.slow),

@@ -47,7 +47,8 @@ def test_live_memory() -> None:
 
 @pytest.mark.parametrize('leaf, largest', [
     ('mask_rcnn/xcit_nano_12_p16_3x_coco', (800, 1344)),
-    ('mask2former/xcit_small_12_p16_50ep_coco_lsj', (1024, 1024)),
+    pytest.param(
+        'mask2former/xcit_small_12_p16_50ep_coco_lsj', (1024, 1024), marks=pytest.mark.slow),
     ('sem_fpn/xcit_tiny_12_p16_80k_ade20k', (512, 512)),
 ])
 def test_image_sizes_of_pipeline(leaf: str, largest: tuple[int, int], tmp_path: Path) -> None:
@@ -187,6 +188,7 @@ def test_estimate_that_does_not_fit(run_tool: Callable[..., None], tmp_path: Pat
     assert 'time: not measured, because that GPU is not present' in lines
 
 
+@pytest.mark.slow
 def test_estimate_for_absent_gpu() -> None:
     cfg, peaks = read_config(slim('sem_fpn')), {}
     cfg.model.backbone.drop_path_rate = 0.

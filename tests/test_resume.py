@@ -52,6 +52,7 @@ def saved(path: Path) -> dict[str, Any]:
     return torch.load(path, weights_only=False)
 
 
+@pytest.mark.slow
 def test_ema_weights_resume_and_are_tested(averaging: Path, train: Callable, shapes: Path,
                                            tmp_path: Path, run_tool: Callable) -> None:
     work_dir = train(averaging)
@@ -129,6 +130,7 @@ def test_resume_with_metainfo_of_dataset(train: Callable, tmp_path: Path) -> Non
     assert type(meta['source']) is dict and meta['source']['parts'] == [dict(a=1)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('options', [pytest.param([], marks=slowly), ['--grad-accum', '2']])
 def test_config_without_default_hooks(options: list[str], train: Callable, tmp_path: Path) -> None:
     (tmp_path / 'own.py').write_text(f'_base_ = {str(config(HEAD))!r}\ncustom_hooks = None\n'
@@ -137,6 +139,7 @@ def test_config_without_default_hooks(options: list[str], train: Callable, tmp_p
     assert list(work_dir.glob('iter_*.pth'))
 
 
+@pytest.mark.slow
 def test_resume_refuses_other_batch_size(train: Callable, trained: Path) -> None:
     assert saved(trained / 'iter_2.pth')['meta'][BATCH] == dict(
         images_per_iteration=2, iterations_per_step=1)
@@ -175,6 +178,7 @@ def test_resume_accepts_same_batch_size_of_other_processes(processes: int, image
     BatchSizeHook(images, 1).compare(dict(meta={}))  # an older run
 
 
+@pytest.mark.slow
 def test_resume_of_finished_run_warns(train: Callable, trained: Path) -> None:
     train(config(HEAD), '--resume')
     log = latest_log(trained)
@@ -193,6 +197,7 @@ def test_resume_refuses_weights_without_training_state(keep: tuple[str, ...], tr
         train(config(HEAD), '--resume', tmp_path / 'converted.pth')
 
 
+@pytest.mark.slow
 def test_work_dir_is_locked(train: Callable, tmp_path: Path) -> None:
     (tmp_path / 'run').mkdir()
     code = ('import fcntl, os, sys, time; fcntl.flock(os.open(sys.argv[1], os.O_RDONLY), '

@@ -246,6 +246,7 @@ def test_record_segmenter(trained: Path) -> None:
     assert list(report)[0] == 'Run' and {'Samples', 'Classes', 'Confusion'} < report.keys()
 
 
+@pytest.mark.slow
 def test_record_detector(run_tool: Callable, shapes: Path, tmp_path: Path) -> None:
     """Only the best evaluation keeps its worst images."""
     options = [*SHORT, 'train_cfg.val_interval=1', *NO_WORKERS, *ANY_SCORE]
@@ -266,6 +267,7 @@ def test_record_detector(run_tool: Callable, shapes: Path, tmp_path: Path) -> No
         assert 'Detections with a score of at least 0.3 are drawn' in build_report(run)[title].text
 
 
+@pytest.mark.slow
 def test_resume_continues_record(run_tool: Callable, shapes: Path, trained: Path) -> None:
     """Evaluations after the checkpoint are removed; here, the resumed run does not evaluate."""
     later = shutil.copytree(trained / 'record/iter_2', trained / 'record/iter_9')
@@ -281,6 +283,7 @@ def test_resume_continues_record(run_tool: Callable, shapes: Path, trained: Path
     assert {'Losses and learning rate', 'Classes'} < build_report(read_run(trained)).keys()
 
 
+@pytest.mark.slow
 def test_resume_with_other_data(trained: Path) -> None:
     """Only evaluations of the last one's images are shown, and the change is reported."""
     later = shutil.copytree(trained / 'record/iter_2', trained / 'record/iter_4')
@@ -358,12 +361,14 @@ def test_read_damaged_metrics(tmp_path: Path) -> None:
         read_columns(path)
 
 
+@pytest.mark.slow
 def test_train_without_report(run_tool: Callable, shapes: Path, tmp_path: Path) -> None:
     run_tool('train', config('sem_fpn'), '--data-root', shapes / 'ade', '--work-dir', tmp_path,
              '--no-report', *SHORT, 'train_cfg.max_iters=1', *NO_WORKERS, *NO_VAL)
     assert not (tmp_path / 'record').exists() and not (tmp_path / 'report.html').exists()
 
 
+@pytest.mark.slow
 def test_recorder_error_does_not_end_training(run_tool: Callable, shapes: Path, tmp_path: Path,
                                               monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RunRecord, 'strict', False)
@@ -375,6 +380,7 @@ def test_recorder_error_does_not_end_training(run_tool: Callable, shapes: Path, 
     assert 'mIoU' in log and log.count('the report lacks this evaluation: NotADirectoryError') == 1
 
 
+@pytest.mark.slow
 def test_report_of_killed_run(trained: Path) -> None:
     about = read(trained / 'record/run.json') | dict(state='running', iteration=1)
     write_json(trained / 'record/run.json', about)
@@ -471,6 +477,7 @@ def test_known_hashes_are_not_computed_again() -> None:
     assert compute_data_checksums(cfg, 'train_dataloader', known) == known
 
 
+@pytest.mark.slow
 def test_build_report_again(run_tool: Callable, trained: Path, tmp_path: Path,
                             capsys: pytest.CaptureFixture[str]) -> None:
     expected = write_report(trained).read_bytes()

@@ -49,6 +49,7 @@ optim_wrapper = dict(clip_grad=dict(max_norm=0.01))
     return path
 
 
+@pytest.mark.slow
 def test_resume_without_fsdp_from_sharded_checkpoint(shapes: Path, tmp_path: Path,
                                                      run_tool: Callable) -> None:
     """A single torchrun process writes it; a run without FSDP resumes."""

@@ -176,6 +176,7 @@ def test_metrics_belong_to_the_checkpoint(tmp_path: Path) -> None:
             assert read_metrics(path, str(checkpoint)) == dict(mIoU=1., mAP_l=None)
 
 
+@pytest.mark.slow
 def test_evaluation_of_a_package(checkpoints: dict[str, Path], shapes: Path, tmp_path: Path,
                                  run_tool: Callable) -> None:
     model = load(config('sem_fpn'), checkpoints['sem_fpn'])
@@ -240,7 +241,7 @@ def test_errors_of_the_command(checkpoints: dict[str, Path], tmp_path: Path,
     assert {path.name for path in tmp_path.iterdir()} == {'there', 'a.pth'}
 
 
-@pytest.mark.parametrize('source', ['iter_330.pth', '.'])
+@pytest.mark.parametrize('source', ['iter_330.pth', pytest.param('.', marks=pytest.mark.slow)])
 def test_checkpoint_or_work_dir_with_config(source: str, tmp_path: Path,
                                             run_tool: Callable) -> None:
     cfg = read_config(config('sem_fpn'))

@@ -81,6 +81,7 @@ def test_batches_are_copied_without_waiting() -> None:
     assert boxes.is_cuda and inputs.is_cuda and not batch['inputs'][0].is_cuda
 
 
+@pytest.mark.slow
 def test_compile_and_fuse() -> None:
     cfg = Config.fromfile(config('sem_fpn'))
     init_default_scope(cfg.default_scope)

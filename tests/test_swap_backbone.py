@@ -119,7 +119,7 @@ def without_trial(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures('no_layout', 'without_trial')
 @pytest.mark.parametrize('name', [
-    pytest.param(name, marks=pytest.mark.slow if 'libra' in name or 'deeplab' in name else [])
+    pytest.param(name, marks=[] if 'retinanet_r50-caffe' in name else pytest.mark.slow)
     for name in SPECIAL
 ])
 def test_training_step_reaches_all_parameters(name: str, tmp_path: Path) -> None:

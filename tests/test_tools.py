@@ -85,6 +85,7 @@ def test_tta_requires_nms(changes: dict | None) -> None:
         augment_tests(cfg)
 
 
+@pytest.mark.slow
 def test_resume_of_another_part(shapes: Path, tmp_path: Path, run_tool: Callable) -> None:
     data = ['--data-root', shapes / 'ade', '--work-dir', tmp_path / 'run']
     run_tool('train', config('sem_fpn'), *data, '--tune', 'head', *SHORT, *NO_WORKERS)
@@ -231,6 +232,7 @@ def test_data_root_of_wrapped_datasets(tmp_path: Path) -> None:
         check_dataset(cfg, ('train_dataloader', ))
 
 
+@pytest.mark.slow
 def test_map_without_detections(shapes: Path, tmp_path: Path, run_tool: Callable) -> None:
     cfg = Config.fromfile(config('mask_rcnn'))
     init_default_scope(cfg.default_scope)
@@ -293,7 +295,9 @@ def test_wrong_input_is_named(tool: str, arguments: list[str], message: str, sha
     assert message.format(**names) in str(stopped.value)
 
 
-@pytest.mark.parametrize('head, options', [('mask_rcnn', []), ('sem_fpn', ['--fuse'])])
+@pytest.mark.parametrize('head, options', [
+    pytest.param('mask_rcnn', [], marks=pytest.mark.slow), ('sem_fpn', ['--fuse'])
+])  # yapf: disable
 def test_tta_scales_and_flips(head: str, options: list[str], shapes: Path, tmp_path: Path,
                               run_tool: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
     cfg = Config.fromfile(config(head))

@@ -178,6 +178,7 @@ class SeveralFiles(CocoDataset):
 """
 
 
+@pytest.mark.slow
 def test_custom_datasets_with_several_files(data: Path, tmp_path: Path, run_tool: Callable,
                                             monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / 'several_files.py').write_text(OWN_FILES)
@@ -199,6 +200,7 @@ def test_folder_without_images(data: Path, train: Callable) -> None:
         train('sem_fpn', 'train_dataloader.dataset.img_suffix=.tif')
 
 
+@pytest.mark.slow
 def test_shared_images_warn(data: Path, train: Callable, tmp_path: Path) -> None:
     first, *_, last = sorted((data / 'ade/images/training').iterdir())
     here = data / 'ade/images/validation'

@@ -123,6 +123,7 @@ def test_trials(tune: Callable, shapes: Path, tmp_path: Path,
     assert (folder / 'trial_0/record/run.json').is_file()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures('no_layout')
 def test_interrupted_trial_continues(tune: Callable, run_tool: Callable, shapes: Path,
                                      tmp_path: Path) -> None:
@@ -138,6 +139,7 @@ def test_interrupted_trial_continues(tune: Callable, run_tool: Callable, shapes:
     assert 'resumed' in latest_log(folder / 'trial_0')
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures('no_layout')
 def test_failed_trials(tune: Callable, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match='training stops at iteration'):  # the first of all

@@ -49,6 +49,7 @@ def fail(run_tool: Callable, *arguments: object) -> str:
     return str(stopped.value.code)
 
 
+@pytest.mark.slow
 def test_figures_of_unusual_images(run_tool: Callable, checkpoint: Path, real_data: dict[str, Path],
                                    tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     real = tmp_path / 'a.jpg'
@@ -68,6 +69,7 @@ def test_figures_of_unusual_images(run_tool: Callable, checkpoint: Path, real_da
             assert min(figure.size) > 40 and np.asarray(figure).std() > 1
 
 
+@pytest.mark.slow
 def test_figures_of_long_image(run_tool: Callable, checkpoint: Path, tmp_path: Path) -> None:
     image = write_noise(tmp_path / 'long.png', 300, 5000, 3)
     run_tool('visualize', SLIM, checkpoint, image, '--out', tmp_path, '--methods', 'features',
@@ -91,6 +93,7 @@ def test_never_overwrite_files(run_tool: Callable, checkpoint: Path, tmp_path: P
         f'visualize: {image} is a file: choose a folder for --out'
 
 
+@pytest.mark.slow
 def test_errors_before_computing(run_tool: Callable, checkpoint: Path, tmp_path: Path) -> None:
     image, out = write_noise(tmp_path / 'a.png', 20, 20, 3), tmp_path / 'out'
     text = tmp_path / 'text.png'

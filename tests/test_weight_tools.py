@@ -105,6 +105,7 @@ def test_convert_never_overwrites(tmp_path: Path, run_tool: Callable,
     load_weights(XCiT(TINY), tmp_path / 'out.pth')
 
 
+@pytest.mark.slow
 def test_published_segmenter_in_train_and_test(shapes: Path, tmp_path: Path,
                                                run_tool: Callable) -> None:
     torch.save(dict(meta={}, state_dict=published_state()), tmp_path / 'published.pth')

@@ -243,6 +243,7 @@ def test_auto_save_best_uses_stopping_metric() -> None:
     assert cfg.default_hooks.checkpoint.rule == 'greater'
 
 
+@pytest.mark.slow
 def test_best_checkpoint_ignores_nan_metrics(evaluated: Callable) -> None:
     work_dir = evaluated([math.nan, None, 0.5, 'none'],
                          options=['default_hooks.checkpoint.max_keep_ckpts=1'])
@@ -261,6 +262,7 @@ def test_best_checkpoint_ignores_nan_metrics(evaluated: Callable) -> None:
     assert [row['epoch'] for row in found[::2]] == ['0.167', '0.333', '0.5', '0.667']
 
 
+@pytest.mark.slow
 def test_best_checkpoint_is_last_of_equal_ones(evaluated: Callable) -> None:
     work_dir = evaluated([0.5, 0.5, 0.25])
     best = work_dir / 'best_score_iter_2.pth'
@@ -270,6 +272,7 @@ def test_best_checkpoint_is_last_of_equal_ones(evaluated: Callable) -> None:
     assert (work_dir / 'best_checkpoint').read_text() == str(work_dir / 'best_score_iter_4.pth')
 
 
+@pytest.mark.slow
 def test_last_checkpoint_replaces_missing_best(evaluated: Callable) -> None:
     by_iou = ['default_hooks.checkpoint.save_best=mIoU']
     work_dir = evaluated([dict(mIoU=0.), dict(mIoU=0.)], options=by_iou)
@@ -301,6 +304,7 @@ def test_is_lowest(name: str, value: Any, expected: bool) -> None:
     assert is_at_minimum(name, value) == expected
 
 
+@pytest.mark.slow
 def test_resume_keeps_best_patience_and_rows(evaluated: Callable) -> None:
     work_dir = evaluated([0.5, 0.25, 0.25], '--patience', '3', own=SMOOTHED)
     seconds = float(rows(work_dir)[-1]['time'])
@@ -399,6 +403,7 @@ def test_last_checkpoint_survives_failed_save(evaluated: Callable, tmp_path: Pat
     assert (tmp_path / 'run/last_checkpoint').read_text() == str(last) and last.is_file()
 
 
+@pytest.mark.slow
 def test_resume_reruns_missing_evaluation(evaluated: Callable, tmp_path: Path) -> None:
     with pytest.raises(SystemExit):
         evaluated([0.5, 0.75], own="custom_hooks = [dict(type='Interrupted', best=True)]")
@@ -413,6 +418,7 @@ def test_resume_reruns_missing_evaluation(evaluated: Callable, tmp_path: Path) -
     assert infos['best_ckpt'] == (work_dir / 'best_checkpoint').read_text()
 
 
+@pytest.mark.slow
 def test_training_survives_unwritable_table(evaluated: Callable) -> None:
     work_dir = evaluated([0.5, 0.75, 0.25], own="custom_hooks = [dict(type='WithoutTable')]")
     assert [row['iter'] for row in rows(work_dir)] == list('1133')
@@ -431,6 +437,7 @@ def test_runs_in_one_process_have_own_visualizers(evaluated: Callable, tmp_path:
         assert len(scalars.read_text().splitlines()) == number
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('numbers, arguments, options, own, stop, saved', [
     ([0.5, 0.54], ['1', '--min-delta', '0.05'], [], '', '2 of 9', 'iter_2.pth'),
     ([0.5] * 4, ['2'], ['optim_wrapper.accumulative_counts=2'], '', '4 of 9', 'iter_4.pth'),
@@ -485,6 +492,7 @@ def test_training_without_detections(run_tool: Callable, shapes: Path, tmp_path:
     assert [event.value for event in events.Scalars('coco/segm_mAP')] == [0, 0]
 
 
+@pytest.mark.slow
 def test_best_checkpoint_holds_ema_weights(evaluated: Callable) -> None:
     work_dir = evaluated([0.5, 0.75, 0.25], own=AVERAGED)
     path = (work_dir / 'best_checkpoint').read_text()

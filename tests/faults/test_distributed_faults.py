@@ -206,6 +206,7 @@ def run_with_hanging_disk(port: int, folder: Path) -> None:
     time.sleep(60)
 
 
+@pytest.mark.slow
 def test_hanging_disk_does_not_block_exit(port: int, tmp_path: Path,
                                           monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watchdog, 'GRACE', 1.)

@@ -20,7 +20,7 @@ def runs(shapes: Path, tmp_path: Path) -> Runs:
 
 
 @pytest.mark.parametrize('head, settings', [
-    ('sem_fpn', ()),
+    pytest.param('sem_fpn', (), marks=pytest.mark.slow),
     ('eomt', ('model.backbone.arch.depth=3', 'model.backbone.num_query_blocks=2')),
     pytest.param('pmt', ('model.panoptic_head.num_blocks=2', ), marks=pytest.mark.slow),
 ])

@@ -98,6 +98,7 @@ def list_checkpoint_files(work_dir: Path) -> set[str]:
     return {name for name, _ in sums} | set(hidden)
 
 
+@pytest.mark.slow
 def test_disk_is_full_temporarily(train: Callable, capsys: pytest.CaptureFixture[str]) -> None:
     work_dir = train([0.5, 0.75, 0.25, 0.625], 2, 4)
     assert list_checkpoint_files(work_dir) == {'iter_4.pth', 'best_score_iter_4.pth'}

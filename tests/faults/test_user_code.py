@@ -129,13 +129,12 @@ def run(run_tool: Callable, capfd: pytest.CaptureFixture[str]) -> Callable[..., 
     ('dataset', 'ValueError', ''),
     ('transform', 'ValueError', r'^train: sample .*, BaseSegDataset\) cannot be loaded: Value'),
     ('constructor', 'ValueError', r'\(OwnTransform\) cannot be built: ValueError: theirs'),
-    ('hook', 'OSError', ''),
     ('saving', 'FileNotFoundError', ''),
     ('head', 'ValueError', ''),
-    ('metric', 'OSError', ''),
     *(pytest.param(place, kind, '', marks=pytest.mark.slow) for place, kind in (
         ('dataset', 'OSError'), ('transform', 'OSError'), ('constructor', 'OSError'),
-        ('hook', 'ValueError'), ('head', 'OSError'), ('metric', 'ValueError'))),
+        ('hook', 'OSError'), ('hook', 'ValueError'), ('head', 'OSError'),
+        ('metric', 'OSError'), ('metric', 'ValueError'))),
 ])  # yapf: disable
 def test_training_error_has_traceback(place: str, kind: str, says: str, own: Callable,
                                       run: Callable, shapes: Path, tmp_path: Path) -> None:
