@@ -66,6 +66,8 @@ class PackedBatch:
 class _SmallTensorPickler(ForkingPickler):
     """Pickler that writes small CPU tensors itself, and leaves the others to torch.
 
+    Label maps of int64 are written as uint8 if this makes them small.
+
     Attributes:
         arrays: Large arrays of numbers, such as masks, which are not written: they would be copied
             twice. As in torch, datasets must not change them afterwards.
@@ -83,12 +85,14 @@ class _SmallTensorPickler(ForkingPickler):
 
     def reducer_override(self, value: Any) -> Any:
         if type(value) is not Tensor or value.is_nested or value.layout is not torch.strided or \
-                value.device.type != 'cpu' or value.requires_grad or value.is_quantized or \
-                value.nbytes > MAX_BYTES:
+                value.device.type != 'cpu' or value.requires_grad or value.is_quantized:
             return NotImplemented
-        values = torch.empty(value.shape, dtype=value.dtype).copy_(value).flatten()
+        dtype = torch.uint8 if _is_label_map(value) else value.dtype
+        if value.numel() * dtype.itemsize > MAX_BYTES:
+            return NotImplemented
+        values = torch.empty(value.shape, dtype=dtype).copy_(value).flatten()
         content = bytearray(values.view(torch.uint8).numpy())
-        return _rebuild, (content, value.dtype, value.shape)
+        return _rebuild, (content, dtype, value.shape, value.dtype)
 
 
 class _Unpickler(pickle.Unpickler):
@@ -105,6 +109,13 @@ def _unpack(content: bytes, arrays: list[np.ndarray]) -> Any:
     return _Unpickler(io.BytesIO(content), arrays).load()
 
 
-def _rebuild(content: bytearray, dtype: torch.dtype, shape: torch.Size) -> Tensor:
-    tensor = torch.frombuffer(content, dtype=dtype) if content else torch.empty(0, dtype=dtype)
-    return tensor.reshape(shape)
+def _is_label_map(value: Tensor) -> bool:
+    """Return whether a tensor is small only if each of its integers takes one byte."""
+    return value.dtype is torch.int64 and value.numel() <= MAX_BYTES < value.nbytes and \
+        all(0 <= limit.item() <= 255 for limit in value.aminmax())
+
+
+def _rebuild(content: bytearray, stored: torch.dtype, shape: torch.Size,
+             dtype: torch.dtype) -> Tensor:
+    tensor = torch.frombuffer(content, dtype=stored) if content else torch.empty(0, dtype=stored)
+    return tensor.reshape(shape).to(dtype)

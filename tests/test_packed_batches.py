@@ -115,6 +115,15 @@ def test_large_tensors_stay_in_shared_memory() -> None:
         assert all(map(torch.equal, batch, [image] * 2)) and batch[0].is_shared()
 
 
+def test_label_maps_take_a_byte_per_pixel() -> None:
+    labels = torch.arange(150 * 150).reshape(1, 150, 150) % 256
+    assert len(PackedBatch([labels]).content) < labels.nbytes / 7
+    others = [labels - 1, labels + 1, labels.int()]
+    for batch in DataLoader([labels, *others], 4, num_workers=1, collate_fn=PackingCollate(list)):
+        assert [each.is_shared() for each in batch] == [False, True, True, True]
+        check_equal(batch, [labels, *others])
+
+
 def test_batches_without_tensors() -> None:
     assert load(1, PackingCollate(lambda samples: [len(samples), 'a'])) == [[2, 'a'], [1, 'a']]
 
