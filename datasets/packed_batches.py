@@ -6,8 +6,10 @@ import os
 import pickle
 from collections.abc import Callable
 from functools import cache
+from multiprocessing import parent_process
 from multiprocessing.reduction import ForkingPickler
 from multiprocessing.util import Finalize
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -46,8 +48,26 @@ def _exit_when_orphaned() -> None:
     A worker that ends waits until its batches have been read, which then never happens if they fill
     the pipe.
     """
-    parent = os.getppid()
-    Finalize(None, lambda: os.getppid() == parent or os._exit(1), exitpriority=100)
+
+    def exit_if_orphaned() -> None:
+        process = parent_process()
+        if process is not None and not _is_running(process.pid):
+            os._exit(1)
+
+    Finalize(None, exit_if_orphaned, exitpriority=100)
+
+
+def _is_running(pid: int | None) -> bool:
+    """Return whether a process runs; on Linux, one that awaits its own parent does not."""
+    try:
+        os.kill(pid or 0, 0)
+        stat = Path(f'/proc/{pid}/stat')
+        if not stat.exists():
+            return True
+        return not stat.read_text(
+            encoding='utf-8', errors='replace').rpartition(') ')[2].startswith('Z')
+    except OSError:
+        return False
 
 
 class PackedBatch:

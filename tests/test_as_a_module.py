@@ -179,9 +179,7 @@ def test_built_in_inference_mode_and_on_meta(kind: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    'kind', [pytest.param(kind, marks=[] if kind == 'XCiT' else pytest.mark.slow)
-             for kind in (*MAKERS, 'pyramid')])  # yapf: disable
+@pytest.mark.parametrize('kind', [*MAKERS, 'pyramid'])
 def test_export_does_not_affect_eager_runs(kind: str) -> None:
     """At sizes that no other test uses."""
     model = build(kind)

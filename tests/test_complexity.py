@@ -171,9 +171,7 @@ HEADS = sorted(path.parent.name for path in ROOT.glob('configs/*/xcit_*_slim_sha
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    'head',
-    [pytest.param(name, marks=[] if name == 'sem_fpn' else [pytest.mark.slow]) for name in HEADS])
+@pytest.mark.parametrize('head', HEADS)
 def test_time_by_part(head: str) -> None:
     path = ROOT / 'configs' / head / 'xcit_nano_12_p16_slim_shapes.py'
     title, *rows, total, limit = format_parts(path, (64, 96), rounds=1)

@@ -101,7 +101,7 @@ def test_training(tmp_path: Path, run_tool: Callable, capsys: Any) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('isthing', [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize('isthing', [0, 1])
 def test_things_or_stuff_only(isthing: int, tmp_path: Path, run_tool: Callable) -> None:
     categories = [dict(each, isthing=isthing) for each in CATEGORIES]
     write_panoptic(tmp_path / 'set', categories=categories)

@@ -61,9 +61,7 @@ def fine_tune(run_tool: Callable, head: str, data: Path, work_dir: Path, *option
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    'head',
-    ['sem_fpn', *(pytest.param(head, marks=pytest.mark.slow) for head in ('mask_rcnn', 'upernet'))])
+@pytest.mark.parametrize('head', ['sem_fpn', 'mask_rcnn', 'upernet'])
 def test_common_classes_keep_rows(head: str, shapes: Path, tmp_path: Path,
                                   run_tool: Callable) -> None:
     old, new = OLD[LAYOUTS[head]], NEW[LAYOUTS[head]]

@@ -20,14 +20,21 @@ from torch.utils.data import DataLoader, Dataset
 from colonnade.datasets.packed_batches import MAX_BYTES, PackedBatch, PackingCollate
 
 KILLED = """
-import os, signal
+import os, signal, sys, time
 import numpy as np
 from torch.utils.data import DataLoader
 from colonnade.datasets.packed_batches import PackingCollate
 
-batches = DataLoader([np.zeros((300, 1000), np.uint8)] * 100, 4, num_workers=2,
-                     collate_fn=PackingCollate(list))
-next(iter(batches))
+class Samples:
+    def __len__(self):
+        return 100
+
+    def __getitem__(self, index):
+        time.sleep(float(sys.argv[1]))
+        return np.zeros((300, 1000), np.uint8)
+
+batches = iter(DataLoader(Samples(), 4, num_workers=2, collate_fn=PackingCollate(list)))
+next(batches) if sys.argv[1] == '0' else time.sleep(1)
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -135,7 +142,8 @@ def test_error_of_a_batch_that_cannot_be_sent(count: int) -> None:
 
 
 @pytest.mark.slow
-def test_workers_of_a_killed_process_exit() -> None:
+@pytest.mark.parametrize('seconds', ['0', '0.5'], ids=['later', 'during the first batch'])
+def test_workers_of_a_killed_process_exit(seconds: str) -> None:
     """Otherwise they wait forever for a reader, and hold the output open."""
-    done = subprocess.run([sys.executable, '-c', KILLED], capture_output=True, timeout=100)
+    done = subprocess.run([sys.executable, '-c', KILLED, seconds], capture_output=True, timeout=100)
     assert done.returncode == -signal.SIGKILL

@@ -210,9 +210,7 @@ def test_instances_are_not_panoptic(shapes: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('head', [
-    'panoptic_fpn', *(pytest.param(head, marks=pytest.mark.slow) for head in ('pmt', 'mask2former'))
-])
+@pytest.mark.parametrize('head', ['panoptic_fpn', 'pmt', 'mask2former'])
 def test_training(head: str, shapes: Path, tmp_path: Path, run_tool: Callable,
                   capsys: pytest.CaptureFixture[str]) -> None:
     config = ROOT / f'configs/{head}/xcit_nano_12_p16_slim_shapes_panoptic.py'

@@ -52,10 +52,8 @@ def run(cfg: Config, head: str, shapes: Path, out: Path, run_tool: Callable) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('backbone, neck', [
-    (ResMLP, 'ColumnarPyramid'),
-    pytest.param(PlainViT, 'SimplePyramid', marks=pytest.mark.slow),
-])
+@pytest.mark.parametrize('backbone, neck', [(ResMLP, 'ColumnarPyramid'),
+                                            (PlainViT, 'SimplePyramid')])
 def test_mask_rcnn(backbone: type, neck: str, shapes: Path, tmp_path: Path,
                    run_tool: Callable) -> None:
     run(detector(backbone, neck), 'mask_rcnn', shapes, tmp_path, run_tool)

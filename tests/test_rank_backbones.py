@@ -84,7 +84,7 @@ def test_rank_backbones(rank: Callable, shapes: Path, tmp_path: Path,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('boxes', [[], pytest.param(['--boxes-only'], marks=pytest.mark.slow)])
+@pytest.mark.parametrize('boxes', [[], ['--boxes-only']])
 def test_rank_on_instances(boxes: list[str], rank: Callable, tmp_path: Path,
                            monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr('colonnade.recipes.backbone_ranking.draw_ranking', lambda *_: None)

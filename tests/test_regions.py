@@ -211,13 +211,8 @@ def features(found: InstanceData) -> Tensor:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('head', [
-    'mask_rcnn',
-    pytest.param('cascade_mask_rcnn', marks=pytest.mark.slow),
-    pytest.param('mean scores', marks=pytest.mark.slow),
-    pytest.param('faster_rcnn', marks=pytest.mark.slow),
-    pytest.param('vitdet', marks=pytest.mark.slow),
-])
+@pytest.mark.parametrize('head',
+                         ['mask_rcnn', 'cascade_mask_rcnn', 'mean scores', 'faster_rcnn', 'vitdet'])
 def test_fused_detectors(head: str) -> None:
     model = build_model('cascade_mask_rcnn' if head == 'mean scores' else head)
     if head == 'mean scores':

@@ -72,9 +72,7 @@ slowly = pytest.mark.slow  # partly covered by other tests
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    'layout',
-    ['published', *(pytest.param(name, marks=slowly) for name in ('ours', 'bare', 'safetensors'))])
+@pytest.mark.parametrize('layout', ['published', 'ours', 'bare', 'safetensors'])
 def test_ema_starts_from_any_checkpoint_format(layout: str, averaging: Path, train: Callable,
                                                tmp_path: Path) -> None:
     state = MODELS.build(read_config(averaging).model).state_dict()
@@ -131,7 +129,7 @@ def test_resume_with_metainfo_of_dataset(train: Callable, tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('options', [pytest.param([], marks=slowly), ['--grad-accum', '2']])
+@pytest.mark.parametrize('options', [[], ['--grad-accum', '2']])
 def test_config_without_default_hooks(options: list[str], train: Callable, tmp_path: Path) -> None:
     (tmp_path / 'own.py').write_text(f'_base_ = {str(config(HEAD))!r}\ncustom_hooks = None\n'
                                      'default_hooks = dict(visualization=None)\n')

@@ -87,7 +87,7 @@ def load_samples(head: str, root: str | Path) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('head', ['mask_rcnn', pytest.param('sem_fpn', marks=pytest.mark.slow)])
+@pytest.mark.parametrize('head', ['mask_rcnn', 'sem_fpn'])
 def test_samples_equal_folders(head: str, shapes: Path, shards: Path, bucket: str) -> None:
     layout = LAYOUTS[head]
     expected = load_samples(head, shapes / layout)

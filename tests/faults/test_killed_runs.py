@@ -75,7 +75,6 @@ def assert_same(first: Path, second: Path) -> None:
             assert torch.equal(value, states[1][index][key]), (index, key)
 
 
-@pytest.mark.slow
 def test_resume_skips_damaged_checkpoint(trained: Path, run_tool: Callable, shapes: Path) -> None:
     newest = trained / 'iter_2.pth'
     os.truncate(newest, newest.stat().st_size // 2)
