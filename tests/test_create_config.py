@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import shutil
 from collections.abc import Callable
@@ -88,7 +89,8 @@ def test_label_maps(head: str, three_classes: Path, tmp_path: Path, run_tool: Ca
     assert 0 <= metrics['mIoU'] <= 100
 
 
-def test_subset_of_classes(five_classes: list, tmp_path: Path, run_tool: Callable) -> None:
+def test_subset_of_classes(five_classes: list, tmp_path: Path, run_tool: Callable,
+                           capsys: pytest.CaptureFixture[str]) -> None:
     """Classes are in the order of the file, which mmdet requires."""
     out = tmp_path / 'two.py'
     run_tool('create_config', leaf('mask_rcnn', 'small_12_p16_3x_{}'), *five_classes, '--out', out,
@@ -97,6 +99,16 @@ def test_subset_of_classes(five_classes: list, tmp_path: Path, run_tool: Callabl
     assert cfg.train_dataloader.dataset.metainfo.classes == ('person', 'chair')
     assert cfg.model.roi_head.bbox_head.num_classes == 2
     assert cfg.optim_wrapper.optimizer.lr == 5e-5
+    printed = capsys.readouterr().out
+    assert re.search(r'train2017.json: objects of other classes are background: \d+ \w+, ', printed)
+
+
+def test_misspelt_class(five_classes: list, tmp_path: Path, run_tool: Callable,
+                        capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        run_tool('create_config', leaf('mask_rcnn'), *five_classes, '--out', tmp_path / 'own.py',
+                 '--classes', 'chiar')
+    assert "has no category 'chiar'; did you mean chair?" in capsys.readouterr().err
 
 
 def test_box_beyond_the_image(five_classes: list, tmp_path: Path, run_tool: Callable,

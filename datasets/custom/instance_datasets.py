@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from colonnade.common.name_lists import format_names
+from colonnade.common.name_lists import format_names, suggest_names
 from colonnade.settings.findings import Finding
 
 from ..bit_depth import ImageDepths
@@ -86,6 +86,11 @@ def describe_instances(indices: Sequence[DataIndex],
     names = [[image['file_name'] for image in split.images.values()] for split in splits]
     warn_of_overlap(images, names, report)
     if classes:
+        for file, split in zip(ann_files, splits, strict=True):
+            others = {name: n for name, n in split.classes.items() if n and name not in classes}
+            if others:
+                report.add_warning(f'{file}: objects of other classes are background: '
+                                   f'{format_names([f"{n} {name}" for name, n in others.items()])}')
         train, val = train.select_classes(classes), val.select_classes(classes)
     for number, (file, split) in enumerate(zip(ann_files, (train, val), strict=True)):
         empty = [name for name, count in split.classes.items() if not count]
@@ -122,8 +127,9 @@ def _check_classes(ann_file: Path, splits: Sequence[Instances], classes: Sequenc
                    report: Report) -> None:
     for name in classes:
         if name not in splits[0].classes:
-            report.add_error(f'--classes: {ann_file} has no category {name!r}, only '
-                             f'{format_names(list(splits[0].classes))}')
+            hint = suggest_names(name, splits[0].classes) or \
+                f'its categories are {format_names(list(splits[0].classes))}'
+            report.add_error(f'--classes: {ann_file} has no category {name!r}; {hint}')
     used = [[name for name in split.classes if not classes or name in classes]
             for split in splits]  # yapf: disable
     if used[0] != used[1]:
