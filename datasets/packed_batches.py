@@ -10,6 +10,7 @@ from multiprocessing import parent_process
 from multiprocessing.reduction import ForkingPickler
 from multiprocessing.util import Finalize
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -46,15 +47,23 @@ def _exit_when_orphaned() -> None:
     """Let this worker exit at once if its process has been killed.
 
     A worker that ends waits until its batches have been read, which then never happens if they fill
-    the pipe.
+    the pipe. One from a fork server does not end at all: torch looks for the server instead.
     """
+    process = parent_process()
+    if process is None:
+        return
 
     def exit_if_orphaned() -> None:
-        process = parent_process()
-        if process is not None and not _is_running(process.pid):
+        if not _is_running(process.pid):
             os._exit(1)
 
+    def exit_after_process() -> None:
+        process.join()
+        os._exit(1)
+
     Finalize(None, exit_if_orphaned, exitpriority=100)
+    if process.pid != os.getppid():
+        Thread(target=exit_after_process, daemon=True).start()
 
 
 def _is_running(pid: int | None) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,9 +34,11 @@ class Samples:
         time.sleep(float(sys.argv[1]))
         return np.zeros((300, 1000), np.uint8)
 
-batches = iter(DataLoader(Samples(), 4, num_workers=2, collate_fn=PackingCollate(list)))
-next(batches) if sys.argv[1] == '0' else time.sleep(1)
-os.kill(os.getpid(), signal.SIGKILL)
+if __name__ == '__main__':
+    batches = iter(DataLoader(Samples(), 4, num_workers=2, collate_fn=PackingCollate(list),
+                              multiprocessing_context=sys.argv[2]))
+    next(batches) if sys.argv[1] == '0' else time.sleep(1)
+    os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
@@ -142,8 +145,11 @@ def test_error_of_a_batch_that_cannot_be_sent(count: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('seconds', ['0', '0.5'], ids=['later', 'during the first batch'])
-def test_workers_of_a_killed_process_exit(seconds: str) -> None:
+@pytest.mark.parametrize(['seconds', 'method'], [('0', 'fork'), ('0.5', 'fork'), ('0', 'spawn'),
+                                                 ('0', 'forkserver')])
+def test_workers_of_a_killed_process_exit(seconds: str, method: str, tmp_path: Path) -> None:
     """Otherwise they wait forever for a reader, and hold the output open."""
-    done = subprocess.run([sys.executable, '-c', KILLED, seconds], capture_output=True, timeout=100)
+    path = tmp_path / 'killed.py'
+    path.write_text(KILLED, encoding='utf-8')
+    done = subprocess.run([sys.executable, path, seconds, method], capture_output=True, timeout=100)
     assert done.returncode == -signal.SIGKILL
