@@ -227,12 +227,17 @@ def test_categories_are_aligned(names: list[str], instances: list) -> None:
 
 def test_bad_samples_are_skipped(instances: list, run_tool: Callable) -> None:
     arguments = draw_instances(instances[1].parent, num_images=5)
+    with pytest.raises(SystemExit, match='1 error, no config was written$'):
+        run_tool('create_config', leaf('mask_rcnn'), *arguments, '--classes', 'rng', '--out',
+                 'own.py')
     (arguments[1].parent / 'train/1.jpg').write_bytes(b'no JPEG')
     (arguments[1].parent / 'train/2.jpg').unlink()
     change(arguments[1], 'annotations', 4, category_id=9)  # image 3
     change(arguments[1], 'annotations', 6, bbox=None, segmentation=None)  # image 4
     said = run_and_get_errors(run_tool, leaf('mask_rcnn'), *arguments)
     assert_messages(said, 'image 1: ', 'train/2.jpg', 'category 9', 'bbox must be')
+    with pytest.raises(SystemExit, match='4 errors, .*; --on-bad-data skip leaves out bad images'):
+        run_tool('create_config', leaf('mask_rcnn'), *arguments, '--out', 'own.py')
     (train, val), remarks = repair_instances(arguments, '--on-bad-data', 'skip')
     assert [image['id'] for image in train['images']] == [5]
     assert {a['image_id'] for a in train['annotations']} == {5} and len(val['images']) == 5

@@ -65,8 +65,8 @@ def test_warnings(labels: tuple[int, ...], options: list[str], says: str, tmp_pa
     ((0, 1, 255), ['--classes', 'a', 'b', 'c'], 'training: no pixels of c, but pixels with label '
      '255'),
     ((0, 1, 255), ['--classes', 'a', 'b', 'c'], 'if they are unlabeled, pass --ignore-255'),
-    ((0, 1, 4), ['--classes', 'a', 'b'], 'labels 4 have no class: there are 2 classes, starting '
-     'with label 0'),
+    ((0, 1, 4), ['--classes', 'a', 'b'], ' other label maps: no class has label 4: there are 2 '
+     'classes, starting with label 0'),
     ((1, ), [], 'a segmenter needs at least two classes'),
 ])
 def test_invalid_labels(labels: tuple[int, ...], options: list[str], says: str, tmp_path: Path,
@@ -110,6 +110,8 @@ def test_bad_label_maps_are_skipped(tmp_path: Path, run_tool: Callable,
     cv2.imwrite(str(masks[2]), np.zeros((5, 6), np.uint8))
     masks[3].write_bytes(b'no PNG')
     out = tmp_path / 'own.py'
+    with pytest.raises(SystemExit, match='4 errors, .*; --on-bad-data skip leaves out bad images'):
+        run_tool('create_config', leaf('sem_fpn'), *arguments, '--out', out)
     run_tool('create_config', leaf('sem_fpn'), *arguments, '--out', out, '--on-bad-data', 'skip')
     assert (tmp_path / 'own_data/train.txt').read_text().split() == ['e', 'f']
     assert not (tmp_path / 'own_data/masks').exists()

@@ -356,8 +356,7 @@ def test_documented_command(tmp_path: Path, run_tool: Callable,
 
 @pytest.mark.parametrize('spoil, names, says', [
     (lambda f: (f / 'stuff/1.png').unlink(), ['sky', 'sea'], 'stuff/1.png: cannot be used'),
-    (lambda f: None, ['sky'
-                      ], 'labels 1 have no class: --stuff-classes has 1, starting with label 0'),
+    (lambda f: None, ['sky'], 'no class has label 1: --stuff-classes has 1, starting with label 0'),
 ])
 def test_unusable_stuff(spoil: Callable, names: list[str], says: str, tmp_path: Path,
                         run_tool: Callable) -> None:

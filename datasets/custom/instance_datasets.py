@@ -82,7 +82,8 @@ def describe_instances(indices: Sequence[DataIndex],
         have_errors.append(report.num_errors > num_errors)
     report_depths(depths, report)
     train, val = splits
-    _check_classes(ann_files[0], splits, classes or [], report)
+    if not _check_classes(ann_files[0], splits, classes or [], report):
+        have_errors = [True, True]
     names = [[image['file_name'] for image in split.images.values()] for split in splits]
     warn_of_overlap(images, names, report)
     if classes:
@@ -124,17 +125,19 @@ def describe_instances(indices: Sequence[DataIndex],
 
 
 def _check_classes(ann_file: Path, splits: Sequence[Instances], classes: Sequence[str],
-                   report: Report) -> None:
-    for name in classes:
-        if name not in splits[0].classes:
-            hint = suggest_names(name, splits[0].classes) or \
-                f'its categories are {format_names(list(splits[0].classes))}'
-            report.add_error(f'--classes: {ann_file} has no category {name!r}; {hint}')
+                   report: Report) -> bool:
+    """Report classes that do not exist, and splits with different ones; return if all exist."""
+    unknown = [name for name in classes if name not in splits[0].classes]
+    for name in unknown:
+        hint = suggest_names(name, splits[0].classes) or \
+            f'its categories are {format_names(list(splits[0].classes))}'
+        report.add_error(f'--classes: {ann_file} has no category {name!r}; {hint}')
     used = [[name for name in split.classes if not classes or name in classes]
             for split in splits]  # yapf: disable
     if used[0] != used[1]:
         report.add_error('training and validation must have the same categories in the same '
                          f'order, got {"; and ".join(map(format_names, used))}')
+    return not unknown
 
 
 def report_depths(depths: ImageDepths, report: Report) -> None:

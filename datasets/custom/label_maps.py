@@ -90,12 +90,12 @@ def _read_labels(split: DataIndex, depths: ImageDepths, report: Report,
         try:
             size = read_image_size(image, depths, num_bands=num_bands)
         except OSError as error:
-            report.add_error(f'{image} cannot be read: {error}')
+            report.add_skippable_error(f'{image} cannot be read: {error}')
             continue
         try:
             labels[mask] = read_label_values(mask, size)
         except (OSError, ValueError) as error:
-            report.add_error(f'{mask} cannot be used: {error}')
+            report.add_skippable_error(f'{mask} cannot be used: {error}')
             continue
         if labels[mask] <= {IGNORED}:
             report.add_warning(f'{mask}: every pixel is {IGNORED}, which is ignored')
@@ -130,11 +130,12 @@ def _explain_labels(values: set[int], names: Sequence[str] | None, classes: Sequ
 def _check_labels(train: Labels, val: Labels, classes: Sequence[str], first: int, ignore_255: bool,
                   report: Report) -> None:
     """Check that every label has a class, and every class a label."""
-    for mask, labels in (train | val).items():
-        unknown = sorted(label for label in labels if first + len(classes) <= label < IGNORED)
-        if unknown:
-            report.add_error(f'{mask}: labels {format_names(unknown)} have no class: there are '
-                             f'{len(classes)} classes, starting with label {first}')
+    unknown = sorted(_merge_values(train | val) - {*range(first + len(classes))})
+    if unknown:
+        bad = [mask for mask, labels in (train | val).items() if not labels.isdisjoint(unknown)]
+        others = f' and {format_count(len(bad) - 1, "other label map")}' if bad[1:] else ''
+        report.add_error(f'{bad[0]}{others}: no class has label {format_names(unknown)}: there are '
+                         f'{len(classes)} classes, starting with label {first}')
     values, has_ignored = _merge_values(train), any(IGNORED in each for each in train.values())
     missing = [name for label, name in enumerate(classes, first) if label not in values]
     if has_ignored and len(values) == 1 and not ignore_255:

@@ -100,14 +100,20 @@ class ReadContext:
             return name
         return f'{name}:{place}' if isinstance(place, int) else f'{name}: {place}'
 
-    def add_error(self, file: Path, text: str, place: int | str | None = None) -> None:
+    def add_error(self,
+                  file: Path,
+                  text: str,
+                  place: int | str | None = None,
+                  *,
+                  skippable: bool = False) -> None:
         """Report an error once, with a path relative to the working directory where possible."""
         path = os.path.normpath(self.root / self.locate(file, place))
         relative = os.path.relpath(path)
         error = f'{path if relative.startswith("..") else relative}: {text}'
         if error not in self.errors:
             self.errors.add(error)
-            self.report.add_error(error)
+            add = self.report.add_skippable_error if skippable else self.report.add_error
+            add(error)
 
     def reject(self,
                file: Path,
@@ -119,7 +125,7 @@ class ReadContext:
         if self.skips_bad_data:
             self.skipped.setdefault(sample or str(file), f'{self.locate(file, place)}: {text}')
         else:
-            self.add_error(file, text, place)
+            self.add_error(file, text, place, skippable=True)
 
     def read_lines(self, file: Path) -> list[str]:
         """Return the stripped lines of a text file, or none after reporting an error."""

@@ -42,7 +42,7 @@ def _check(index: DataIndex, path: Path, context: ReadContext) -> None:
         check_images=make_header_check(index.images, num_bands=context.num_bands),
         usage=Usage(masks=any(row.get('segmentation') for row in index.objects)))
     for error in report.errors:
-        context.report.add_error(error)
+        context.report.add_skippable_error(error)
 
 
 def _list_images(index: DataIndex, context: ReadContext) -> list[AnnotatedImage]:

@@ -164,8 +164,8 @@ def find_existing_pairs(listing: Listing,
     existing, used = set(listing.mask_names), set(pairs.values())
     for image, mask in pairs.items():
         if mask not in existing:
-            (missing or
-             report).add_error(f'{listing.images / image} has no label map {listing.masks / mask}')
+            (missing or report).add_skippable_error(
+                f'{listing.images / image} has no label map {listing.masks / mask}')
     for mask in listing.mask_names:
         if mask not in used:
             report.add_warning(f'{listing.masks / mask} is not used: it has no image')

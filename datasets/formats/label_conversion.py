@@ -160,16 +160,16 @@ def _read_label_maps(split: DataIndex, labels: LabelSet,
         try:
             size = read_size_of_any(split.images / image)
         except OSError as error:
-            report.add_error(f'{split.images / image} cannot be read: {error}')
+            report.add_skippable_error(f'{split.images / image} cannot be read: {error}')
             continue
         try:
             label_map = labels.read(source, size) if labels.read else np.array(
                 sorted(read_label_values(source, size)), np.uint8)
         except (OSError, ValueError) as error:
-            report.add_error(f'{source} cannot be used: {error}')
+            report.add_skippable_error(f'{source} cannot be used: {error}')
             continue
         if labels.read and label_map.shape != size[::-1]:
-            report.add_error(
+            report.add_skippable_error(
                 f'{source} cannot be used: it has {label_map.shape[1]} x {label_map.shape[0]} '
                 f'pixels, but the image has {size[0]} x {size[1]}')
             continue

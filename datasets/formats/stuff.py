@@ -72,8 +72,8 @@ def add_stuff(index: DataIndex, folder: Path, args: DataOptions, context: ReadCo
         try:
             values = read_label_values(files[name], (image['width'], image['height']))
             if unknown := sorted(values - {IGNORED, *range(len(names) + start)}):
-                raise UserError(f'labels {format_names(list(map(str, unknown)))} have no class: '
-                                f'--stuff-classes has {len(names)}, starting with label {start}')
+                raise UserError(f'no class has label {format_names(unknown)}: --stuff-classes has '
+                                f'{len(names)}, starting with label {start}')
         except (OSError, ValueError) as error:
             context.reject(files[name], f'cannot be used: {error}', sample=name)
         if len(context.errors) + len(context.skipped) > num_errors:

@@ -40,22 +40,30 @@ class Report:
     Attributes:
         findings: At most a thousand findings per rule and effect, but all of conversions.
         counts: Number of findings per rule and effect.
+        num_skippable: Number of errors that ``--on-bad-data skip`` would avoid.
     """
 
     def __init__(self) -> None:
         self.findings: list[Finding] = []
         self.counts: Counter[tuple[str, Effect]] = Counter()
+        self.num_skippable = 0
 
     def add(self, finding: Finding) -> None:
         """Count a finding, and keep it unless its rule has too many."""
         key = finding.rule, finding.effect
         self.counts[key] += 1
+        self.num_skippable += finding.severity == 'error' and finding.rule != 'conversion-fault'
         if self.counts[key] <= MAX_KEPT or finding.rule.startswith('conversion-'):
             self.findings.append(finding)
 
     def add_error(self, text: str) -> None:
         """Add an error of a conversion, with which no config can be written."""
         self.add(Finding('conversion-fault', text))
+
+    def add_skippable_error(self, text: str) -> None:
+        """Add an error of a single image, which can be left out."""
+        self.num_skippable += 1
+        self.add_error(text)
 
     def add_warning(self, text: str) -> None:
         """Add what a conversion assumes, repairs or omits."""
