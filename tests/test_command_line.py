@@ -107,6 +107,16 @@ def test_a_misspelt_config(tmp_path: Path) -> None:
         find_config(tmp_path / 'nowhere/a.py')
 
 
+@pytest.mark.parametrize('words, meant', [
+    ('a.py --val-fractoin=0.2', '; did you mean --val-fraction?'),
+    ('a.py --base-confg b.py', ''),
+])
+def test_a_misspelt_option(words: str, meant: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse_options(argparse.ArgumentParser(), NewConfigOptions, words=words.split())
+    assert capsys.readouterr().err.endswith(f'unrecognized arguments: {words[5:]}{meant}\n')
+
+
 def test_help_without_slow_imports() -> None:
     code = f"""
 import sys

@@ -17,6 +17,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from colonnade.common.errors import MissingFileError, UserCodeError, UserError
 from colonnade.common.missing_libraries import report_missing_libraries
+from colonnade.common.name_lists import suggest_names
 from colonnade.common.options import UsageError, option_name
 from colonnade.configs import find_config
 
@@ -234,8 +235,17 @@ def parse_options(parser: argparse.ArgumentParser,
             action = actions.add_parser(name, help=summary[0].lower() + summary[1:])
             add_options(action, each)
             action.set_defaults(dataclass=each)
-    parsed = vars(parser.parse_intermixed_args(words) if intermixed else parser.parse_args(words))
+    parse = parser.parse_known_intermixed_args if intermixed else parser.parse_known_args
+    namespace, unknown = parse(words)
+    parsed = vars(namespace)
     dataclass = parsed.pop('dataclass')
+    if unknown:
+        known = [
+            option_name(field) for field in fields(dataclass)
+            if field.metadata and 'positional' not in field.metadata
+        ]
+        meant = suggest_names(unknown[0].partition('=')[0], known)
+        parser.error(f'unrecognized arguments: {" ".join(unknown)}' + f'; {meant}' * bool(meant))
     try:
         return dataclass(**{name: value for name, value in parsed.items() if value is not None})
     except UsageError as error:
