@@ -332,6 +332,9 @@ def test_split_label_maps_in_place(group: str | None, tmp_path: Path) -> None:
         if group:
             assert not {n[:2] for n in names['train']} & {n[:2] for n in names['val']}
     np.testing.assert_equal(*found)
+    with pytest.raises(
+            ValueError, match=r"^--group-regex '\(\)' puts all 5 images into one group, ''"):
+        find_data(tmp_path / 'one', tmp_path / 'data', val_fraction=0.4, group_regex='()')
 
 
 def test_convert_and_split_color_masks(tmp_path: Path) -> None:
