@@ -1,6 +1,7 @@
 # make demo   set up, draw a small dataset, train and evaluate a detector and a segmenter on it
 # make test   set up and run the tests in two processes (make test-slow: those that take minutes, or
-#             a part of them with PART=3/8; make test-faults: the slow ones of tests/faults)
+#             a part of them with PART=3/8; make test-faults: the slow ones of tests/faults, those
+#             of launchers, and longer fuzzing)
 # make lint   check the style
 # make docs   build the pages of docs/ into build/docs; warnings are errors
 # make audit  list known vulnerabilities of what make env installs; asks pypi.org
