@@ -68,40 +68,15 @@ def describe_instances(indices: Sequence[DataIndex],
         masks = False
         report.add_warning('no annotation has a segmentation: the config trains on boxes only, '
                            'as for Faster R-CNN')
-    depths, splits, have_errors = ImageDepths(), [], []
     usages = (Usage(masks, polygons_only), Usage(masks, evaluated=True))
     if maps:
         usages = (Usage(masks=False, is_panoptic=True), ) * 2
         filter_cfg = filter_cfg | dict(filter_empty_gt=False)
-    for index, usage in zip(indices, usages, strict=True):
-        num_errors = report.num_errors
-        check = make_header_check(index.images, depths, num_bands=num_bands)
-        assert index.file is not None
-        splits.append(
-            check_instances(index.file, index.rows, report, check_images=check, usage=usage))
-        have_errors.append(report.num_errors > num_errors)
-    report_depths(depths, report)
-    train, val = splits
-    if not _check_classes(ann_files[0], splits, classes or [], report):
-        have_errors = [True, True]
-    names = [[image['file_name'] for image in split.images.values()] for split in splits]
+    train, val = _check_splits(indices, usages, classes, report, num_bands)
+    names = [[image['file_name'] for image in split.images.values()] for split in (train, val)]
     warn_of_overlap(images, names, report)
-    if classes:
-        for file, split in zip(ann_files, splits, strict=True):
-            others = {name: n for name, n in split.classes.items() if n and name not in classes}
-            if others:
-                report.add_warning(f'{file}: objects of other classes are background: '
-                                   f'{format_names([f"{n} {name}" for name, n in others.items()])}')
-        train, val = train.select_classes(classes), val.select_classes(classes)
-    for number, (file, split) in enumerate(zip(ann_files, (train, val), strict=True)):
-        empty = [name for name, count in split.classes.items() if not count]
-        if empty and len(empty) < len(split.classes):
-            report.add_warning(f'{file}: no annotations of {format_names(empty)}')
-        elif len(empty) == len(split.classes) and not have_errors[number]:
-            have_errors[number] = True
-            report.add_error(f'{file}: no image has a usable annotation')
     num_train = _count_training_images(train, filter_cfg, report)
-    if not num_train and not have_errors[0]:
+    if not num_train and train.annotated:
         report.add_error('training: no images are left to train on')
 
     root = find_common_root(ann_files + images + maps)
@@ -122,6 +97,38 @@ def describe_instances(indices: Sequence[DataIndex],
         num_things=indices[0].num_things if maps else None,
         outside=find_outside(root, images, names),
         train_images=[images[0] / name for name in names[0]])
+
+
+def _check_splits(indices: Sequence[DataIndex], usages: Sequence[Usage],
+                  classes: Sequence[str] | None, report: Report,
+                  num_bands: int | None) -> list[Instances]:
+    """Return the content of training and validation with the selected classes only."""
+    depths, splits, have_errors = ImageDepths(), list[Instances](), []
+    files = [index.file for index in indices if index.file]
+    for file, index, usage in zip(files, indices, usages, strict=True):
+        num_errors = report.num_errors
+        check = make_header_check(index.images, depths, num_bands=num_bands)
+        splits.append(check_instances(file, index.rows, report, check_images=check, usage=usage))
+        have_errors.append(report.num_errors > num_errors)
+    report_depths(depths, report)
+    if not _check_classes(files[0], splits, classes or [], report):
+        have_errors = [True, True]
+    if classes:
+        for file, split in zip(files, splits, strict=True):
+            others = [
+                f'{n} {name}' for name, n in split.classes.items() if n and name not in classes
+            ]
+            if others:
+                report.add_warning(
+                    f'{file}: objects of other classes are background: {format_names(others)}')
+        splits = [split.select_classes(classes) for split in splits]
+    for file, split, has_errors in zip(files, splits, have_errors, strict=True):
+        empty = [name for name, count in split.classes.items() if not count]
+        if empty and len(empty) < len(split.classes):
+            report.add_warning(f'{file}: no annotations of {format_names(empty)}')
+        elif len(empty) == len(split.classes) and not has_errors:
+            report.add_error(f'{file}: no image has a usable annotation')
+    return splits
 
 
 def _check_classes(ann_file: Path, splits: Sequence[Instances], classes: Sequence[str],
