@@ -116,9 +116,8 @@ def measure_candidate_memory(job: Job, name: str) -> tuple[float, float]:
     """Return the peak MiB above weights and gradients, and the MiB of weights."""
     torch.set_num_threads(job.threads)
     model, images = job.build(name), job.draw_images()
-    if name.endswith('-compiled'):
-        job.run(model, images)  # Exclude the memory of the compiler.
-        model.zero_grad()
+    job.run(model, images)  # What libraries keep is excluded: compiled code, packed weights, caches.
+    model.zero_grad()
     peak = measure_peak(partial(job.run, model, images), job.device)
     gradients = sum(p.grad.nbytes for p in model.parameters() if p.grad is not None)
     weights = sum(p.nbytes for p in model.parameters())
