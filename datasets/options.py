@@ -105,6 +105,11 @@ class DataOptions:
         if sum(map(bool, (self.data, self.coco, self.masks))) > 1:
             raise UserError('pass only one of data, coco and masks')
 
+    @property
+    def num_bands(self) -> int | None:
+        """Number of bands of each image file, 0 for any, or None for RGB images."""
+        return 0 if self.band_suffixes else self.in_channels
+
 
 @dataclass
 class CheckDataOptions(ConfigOptions):

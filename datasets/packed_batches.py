@@ -38,13 +38,13 @@ class PackingCollate:
         batch = self.collate(samples)
         if get_worker_info() is None:
             return batch
-        _exit_when_orphaned()
+        exit_when_orphaned()
         return PackedBatch(batch)
 
 
 @cache
-def _exit_when_orphaned() -> None:
-    """Let this worker exit at once if its process has been killed.
+def exit_when_orphaned() -> None:
+    """Let this worker of a data loader exit at once if its process has been killed.
 
     A worker that ends waits until its batches have been read, which then never happens if they fill
     the pipe. One from a fork server does not end at all: torch looks for the server instead.

@@ -12,7 +12,7 @@ from conftest import ROOT, config, run_python
 
 from colonnade.__main__ import TOOLS
 from colonnade.common.errors import MissingFileError, UserCodeError, UserError, file_errors
-from colonnade.common.options import amp_option, argument, format_words
+from colonnade.common.options import amp_option, argument, format_words, option
 from colonnade.configs import find_config
 from colonnade.datasets.bad_samples import SampleError
 from colonnade.recipes.options import NewConfigOptions
@@ -108,13 +108,28 @@ def test_a_misspelt_config(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize('words, meant', [
-    ('a.py --val-fractoin=0.2', '; did you mean --val-fraction?'),
-    ('a.py --base-confg b.py', ''),
+    ('--val-fractoin=0.2', '; did you mean --val-fraction?'),
+    ('b.py --wrok-dir c', '; did you mean --work-dir?'),
+    ('--no-fues', '; did you mean --no-fuse?'),
+    ('--amp-dtpye float16', '; did you mean --amp-dtype?'),
+    ('--base-confg b.py', ''),
+    ('b.py', ''),
 ])
 def test_a_misspelt_option(words: str, meant: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        parse_options(argparse.ArgumentParser(), NewConfigOptions, words=words.split())
-    assert capsys.readouterr().err.endswith(f'unrecognized arguments: {words[5:]}{meant}\n')
+
+    @dataclass
+    class Options:
+        base_config: str = argument('a config')
+        val_fraction: float | None = option('a fraction')
+        work_dir: str | None = option('a folder')
+        fuse: bool | None = option('fuse the model')
+        amp: bool | str = amp_option()
+
+    for options, start in ((Options, []), (dict(act=Options), ['act'])):
+        with pytest.raises(SystemExit):
+            parse_options(
+                argparse.ArgumentParser(), options, words=[*start, 'a.py', *words.split()])
+        assert capsys.readouterr().err.endswith(f'unrecognized arguments: {words}{meant}\n')
 
 
 def test_help_without_slow_imports() -> None:

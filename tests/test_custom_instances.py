@@ -242,6 +242,12 @@ def test_bad_samples_are_skipped(instances: list, run_tool: Callable) -> None:
     assert [image['id'] for image in train['images']] == [5]
     assert {a['image_id'] for a in train['annotations']} == {5} and len(val['images']) == 5
     assert_messages(remarks, '--on-bad-data skip: 4 samples skipped, the first: train.json: image')
+    (arguments[1].parent / 'train/5.jpg').unlink()
+    said = run_and_get_errors(run_tool, leaf('mask_rcnn'), *arguments, '--on-bad-data', 'skip')
+    assert_messages(said, 'train: no usable image is left', '5 samples skipped, the first: ')
+    arguments[1].write_text('{"images": [')  # not an image
+    with pytest.raises(SystemExit, match='1 error, no config was written$'):
+        run_tool('create_config', leaf('mask_rcnn'), *arguments, '--out', 'own.py')
 
 
 def test_config_uses_repaired_files(instances: list, run_tool: Callable, tmp_path: Path,

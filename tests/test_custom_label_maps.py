@@ -118,6 +118,12 @@ def test_bad_label_maps_are_skipped(tmp_path: Path, run_tool: Callable,
     printed = capsys.readouterr().out
     assert '2 training and 6 validation images' in printed
     assert f'skip: 1 sample skipped, the first: {images[0]} has no label map' in printed
+    for mask in masks[4:]:
+        mask.unlink()
+    with pytest.raises(SystemExit, match='1 error, no config was written$'):
+        run_tool('create_config', leaf('sem_fpn'), *arguments, '--out', tmp_path / 'none.py',
+                 '--on-bad-data', 'skip')
+    assert f'error: {tmp_path}/images/train: no usable image is left' in capsys.readouterr().err
     assert f'skip: 3 samples skipped, the first: {images[1]} cannot be read' in printed
     dataset = Config.fromfile(out).train_dataloader.dataset
     assert dataset.ann_file == 'own_data/train.txt'

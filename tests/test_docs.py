@@ -116,7 +116,7 @@ def parser_of(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], argparse.Argum
     def build(tool: str) -> argparse.ArgumentParser:
         module = import_module(f'colonnade.tools.{tool}')
         with monkeypatch.context() as patch:
-            for name in ('parse_args', 'parse_intermixed_args'):
+            for name in ('parse_known_args', 'parse_known_intermixed_args'):
                 patch.setattr(argparse.ArgumentParser, name, stop)
             with pytest.raises(Parsed) as found:
                 module.main()

@@ -198,6 +198,24 @@ def test_labelme_order_and_dropped_shapes(tmp_path: Path) -> None:
     assert_messages(report.warnings, '--on-bad-data skip: 2 samples skipped, the first: train/c3')
 
 
+@pytest.mark.parametrize('write, end', [(write_roboflow, 'train/*_mask.png'),
+                                        (write_cityscapes, 'gtFine/train/*/*TrainIds.png')])
+def test_images_without_label_maps_are_skipped(write: Callable, end: str, tmp_path: Path) -> None:
+    write(tmp_path / 'set', SPLITS)
+    masks = sorted((tmp_path / 'set').glob(end))
+    masks[0].unlink()
+    _, report = find_data(tmp_path / 'out', tmp_path / 'set')
+    assert len(report.errors) == report.num_skippable == 1
+    data, report = find_data(tmp_path / 'out', tmp_path / 'set', on_bad_data='skip')
+    assert data is not None and len(load_label_maps(data)['train']) == len(masks) - 1
+    assert_messages(report.warnings, '--on-bad-data skip: 1 sample skipped, the first: ')
+    for mask in masks[1:]:
+        mask.write_bytes(b'no PNG')
+    data, report = find_data(tmp_path / 'out2', tmp_path / 'set', on_bad_data='skip')
+    assert_messages(report.errors, 'no usable image is left')
+    assert data is None
+
+
 def test_labelme_chosen_classes(tmp_path: Path) -> None:
     write_labelme(tmp_path, SPLITS)
     data, _ = find_data(tmp_path / 'out', tmp_path, classes=['tree', 'road', 'house'])

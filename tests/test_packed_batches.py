@@ -22,13 +22,15 @@ from colonnade.datasets.packed_batches import MAX_BYTES, PackedBatch, PackingCol
 
 KILLED = """
 import os, signal, sys, time
+from functools import partial
 import numpy as np
 from torch.utils.data import DataLoader
 from colonnade.datasets.packed_batches import PackingCollate
+from colonnade.engine.runner.signal_handling import start_worker
 
 class Samples:
     def __len__(self):
-        return 100
+        return int(sys.argv[3])
 
     def __getitem__(self, index):
         time.sleep(float(sys.argv[1]))
@@ -36,6 +38,7 @@ class Samples:
 
 if __name__ == '__main__':
     batches = iter(DataLoader(Samples(), 4, num_workers=2, collate_fn=PackingCollate(list),
+                              worker_init_fn=partial(start_worker, None),
                               multiprocessing_context=sys.argv[2]))
     next(batches) if sys.argv[1] == '0' else time.sleep(1)
     os.kill(os.getpid(), signal.SIGKILL)
@@ -145,11 +148,14 @@ def test_error_of_a_batch_that_cannot_be_sent(count: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(['seconds', 'method'], [('0', 'fork'), ('0.5', 'fork'), ('0', 'spawn'),
-                                                 ('0', 'forkserver')])
-def test_workers_of_a_killed_process_exit(seconds: str, method: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    'arguments',
+    ['0 fork 100', '0.5 fork 100', '0 spawn 100', '0 forkserver 100', '0 forkserver 4'])
+def test_workers_of_a_killed_process_exit(arguments: str, tmp_path: Path) -> None:
     """Otherwise they wait forever for a reader, and hold the output open."""
     path = tmp_path / 'killed.py'
     path.write_text(KILLED, encoding='utf-8')
-    done = subprocess.run([sys.executable, path, seconds, method], capture_output=True, timeout=100)
+    done = subprocess.run([sys.executable, path, *arguments.split()],
+                          capture_output=True,
+                          timeout=100)
     assert done.returncode == -signal.SIGKILL

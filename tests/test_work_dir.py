@@ -243,15 +243,6 @@ def test_auto_save_best_uses_stopping_metric() -> None:
     assert cfg.default_hooks.checkpoint.rule == 'greater'
 
 
-def test_short_training_logs_its_losses() -> None:
-    cfg = read_config(config('sem_fpn'))
-    configured = cfg.default_hooks.logger.interval
-    for length, interval in ((cfg.train_cfg.max_iters, configured), (4, 4)):
-        cfg.train_cfg.max_iters = length
-        configure_run(cfg, None, None, ())
-        assert cfg.default_hooks.logger.interval == interval
-
-
 @pytest.mark.slow
 def test_best_checkpoint_ignores_nan_metrics(evaluated: Callable) -> None:
     work_dir = evaluated([math.nan, None, 0.5, 'none'],

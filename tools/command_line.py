@@ -179,7 +179,11 @@ def settings_of_type(annotation: Any, default: Any) -> dict[str, Any]:
 
 
 def add_options(parser: argparse.ArgumentParser, options: type) -> None:
-    """Add the options of a dataclass, see :func:`colonnade.common.options.option`."""
+    """Add the options of a dataclass, see :func:`colonnade.common.options.option`.
+
+    Parsed arguments will contain the dataclass, and the names of all options.
+    """
+    names: list[str] = []
     parser.register('action', 'flag', Flag)
     hints = get_type_hints(options)
     groups: dict[str, Any] = {}
@@ -207,9 +211,11 @@ def add_options(parser: argparse.ArgumentParser, options: type) -> None:
         aliases = settings.pop('also', {})
         if is_required:
             settings['required'] = True
-        target.add_argument(option_name(field), dest=field.name, **settings)
+        action = target.add_argument(option_name(field), dest=field.name, **settings)
+        names += [*action.option_strings, *aliases]
         for name, alias in aliases.items():
             target.add_argument(name, dest=field.name, default=argparse.SUPPRESS, **alias)
+    parser.set_defaults(dataclass=options, option_names=names)
 
 
 def parse_options(parser: argparse.ArgumentParser,
@@ -227,24 +233,19 @@ def parse_options(parser: argparse.ArgumentParser,
     """
     if isinstance(options, type):
         add_options(parser, options)
-        parser.set_defaults(dataclass=options)
     else:
         actions = parser.add_subparsers(required=True, metavar='ACTION')
         for name, each in options.items():
             summary = (each.__doc__ or '').rstrip('.')
             action = actions.add_parser(name, help=summary[0].lower() + summary[1:])
             add_options(action, each)
-            action.set_defaults(dataclass=each)
     parse = parser.parse_known_intermixed_args if intermixed else parser.parse_known_args
     namespace, unknown = parse(words)
     parsed = vars(namespace)
-    dataclass = parsed.pop('dataclass')
+    dataclass, known = parsed.pop('dataclass'), parsed.pop('option_names')
     if unknown:
-        known = [
-            option_name(field) for field in fields(dataclass)
-            if field.metadata and 'positional' not in field.metadata
-        ]
-        meant = suggest_names(unknown[0].partition('=')[0], known)
+        word = next((word for word in unknown if word.startswith('-')), '')
+        meant = suggest_names(word.partition('=')[0], known, cutoff=0.82)
         parser.error(f'unrecognized arguments: {" ".join(unknown)}' + f'; {meant}' * bool(meant))
     try:
         return dataclass(**{name: value for name, value in parsed.items() if value is not None})

@@ -53,7 +53,8 @@ def main(options: NewConfigOptions, data_options: ModuleType) -> None:
         report = config_creation.Report()
         print('reading annotations and image headers ...', flush=True)
         data = config_creation.create_config(options, report)
-        hint = '; --on-bad-data skip leaves out bad images' * bool(report.num_skippable)
+        can_skip = report.num_skippable and options.on_bad_data == 'error' and not update
+        hint = '; --on-bad-data skip leaves out bad images' * bool(can_skip)
         print_report(report, 'create-config', f'no config was written{hint}')
         assert data is not None  # an error would have exited
     print('{} training and {} validation images'.format(*data.num_images))

@@ -108,7 +108,7 @@ def split_images(classes: Mapping[str, Collection[str]],
             raise UserError(f'--group-regex {args.group_regex!r} does not match {len(missing)} '
                             f'image names: {format_names(missing)}')
         groups = {name: match[1] for name, match in matches.items() if match}
-        if len(values := set(groups.values())) == 1:
+        if len(values := set(groups.values())) == 1 < len(groups):
             raise UserError(f'--group-regex {args.group_regex!r} puts all {len(groups)} images '
                             f'into one group, {values.pop()!r}, but a split needs two')
     assert args.val_fraction  # checked by the callers

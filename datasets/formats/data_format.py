@@ -220,6 +220,20 @@ def report_skipped(reasons: Sequence[str], report: Report) -> None:
             f'{reasons[0]}')
 
 
+def check_remaining(counts: Iterable[tuple[Path, int]], reasons: Sequence[str], report: Report) -> None:
+    """Report folders of which every image was skipped.
+
+    Args:
+        counts: Folder of images, and the number of images left, of each split.
+        reasons: Reasons of skipped samples.
+    """
+    empty = [folder for folder, count in counts if not count]
+    if empty:
+        report_skipped(reasons, report)
+    for folder in empty:
+        report.add_error(f'{folder}: no usable image is left')
+
+
 def list_images(folder: Path) -> Iterator[Path]:
     """Yield the images directly in a folder, sorted."""
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():

@@ -41,8 +41,10 @@ def _check(index: DataIndex, path: Path, context: ReadContext) -> None:
         report,
         check_images=make_header_check(index.images, num_bands=context.num_bands),
         usage=Usage(masks=any(row.get('segmentation') for row in index.objects)))
+    can_skip = report.num_skippable == report.num_errors
+    add = context.report.add_skippable_error if can_skip else context.report.add_error
     for error in report.errors:
-        context.report.add_skippable_error(error)
+        add(error)
 
 
 def _list_images(index: DataIndex, context: ReadContext) -> list[AnnotatedImage]:

@@ -150,21 +150,19 @@ def _pair_by_scheme(listing: Listing, scheme: NamingScheme, report: Report,
     return find_existing_pairs(listing, pairs, report, missing)
 
 
-def find_existing_pairs(listing: Listing,
-                        pairs: Mapping[str, str],
-                        report: Report,
-                        missing: Report | None = None) -> dict[str, Path]:
+def find_existing_pairs(listing: Listing, pairs: Mapping[str, str], report: Report,
+                        missing: Report) -> dict[str, Path]:
     """Return image name -> label map, and report files without a counterpart.
 
     Args:
         pairs: Image name -> label map name, which may be missing.
         report: Collects warnings about label maps without an image.
-        missing: Collects errors about missing label maps. Defaults to ``report``.
+        missing: Collects errors about missing label maps.
     """
     existing, used = set(listing.mask_names), set(pairs.values())
     for image, mask in pairs.items():
         if mask not in existing:
-            (missing or report).add_skippable_error(
+            missing.add_skippable_error(
                 f'{listing.images / image} has no label map {listing.masks / mask}')
     for mask in listing.mask_names:
         if mask not in used:

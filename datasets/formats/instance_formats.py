@@ -17,7 +17,8 @@ from ..validation.validation_report import Report
 from .coco import is_coco, read_coco, read_coco_file
 from .coco_repairs import align_categories, fill_masks
 from .conversion import SIDES, convert_once, describe_split, split_images
-from .data_format import ALL, DataFormat, ReadContext, find_root_above_images, report_skipped
+from .data_format import (ALL, DataFormat, ReadContext, check_remaining, find_root_above_images,
+                          report_skipped)
 from .panoptic import (is_panoptic, order_things_first, read_converted, read_panoptic,
                        read_panoptic_file, write_segments)
 from .shape_formats import SHAPE_FORMATS
@@ -85,7 +86,7 @@ def _make_context(root: Path, args: DataOptions, report: Report) -> ReadContext:
         skips_bad_data=args.on_bad_data == 'skip',
         boxes_only=args.boxes_only,
         classes=args.classes,
-        num_bands=None if args.in_channels is None else 0)
+        num_bands=args.num_bands)
 
 
 def _convert(name: str, indices: dict[str, DataIndex], args: DataOptions,
@@ -95,6 +96,11 @@ def _convert(name: str, indices: dict[str, DataIndex], args: DataOptions,
     None after an error, which is reported.
     """
     report, original = context.report, list(indices.values())
+    if context.skipped:
+        counts = [(index.images, len(index.rows['images'])) for index in original]
+        check_remaining(counts, list(context.skipped.values()), report)
+        if report.num_errors:
+            return None
     share_classes(original)
     if not args.boxes_only:
         fill_masks(original, context)

@@ -18,11 +18,11 @@ from colonnade.common.progress import Progress
 from ..data_index import DataIndex, LabelSet
 from ..options import DataOptions
 from ..validation.conversion_sources import RECORD
-from ..validation.image_files import read_label_values, read_size_of_any
+from ..validation.image_files import read_image_size, read_label_values, read_size_of_any
 from ..validation.label_map_files import IGNORED
 from ..validation.validation_report import Report
 from .conversion import SIDES, convert_once, describe_split, split_images
-from .data_format import report_skipped
+from .data_format import check_remaining, report_skipped
 
 
 class _ConversionError(Exception):
@@ -122,7 +122,7 @@ def _write(scratch: Path, labels: LabelSet, args: DataOptions, report: Report,
     num_written = 0
     for index, split in enumerate(labels.splits):
         classes.append({})
-        for image, label_map in _read_label_maps(split, labels, errors):
+        for image, label_map in _read_label_maps(split, labels, errors, args.num_bands):
             classes[-1][image] = [str(label) for label in np.unique(label_map) if label != IGNORED]
             if labels.read is not None:
                 file = scratch / 'masks' / _get_folder_name(index, labels) / f'{image}.png'
@@ -130,13 +130,17 @@ def _write(scratch: Path, labels: LabelSet, args: DataOptions, report: Report,
                 Image.fromarray(label_map).save(file)
             num_written += 1
             progress(num_written)
+    reasons = [each.message for each in errors.findings]
+    if skips_bad_data:
+        folders = [split.images for split in labels.splits]
+        check_remaining(zip(folders, map(len, classes), strict=True), reasons, report)
     if report.num_errors:
         raise _ConversionError
     names = list(map(list, classes)) if len(classes) == 2 else split_images(classes[0], args)
     images = dict(zip(SIDES, names, strict=True))
     suffix = '' if labels.read is not None or labels.suffixes is None else labels.suffixes[0]
     _write_lists(scratch, images, suffix)
-    skipped = dict(skipped=[each.message for each in errors.findings]) if skips_bad_data else {}
+    skipped = dict(skipped=reasons) if skips_bad_data else {}
     counts = {side: len(files) for side, files in images.items()}
     return dict(lost=dict(labels.dropped), counts=counts, images=images, **skipped)
 
@@ -153,14 +157,16 @@ def _write_lists(folder: Path, images: Mapping[str, list[str]], suffix: str) -> 
             ''.join(f'{stem}\n' for stem in stems), encoding='utf-8')
 
 
-def _read_label_maps(split: DataIndex, labels: LabelSet,
-                     report: Report) -> Iterator[tuple[str, np.ndarray]]:
+def _read_label_maps(split: DataIndex, labels: LabelSet, report: Report,
+                     num_bands: int | None) -> Iterator[tuple[str, np.ndarray]]:
     """Yield the images of a split with their label maps, or just their labels without a reader."""
     for image, source in split.label_maps.items():
         try:
-            size = read_size_of_any(split.images / image)
+            file = split.images / image
+            size = read_image_size(file, num_bands=num_bands) if num_bands else \
+                read_size_of_any(file)
         except OSError as error:
-            report.add_skippable_error(f'{split.images / image} cannot be read: {error}')
+            report.add_skippable_error(f'{file} cannot be read: {error}')
             continue
         try:
             label_map = labels.read(source, size) if labels.read else np.array(

@@ -21,7 +21,7 @@ from ..validation.image_files import read_labels
 from ..validation.label_map_files import IGNORED
 from ..validation.validation_report import Report, abbreviate, find_repeated
 from .color_masks import choose_color_table, describe_colors
-from .data_format import find_split_folders
+from .data_format import find_split_folders, report_skipped
 from .file_pairs import Listing, Pair, find_existing_pairs, pair_files
 
 IMAGE_END, TRAIN_IDS, IDS = '_leftImg8bit.png', '_gtFine_labelTrainIds.png', '_gtFine_labelIds.png'
@@ -92,7 +92,7 @@ def read_cityscapes(args: DataOptions, report: Report) -> LabelSet:
     if not has_train_ids and not has_ids:
         raise UserError(f'{folders[0][1]} has no files that end in {TRAIN_IDS} or {IDS}')
     suffixes = (IMAGE_END, TRAIN_IDS if has_train_ids else IDS)
-    splits, _ = pair_files(folders, suffixes, report)
+    splits, _ = pair_files(folders, suffixes, report, skips_bad_data=args.on_bad_data == 'skip')
     classes, palette = read_known_classes('cityscapes')
     return LabelSet(
         format='Cityscapes',
@@ -136,10 +136,13 @@ def read_roboflow(args: DataOptions, report: Report) -> LabelSet:
             f'{folders[0] / ROBOFLOW_CLASSES} and {folders[-1] / ROBOFLOW_CLASSES} must '
             'have the same content')
     values = list(tables[0])
+    skips_bad_data = args.on_bad_data == 'skip'
+    missing = Report() if skips_bad_data else report
     splits = [
-        DataIndex(folder, label_maps=_pair_roboflow_files(folder, report), masks=folder)
+        DataIndex(folder, label_maps=_pair_roboflow_files(folder, report, missing), masks=folder)
         for folder in folders
     ]
+    report_skipped([each.message for each in missing.findings] * skips_bad_data, report)
     ends = {Path(name).suffix for split in splits for name in split.label_maps}
     is_usable = values == list(range(len(values))) and len(ends) == 1 and ends != {'.png'}
     return LabelSet(
@@ -174,13 +177,13 @@ def _read_roboflow_classes(file: Path) -> dict[int, str]:
     return dict(sorted(classes))
 
 
-def _pair_roboflow_files(folder: Path, report: Report) -> dict[str, Path]:
+def _pair_roboflow_files(folder: Path, report: Report, missing: Report) -> dict[str, Path]:
     """Return image name -> label map; both are in the same folder."""
     names = sorted(path.name for path in folder.iterdir() if path.name.lower().endswith(SUFFIXES))
     masks = [name for name in names if name.endswith(ROBOFLOW_MASK_END)]
     images = [name for name in names if not name.endswith(ROBOFLOW_MASK_END)]
     pairs = {name: Path(name).stem + ROBOFLOW_MASK_END for name in images}
-    return find_existing_pairs(Listing(folder, folder, images, masks), pairs, report)
+    return find_existing_pairs(Listing(folder, folder, images, masks), pairs, report, missing)
 
 
 def make_renumbering_reader(values: list[int]) -> LabelReader:

@@ -155,7 +155,7 @@ def draw_shapes(name: str, read: ReadShapes, args: DataOptions, report: Report) 
         paths=args.data,
         skips_bad_data=args.on_bad_data == 'skip',
         classes=args.classes,
-        num_bands=None if args.in_channels is None else 0)
+        num_bands=args.num_bands)
     shapes = [read(path, context) for path in args.data]
     for path, each in zip(args.data, shapes, strict=True):
         each.check_splits(path, report)

@@ -16,6 +16,8 @@ from colonnade.settings.rules import RULES, Effect
 MAX_SIMILAR = 20  # messages that differ only in numbers and paths; if there are more, ...
 NUM_SHOWN = 10  # ... only this many are shown
 MAX_KEPT = 1000  # findings per rule and effect in memory and in JSON; all are counted
+#: rules of single images whose effect is not that their loading fails
+SKIPPABLE = ('wrong-value', 'unknown-category', 'other-size')
 YAML = "a YAML file, as in YOLO datasets"
 FILE_TYPES = {
     '.yaml': YAML,
@@ -52,7 +54,8 @@ class Report:
         """Count a finding, and keep it unless its rule has too many."""
         key = finding.rule, finding.effect
         self.counts[key] += 1
-        self.num_skippable += finding.severity == 'error' and finding.rule != 'conversion-fault'
+        if finding.severity == 'error' and finding.rule != 'conversion-fault':
+            self.num_skippable += finding.effect == 'sample' or finding.rule in SKIPPABLE
         if self.counts[key] <= MAX_KEPT or finding.rule.startswith('conversion-'):
             self.findings.append(finding)
 

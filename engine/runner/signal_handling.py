@@ -21,6 +21,7 @@ from torch.distributed.distributed_c10d import _get_default_store
 from torch.utils.data import DataLoader
 
 from colonnade.common.distributed import raise_on_all_ranks
+from colonnade.datasets.packed_batches import exit_when_orphaned
 
 from ..distributed.sharded_tensors import reshard_model
 from ..work_dir.last_checkpoint import find_checkpoint_hook
@@ -214,6 +215,7 @@ def start_worker(init: Callable[[int], None] | None, number: int) -> None:
         parent = multiprocessing.parent_process()  # os.getppid() may be that of the fork server
         pid = os.getppid() if parent is None else parent.pid
         threading.Thread(target=_exit_on_sigterm, args=(pid, ), daemon=True).start()
+    exit_when_orphaned()
     if init is not None:
         init(number)
 

@@ -37,7 +37,6 @@ def configure_run(cfg: Config, patience: int | None, min_delta: float | None,
     """
     check_trackers(trackers)
     save_best_checkpoint(cfg)
-    log_at_least_once(cfg)
     if patience is None:
         if min_delta is not None:
             raise UserError('--min-delta has no effect without --patience N')
@@ -62,13 +61,6 @@ def configure_run(cfg: Config, patience: int | None, min_delta: float | None,
             f'{format_count(num_evaluations, "evaluation")}: lower train_cfg.val_interval',
             logger='current',
             level=logging.WARNING)
-
-
-def log_at_least_once(cfg: Config) -> None:
-    """Make a training log its losses at its end if it ends before the first interval."""
-    logger, length = cfg.get('default_hooks', {}).get('logger'), cfg.train_cfg.get('max_iters')
-    if logger and length and logger.get('interval', 10) > length:
-        logger.interval = length
 
 
 @contextmanager

@@ -159,7 +159,7 @@ def read_dataset_for(cfg: Config, args: NewConfigOptions, report: Report) -> Cus
         report,
         masks=has_masks(cfg),
         filter_cfg=cfg.train_dataloader.dataset.get('filter_cfg') or {},
-        num_bands=0 if args.band_suffixes else args.in_channels,
+        num_bands=args.num_bands,
         polygons_only=any(step.get('poly2mask') is False for step in steps),
         kind='labels'
         if cfg.default_scope == 'mmseg' else 'panoptic' if loads_segments(cfg) else 'instances')
