@@ -35,10 +35,7 @@ ROOMS = ('runtime', 'common', 'configs', 'weights', 'backbones', 'necks', 'heads
          'recipes', 'api', 'tools')  # yapf: disable
 
 # Options of runs in the process of the test, which forked workers would outlive.
-NO_WORKERS = [
-    f'{split}_dataloader.{option}' for split in ('train', 'val', 'test')
-    for option in ('num_workers=0', 'persistent_workers=False')
-]
+NO_WORKERS = [f'{split}_dataloader.num_workers=0' for split in ('train', 'val', 'test')]
 NO_VAL = ['val_dataloader=None', 'val_evaluator=None', 'val_cfg=None']
 for variable in ('COLONNADE_COCO', 'COLONNADE_ADE', 'COLONNADE_SHAPES'):  # data roots of configs
     os.environ.pop(variable, None)

@@ -57,7 +57,7 @@ def fine_tune(run_tool: Callable, head: str, data: Path, work_dir: Path, *option
     run_tool('train', config(head), '--data-root', data / LAYOUTS[head], '--work-dir', work_dir,
              *options, '--cfg-options', 'train_cfg.max_iters=1', 'optim_wrapper.optimizer.lr=0',
              'train_dataloader.batch_size=2', 'model.backbone.norm_eval=True', *NO_VAL,
-             *NO_WORKERS[:2])
+             *NO_WORKERS[:1])
 
 
 @pytest.mark.slow

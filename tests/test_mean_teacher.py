@@ -20,7 +20,7 @@ from colonnade.engine.mean_teacher import (IGNORED, UnlabeledImages, change_imag
 SHORT = [
     '--cfg-options', 'train_cfg.max_iters=4', 'default_hooks.checkpoint.interval=2',
     'train_dataloader.batch_size=2', 'val_dataloader=None', 'val_evaluator=None', 'val_cfg=None',
-    *NO_WORKERS[:2]
+    *NO_WORKERS[:1]
 ]
 
 

@@ -201,7 +201,7 @@ def train_with_trust(run_tool: Callable, leaf: Path, data: Path, tmp_path: Path,
                      Any) -> None:
     run_tool('train', leaf, '--data-root', data, '--work-dir', tmp_path / 'run', '--trust',
              *options, '--cfg-options', 'train_cfg.max_iters=1', 'train_dataloader.batch_size=2',
-             *NO_VAL, *NO_WORKERS[:2])
+             *NO_VAL, *NO_WORKERS[:1])
 
 
 @pytest.mark.slow

@@ -36,7 +36,7 @@ def test_full_epoch(head: str, real_data: dict[str, Path], tmp_path: Path,
     """Every image, also without objects, is used for training once and for evaluation."""
     layout = LAYOUTS[head]
     images = 83 if layout == 'coco' else 19
-    options = [f'train_cfg.max_iters={-(-images // 8)}', *NO_VAL, *NO_WORKERS[:2]]
+    options = [f'train_cfg.max_iters={-(-images // 8)}', *NO_VAL, *NO_WORKERS[:1]]
     smaller = []
     if layout == 'ade':
         options += [

@@ -68,7 +68,8 @@ def test_tools_of_the_libraries(head: str, package: str, shapes: Path, tmp_path:
     """They have no --data-root: an environment variable sets it."""
     tools = Path(find_spec(package).origin).parent / '.mim/tools'
     work_dir = ['--work-dir', tmp_path]
-    train = [tools / 'train.py', config(head), *work_dir, *SHORT, *NO_WORKERS]
+    stock = [f'{split}_dataloader.persistent_workers=False' for split in ('train', 'val', 'test')]
+    train = [tools / 'train.py', config(head), *work_dir, *SHORT, *NO_WORKERS, *stock]
     test = [tools / 'test.py', config(head), tmp_path / 'iter_2.pth', *work_dir]
     commands = json.dumps([list(map(str, command)) for command in (train, test)])
 

@@ -168,12 +168,14 @@ class StrictRunner(Runner):
     def build_dataloader(self, dataloader: Any, *args: Any, **kwargs: Any) -> DataLoader:
         """Return a data loader whose errors name the sample, and that may skip bad samples.
 
-        Workers send small tensors together. For a GPU, batches are in pinned memory by default,
-        from which they are copied faster.
+        Workers send small tensors together; without workers, their settings have no effect. For a
+        GPU, batches are in pinned memory by default, from which they are copied faster.
         """
         is_training = dataloader is self._train_dataloader
         if isinstance(dataloader, dict) and torch.cuda.is_available():
             dataloader = {'pin_memory': True, **dataloader}
+        if isinstance(dataloader, dict) and not dataloader.get('num_workers'):
+            dataloader = {**dataloader, 'persistent_workers': False, 'prefetch_factor': None}
         built = Runner.build_dataloader(dataloader, *args, **kwargs)
         built.collate_fn = PackingCollate(built.collate_fn)
         can_skip = is_training and not self.skipped_samples

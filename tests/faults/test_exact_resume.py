@@ -28,7 +28,7 @@ def test_resume_is_exact(head: str, settings: tuple[str, ...], runs: Runs, run_t
                          tmp_path: Path) -> None:
     """Masks of EoMT and PMT are drawn at random in iterations 3 and 5."""
     runs.config(head)
-    options = (*NO_VAL, *NO_WORKERS[:2], 'randomness.seed=None',
+    options = (*NO_VAL, *NO_WORKERS[:1], 'randomness.seed=None',
                'default_hooks.checkpoint.max_keep_ckpts=-1', *settings)
     words = dict(head=head, iters=8)
     run_tool('train', *runs.words('whole', *options, **words))
@@ -47,14 +47,14 @@ def test_resume_of_earlier_version(runs: Runs, trained: Path, run_tool: Callable
     torch.save(content, runs.folder / 'old.pth')
     runs.config('sem_fpn', averaging=False)
     start = ('--resume', runs.folder / 'old.pth')
-    run_tool('train', *runs.words('rest', *NO_VAL, *NO_WORKERS[:2], iters=3, start=start))
+    run_tool('train', *runs.words('rest', *NO_VAL, *NO_WORKERS[:1], iters=3, start=start))
     log = latest_log(runs.folder / 'rest')
     assert 'not match an uninterrupted run' in log and 'an earlier version of colonnade' in log
 
 
 def test_signal_saves_and_run_resumes(runs: Runs, run_tool: Callable, tmp_path: Path,
                                       capfd: pytest.CaptureFixture) -> None:
-    options = (*NO_VAL, *NO_WORKERS[:2], 'optim_wrapper.accumulative_counts=2',
+    options = (*NO_VAL, *NO_WORKERS[:1], 'optim_wrapper.accumulative_counts=2',
                'default_hooks.checkpoint.interval=3')
     runs.config('sem_fpn')
     run_tool('train', *runs.words('whole', *options, iters=6))

@@ -34,7 +34,7 @@ def train(run_tool: Callable, shapes: Path, tmp_path: Path) -> Callable[..., Non
         run_tool('train', path, '--data-root', shapes / LAYOUTS['sem_fpn'], '--work-dir',
                  tmp_path / name, '--no-report', *arguments, '--cfg-options',
                  f'train_cfg.max_iters={length}', 'randomness.seed=0', *options, *NO_VAL,
-                 *NO_WORKERS[:2])
+                 *NO_WORKERS[:1])
 
     return run
 

@@ -226,7 +226,7 @@ def train(run_tool: Callable, shapes: Path, tmp_path: Path, no_layout: None,
         data = shapes / LAYOUTS.get(head, 'coco')
         run_tool('train', tmp_path / 'own.py', '--data-root', data,
                  '--work-dir', tmp_path / 'run', '--no-report', *arguments, '--cfg-options',
-                 *NO_VAL, *NO_WORKERS[:2])  # yapf: disable
+                 *NO_VAL, *NO_WORKERS[:1])  # yapf: disable
         return tmp_path / 'run'
 
     return run
@@ -666,7 +666,7 @@ def train_two(train: Callable, tmp_path: Path, shapes: Path) -> Callable[..., st
                                            'except SystemExit as error:\n    print(error)\n')
         return run_two(tmp_path / 'train.py', cfg, '--work-dir', tmp_path / 'run', '--data-root',
                        shapes / 'ade', '--no-report', '--launcher', 'pytorch', *arguments,
-                       '--cfg-options', *NO_VAL, *NO_WORKERS[:2], out=tmp_path)  # yapf: disable
+                       '--cfg-options', *NO_VAL, *NO_WORKERS[:1], out=tmp_path)  # yapf: disable
 
     return run
 

@@ -287,7 +287,7 @@ def test_seeded_batches_are_copied() -> None:
 def test_second_ctrl_c(runs: Runs, run_tool: Callable, tmp_path: Path) -> None:
     runs.config('sem_fpn', name='SIGINT', iteration=1, times=2)
     with pytest.raises(SystemExit) as end:
-        run_tool('train', *runs.words('run', *NO_VAL, *NO_WORKERS[:2]))
+        run_tool('train', *runs.words('run', *NO_VAL, *NO_WORKERS[:1]))
     assert end.value.code == 130 and not list((tmp_path / 'run').glob('*.pth'))
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
@@ -310,7 +310,7 @@ def test_ctrl_c_in_notebook(runs: Runs) -> None:
 def test_signal_to_training_without_checkpoints(runs: Runs, run_tool: Callable, tmp_path: Path,
                                                 capfd: pytest.CaptureFixture) -> None:
     runs.config('sem_fpn', name='SIGTERM', iteration=1)
-    words = [word for word in runs.words('run', *NO_VAL, *NO_WORKERS[:2])
+    words = [word for word in runs.words('run', *NO_VAL, *NO_WORKERS[:1])
              if 'checkpoint.interval' not in word]  # yapf: disable
     with pytest.raises(SystemExit) as end:
         run_tool('train', *words, 'default_hooks.checkpoint=None')
@@ -345,7 +345,7 @@ def test_torchrun_forwards_signal(runs: Runs) -> None:
 def test_torchrun_restarts_after_signal(runs: Runs, tmp_path: Path) -> None:
     runs.config('sem_fpn', name='SIGTERM', iteration=3, rank=1)
     resuming = ('--launcher', 'pytorch', '--resume')
-    words = runs.words('run', *NO_VAL, *NO_WORKERS[:2], iters=6, start=resuming)
+    words = runs.words('run', *NO_VAL, *NO_WORKERS[:1], iters=6, start=resuming)
     status, printed = run(
         *LAUNCH,
         '--max-restarts',

@@ -72,7 +72,7 @@ def prepare_training(tmp_path: Path, run_tool: Callable, file_name: str) -> list
 
 
 ONE_STEP = ['--cfg-options', 'train_cfg.max_iters=1', 'train_dataloader.batch_size=2', *NO_VAL,
-            *NO_WORKERS[:2]]  # yapf: disable
+            *NO_WORKERS[:1]]  # yapf: disable
 
 
 @pytest.mark.slow

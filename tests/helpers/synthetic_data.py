@@ -18,7 +18,7 @@ CLASSES = ('disc', 'square')
 SHORT = [
     '--cfg-options', 'train_cfg.max_iters=2', 'default_hooks.checkpoint.interval=1',
     'train_dataloader.batch_size=2', 'val_dataloader=None', 'val_evaluator=None', 'val_cfg=None',
-    *NO_WORKERS[:2]
+    *NO_WORKERS[:1]
 ]
 
 
