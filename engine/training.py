@@ -268,10 +268,11 @@ def prepare_runner(
             runner.register_hook(PendingEvaluation(MetricsTable(run.metrics)))
             try:
                 yield runner
-            except Interrupted:
+            except BaseException as error:  # commands turn errors of users into SystemExit
                 if record is not None:
                     record.after_train(runner)
-                barrier()  # launchers end all processes when one has exited
+                if isinstance(error, Interrupted):
+                    barrier()  # launchers end all processes when one has exited
                 raise
             finally:
                 for hook in runner.hooks:

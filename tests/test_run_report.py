@@ -17,9 +17,11 @@ from mmengine.registry import DATASETS, METRICS, DefaultScope
 from mmengine.structures import InstanceData, PixelData
 
 from colonnade.common.console_logging import import_without_warnings
+from colonnade.common.errors import UserError
 from colonnade.common.locking import lock_folder
 from colonnade.engine.distributed.fingerprints import (compute_data_checksums,
                                                        compute_listing_checksum)
+from colonnade.engine.work_dir import Run
 from colonnade.evaluation.plots import render_figure
 from colonnade.visualization.html_pages import build_sections, plots
 from colonnade.visualization.run_report import predictions
@@ -378,6 +380,24 @@ def test_recorder_error_does_not_end_training(run_tool: Callable, shapes: Path, 
     assert (tmp_path / 'iter_2.pth').is_file()
     log = latest_log(tmp_path)
     assert 'mIoU' in log and log.count('the report lacks this evaluation: NotADirectoryError') == 1
+
+
+@pytest.mark.slow
+def test_report_of_failed_run(shapes: Path, tmp_path: Path, run_tool: Callable,
+                              monkeypatch: pytest.MonkeyPatch) -> None:
+
+    def fail(*_: object) -> None:
+        raise UserError('no step')
+
+    monkeypatch.setattr('colonnade.engine.runner.loops.GuardedLoop.take_step', fail)
+    with pytest.raises(SystemExit, match='train: no step'):
+        run_tool('train', config('sem_fpn'), '--data-root', shapes / 'ade', '--work-dir', tmp_path,
+                 *SHORT, *NO_WORKERS)
+    assert read(tmp_path / 'record/run.json')['state'] == 'stopped early'
+    section, = build_command_sections(read_run(tmp_path))
+    assert '--resume' in section.commands[0]
+    with pytest.raises(FileNotFoundError, match='the run in .* has saved no checkpoint'):
+        Run(tmp_path).find_model()
 
 
 @pytest.mark.slow

@@ -97,6 +97,8 @@ class Run:
             name, path = candidates[0]
             print_log(f'{self.work_dir}: using the {name} checkpoint, {path}, and {configs[-1]}')
             return configs[-1], path
+        if configs and (self.metrics.is_file() or self.report.is_file()):
+            raise MissingFileError(f'the run in {self.work_dir} has saved no checkpoint')
         missing = 'checkpoint' if configs else 'config'
         raise MissingFileError(
             f'{self.work_dir} is neither a package nor the work dir of a run: it '

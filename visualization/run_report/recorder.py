@@ -199,7 +199,7 @@ class RunRecord(Hook):
 
     @master_only
     def after_train(self, runner: Runner) -> None:
-        """Record that training has ended."""
+        """Record that training has ended, perhaps by an error."""
         with self.guard('the end of the run'):
             is_complete = runner.iter >= runner.max_iters
             self.about['state'] = 'finished' if is_complete else 'stopped early'

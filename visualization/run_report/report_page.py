@@ -228,17 +228,19 @@ def build_skip_sections(run: RecordedRun) -> list[Section]:
 def build_command_sections(run: RecordedRun) -> list[Section]:
     """Return commands that use the trained model, resume the run, or repeat it."""
     folder = shlex.quote(str(run.folder))
-    commands = [
-        f'colonnade test {folder}',
-        f'colonnade predict {folder} IMAGES --out predictions',
-        f'colonnade serve {folder}',
-    ]
+    commands: list[str] = []
+    if Run(run.folder).checkpoints():
+        commands = [
+            f'colonnade test {folder}',
+            f'colonnade predict {folder} IMAGES --out predictions',
+            f'colonnade serve {folder}',
+        ]
     if run.about.get('state') in ('running', 'stopped early'):
         config = shlex.quote(str(run.folder / run.about.get('config_file', 'CONFIG.py')))
         commands.append(f'colonnade train {config} --work-dir {folder} --resume')
     start: dict[str, Any] = next(iter(run.about.get('starts', ())), {})
     if 'command' not in start:
-        return [Section('Commands', commands=commands)]
+        return [Section('Commands', commands=commands)] if commands else []
     processes = start.get('processes', 1)
     text = 'The last command repeats the run'
     if processes > 1:
