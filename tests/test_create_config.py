@@ -198,6 +198,10 @@ def test_schedule_of_one_epoch() -> None:
     (['{seg}', '--masks', '.', '--out', '{seg}'], 'already exists: choose another --out'),
     (['{seg}', '--masks', '.', '--out', 'own'], '--out must end in .py, got own'),
     (['{seg}', '--masks', '.', '--classes', 'a', 'a'], '--classes must be distinct names'),
+    (['{seg}', '--masks', '.', '.', '--images', '.', '.', '--classes', 'a,b'
+      ], '--classes takes names separated by spaces, or a file'),
+    (['{seg}', '--masks', '.', '.', '--images', '.', '.', '--classes', 'no.txt'
+      ], 'no such file: --classes no.txt'),
     (['{seg}', '--masks', '.', '--gpus', '0'], '--gpus must be at least 1'),
     (['{uper}', '--masks', '.', '.', '--images', '.', '.', '--batch-size', '1'
       ], 'UPerHead would normalize over a single value'),

@@ -65,14 +65,25 @@ def test_warnings(labels: tuple[int, ...], options: list[str], says: str, tmp_pa
     ((0, 1, 255), ['--classes', 'a', 'b', 'c'], 'training: no pixels of c, but pixels with label '
      '255'),
     ((0, 1, 255), ['--classes', 'a', 'b', 'c'], 'if they are unlabeled, pass --ignore-255'),
-    ((0, 1, 4), ['--classes', 'a', 'b'], ' other label maps: no class has label 4: there are 2 '
-     'classes, starting with label 0'),
+    ((0, 1, 4), ['--classes', 'a', 'b'], ' other label maps: no class has label 4: labels of '
+     '2 classes start with 0'),
+    ((0, 1, 2), ['--classes', 'a', 'b', '--label-zero', 'class'],
+     'start with 0; if label 0 stands for unlabeled pixels, pass --label-zero ignore'),
     ((1, ), [], 'a segmenter needs at least two classes'),
 ])
 def test_invalid_labels(labels: tuple[int, ...], options: list[str], says: str, tmp_path: Path,
                         run_tool: Callable) -> None:
     arguments = draw_label_maps(tmp_path, labels=labels)
     assert_messages(run_and_get_errors(run_tool, leaf('sem_fpn'), *arguments, *options), says)
+
+
+def test_names_that_may_start_with_label_0(tmp_path: Path, run_tool: Callable,
+                                           capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = draw_label_maps(tmp_path, labels=(0, 1, 2))
+    run_tool('create_config', leaf('sem_fpn'), *arguments, '--classes', 'a', 'b', 'c',
+             '--label-zero', 'ignore', '--out', tmp_path / 'own.py')
+    assert "no pixels of c, which the model cannot learn: add images that show them, or pass " \
+        "--label-zero class if label 0 is 'a'" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize('labels, names, classes', [

@@ -221,7 +221,9 @@ def test_labelme_chosen_classes(tmp_path: Path) -> None:
     data, _ = find_data(tmp_path / 'out', tmp_path, classes=['tree', 'road', 'house'])
     assert data is not None and data.classes == ('background', 'tree', 'road', 'house')
     _, report = find_data(tmp_path / 'out2', tmp_path, classes=['tree', 'road'])
-    assert_messages(report.errors, '--classes lacks house: add all classes of ')
+    assert_messages(report.errors, '--classes lacks house: a segmenter needs all classes of ')
+    _, report = find_data(tmp_path / 'out2', tmp_path, classes=['tree', 'road', 'hose'])
+    assert_messages(report.errors, "; 'hose' is not one: did you mean house?")
 
 
 @pytest.mark.parametrize('table', [

@@ -25,7 +25,9 @@ def read_recorded_options(options: NewConfigOptions, data_options: ModuleType) -
     """Return the options with which the config of ``--update`` was created."""
     config = options.base_config
     if format_words(options) != [str(config), '--update']:
-        raise UserError('--update takes no other options: it repeats those of the config')
+        raise UserError(
+            '--update takes no other options: it repeats those of the config. To change '
+            'them, create another config')
     words = data_options.read_command(config)
     recorded = parse_options(argparse.ArgumentParser(), NewConfigOptions, words=words)
     data_options.check_folder(config, recorded.out)

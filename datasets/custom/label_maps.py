@@ -134,8 +134,10 @@ def _check_labels(train: Labels, val: Labels, classes: Sequence[str], first: int
     if unknown:
         bad = [mask for mask, labels in (train | val).items() if not labels.isdisjoint(unknown)]
         others = f' and {format_count(len(bad) - 1, "other label map")}' if bad[1:] else ''
-        report.add_error(f'{bad[0]}{others}: no class has label {format_names(unknown)}: there are '
-                         f'{len(classes)} classes, starting with label {first}')
+        hint = '' if first or unknown != [len(classes)] else \
+            '; if label 0 stands for unlabeled pixels, pass --label-zero ignore'
+        report.add_error(f'{bad[0]}{others}: no class has label {format_names(unknown)}: labels of '
+                         f'{format_count(len(classes), "class")} start with {first}{hint}')
     values, has_ignored = _merge_values(train), any(IGNORED in each for each in train.values())
     missing = [name for label, name in enumerate(classes, first) if label not in values]
     if has_ignored and len(values) == 1 and not ignore_255:
@@ -152,8 +154,10 @@ def _check_labels(train: Labels, val: Labels, classes: Sequence[str], first: int
             'which mmseg ignores: if they belong to a class, save them with its label; if they are '
             'unlabeled, pass --ignore-255')
     elif missing:
+        hint = f', or pass --label-zero class if label 0 is {classes[0]!r}' \
+            if first and missing == [classes[-1]] else ''
         report.add_warning(f'training: no pixels of {format_names(missing)}, which the model '
-                           'cannot learn: add images that show them')
+                           f'cannot learn: add images that show them{hint}')
 
 
 def interpret_labels(values: set[int], names: list[str] | None,

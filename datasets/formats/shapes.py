@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from colonnade.common.errors import UserError
-from colonnade.common.name_lists import format_count, format_names
+from colonnade.common.name_lists import format_count, format_names, suggest_names
 
 from ..data_index import AnnotatedImage, DataIndex, Instance, LabelSet, index_images
 from ..options import DataOptions
@@ -214,8 +214,8 @@ def _report_rectangles(images: Sequence[AnnotatedImage], report: Report) -> None
     found = [each for image in images for each in image.instances
              if not each.polygons and not each.mask]  # yapf: disable
     if found:
-        report.add_warning(f'{format_count(len(found), "rectangle")} filled as if it were a mask, '
-                           f'the first: {found[0].source}: use polygons, or train a detector')
+        report.add_warning(f'{format_count(len(found), "rectangle")} filled like masks, the first: '
+                           f'{found[0].source}: use polygons, or train a detector')
 
 
 def _choose_classes(images: Sequence[AnnotatedImage], listed: Sequence[str], args: DataOptions,
@@ -227,8 +227,12 @@ def _choose_classes(images: Sequence[AnnotatedImage], listed: Sequence[str], arg
     if not classes and not report.num_errors:
         report.add_error(f'{args.data[0]} has no classes but the background')
     if missing := sorted(occurring.difference(classes, SPECIAL)):
-        report.add_error(f'--classes lacks {format_names(missing)}: add all classes of '
-                         f'{args.data[0]}')  # yapf: disable
+        meant = [
+            f'; {name!r} is not one: {hint}' for name in classes
+            if name not in occurring and (hint := suggest_names(name, missing))
+        ]
+        report.add_error(f'--classes lacks {format_names(missing)}: a segmenter needs all classes '
+                         f'of {args.data[0]}' + ''.join(meant))  # yapf: disable
     if len(classes) > IGNORED - 1:
         report.add_error(f'{args.data[0]}: label maps can have at most {IGNORED - 1} classes, got '
                          f'{len(classes)}')

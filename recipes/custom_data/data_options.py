@@ -74,7 +74,8 @@ def complete_options(args: NewConfigOptions) -> Path:
     if args.out.suffix != '.py':
         raise UserError(f'--out must end in .py, got {args.out}')
     if os.path.lexists(args.out):
-        raise UserError(f'{args.out} already exists: choose another --out')
+        raise UserError(f'{args.out} already exists: choose another --out, or repeat the command '
+                        f'that created it with colonnade create-config {args.out} --update')
     for option in ('batch_size', 'gpus', 'epochs'):
         if (value := vars(args)[option]) is not None and value < 1:
             raise UserError(f'--{option.replace("_", "-")} must be at least 1, got {value}')
@@ -186,6 +187,11 @@ def _read_class_names(classes: list[str] | None, option: str) -> list[str] | Non
         except UnicodeDecodeError as error:
             raise UserError(f'{option}: {classes[0]} is not a UTF-8 file: {error}') from error
         classes = [line.strip() for line in text.splitlines() if line.strip()]
+    elif len(classes) == 1 and classes[0].endswith('.txt'):
+        raise MissingFileError(f'no such file: {option} {classes[0]}')
+    elif len(classes) == 1 and re.search(r',\S', classes[0]):
+        raise UserError(f'{option} takes names separated by spaces, or a file with one name per '
+                        f'line, got {classes[0]}')
     if not classes or find_repeated(classes):
         raise UserError(f'{option} must be distinct names, got {", ".join(classes) or "none"}')
     return classes
