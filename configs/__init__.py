@@ -47,6 +47,8 @@ def find_config(name: str | Path) -> Path:
     ]
     near = get_close_matches(str(path), siblings, n=1)
     near = near or get_close_matches(expected, list_configs(), n=1, cutoff=0.8)
+    if (file := Path(f'{path}.py')).is_file():
+        near = [str(file)]
     meant = f'; did you mean {near[0]}?' if near else ''
     if path.is_dir():
         meant = '; it is a folder: pass a config in it'

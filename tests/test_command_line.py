@@ -105,6 +105,9 @@ def test_a_misspelt_config(tmp_path: Path) -> None:
         find_config(ROOT / 'configs/sem_fpn/xcit_nano_12_p16_slim_shape.py')
     with pytest.raises(FileNotFoundError, match='no such config file: .*nowhere/a.py$'):
         find_config(tmp_path / 'nowhere/a.py')
+    (tmp_path / 'own.py').touch()
+    with pytest.raises(FileNotFoundError, match='own; did you mean .*/own.py'):
+        find_config(tmp_path / 'own')
 
 
 @pytest.mark.parametrize('words, meant', [

@@ -149,8 +149,18 @@ def test_invalid_settings(option: str, monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr('sys.argv', ['train', str(DETECTOR), '--cfg-options', option])
     with pytest.raises(SystemExit, match='2'):
         train.main()
-    assert f'--cfg-options takes KEY=VALUE, such as train_cfg.max_epochs=12, got {option}' \
+    assert f'--cfg-options takes KEY=VALUE, such as train_cfg.max_epochs=12, got {option}\n' \
         in capsys.readouterr().err
+
+
+def test_a_setting_without_equals_sign(monkeypatch: pytest.MonkeyPatch,
+                                       capsys: pytest.CaptureFixture[str]) -> None:
+    words = ['train', str(DETECTOR), '--cfg-options', 'a=1', 'train_cfg.max_iters', '4']
+    monkeypatch.setattr('sys.argv', words)
+    with pytest.raises(SystemExit, match='2'):
+        train.main()
+    assert capsys.readouterr().err.endswith(
+        'got train_cfg.max_iters; did you mean train_cfg.max_iters=4?\n')
 
 
 @pytest.mark.parametrize('key, value, path, expected', [

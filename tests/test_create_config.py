@@ -100,7 +100,7 @@ def test_subset_of_classes(five_classes: list, tmp_path: Path, run_tool: Callabl
     assert cfg.model.roi_head.bbox_head.num_classes == 2
     assert cfg.optim_wrapper.optimizer.lr == 5e-5
     printed = capsys.readouterr().out
-    assert re.search(r'train2017.json: objects of other classes are background: \d+ \w+, ', printed)
+    assert re.search(r'training: objects of other classes are background: \d+ \w+, ', printed)
 
 
 def test_misspelt_class(five_classes: list, tmp_path: Path, run_tool: Callable,
@@ -108,7 +108,7 @@ def test_misspelt_class(five_classes: list, tmp_path: Path, run_tool: Callable,
     with pytest.raises(SystemExit):
         run_tool('create_config', leaf('mask_rcnn'), *five_classes, '--out', tmp_path / 'own.py',
                  '--classes', 'chiar')
-    assert "has no category 'chiar'; did you mean chair?" in capsys.readouterr().err
+    assert "there is no category 'chiar'; did you mean chair?" in capsys.readouterr().err
 
 
 def test_box_beyond_the_image(five_classes: list, tmp_path: Path, run_tool: Callable,
@@ -185,7 +185,7 @@ def test_schedule_of_one_epoch() -> None:
     (['no.py', '--masks', '.', '.', '--images', '.', '.'], 'no such config file: no.py'),
     (['{det}', '--masks', '.', '.', '--images', '.', '.'
       ], '--coco is for detectors and --masks for segmenters'),
-    (['{det}', '--coco', '{seg}', '{seg}'], 'pass --images'),
+    (['{det}', '--coco', '{seg}', '{seg}'], 'pass --images with the folders of the images of each'),
     (['{det}', '--coco', '{seg}', 'b.json', '--images', '.', 'no'
       ], 'no such file or folder: --coco b.json, --images no'),
     (['{det}', '--coco', 'a', 'b', '--ignore-255'

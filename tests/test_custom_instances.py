@@ -381,4 +381,4 @@ def test_rles_with_polygons_only(tmp_path: Path, run_tool: Callable,
         change(instances[1], 'annotations', index, segmentation=rle)
     assert_messages(
         run_and_get_errors(run_tool, rtmdet, *instances),
-        'train.json: no image has a usable annotation')
+        'training: no image has a usable annotation')

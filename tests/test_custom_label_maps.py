@@ -320,7 +320,7 @@ def test_images_in_training_and_validation(tmp_path: Path, run_tool: Callable,
     first = tmp_path / 'images/train/a.jpg'
     assert re.search(
         f'warning: 5 images are in training and validation: {re.escape(str(first))}, '
-        r'\S+, \S+ and 2 more\n',
+        r'\S+, \S+ and 2 more; metrics will mean nothing: keep only one of the two splits',
         capsys.readouterr().out)
 
 

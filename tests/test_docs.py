@@ -32,12 +32,12 @@ LANGUAGES = {'sh', 'python', 'text', 'yaml', '{toctree}', '{eval-rst}', '{includ
              } | GENERATED
 SHORT = [
     '--cfg-options', 'train_cfg.max_iters=2', 'train_cfg.val_interval=2',
-    'default_hooks.checkpoint.interval=1', 'train_dataloader.batch_size=2', *NO_WORKERS[:4]
+    'default_hooks.checkpoint.interval=1', 'train_dataloader.batch_size=2', *NO_WORKERS[:2]
 ]
 TINY = {  # tool -> options behind those of the page, for runs of seconds
     'make_shapes': ['--num-train', '4', '--num-val', '2', '--size', '64'],
     'train': SHORT,
-    'test': ['--cfg-options', *NO_WORKERS[4:]],
+    'test': ['--cfg-options', *NO_WORKERS[2:]],
 }
 
 

@@ -148,7 +148,7 @@ def test_results_equal_those_of_colonnade_test(run_tool: Callable, real_data: di
     leaf, images = 'mask_rcnn/xcit_nano_12_p16_slim_coco', real_data['coco'] / 'val2017'
     checkpoint = random_checkpoint(leaf, tmp_path / 'a.pth')
     run_tool('test', leaf, checkpoint, '--data-root', real_data['coco'], '--work-dir', tmp_path,
-             '--cfg-options', *NO_WORKERS[4:], 'test_dataloader.dataset.indices=3',
+             '--cfg-options', *NO_WORKERS[2:], 'test_dataloader.dataset.indices=3',
              f'test_evaluator.outfile_prefix={tmp_path}/a')
     expected = read_json(tmp_path / 'a.segm.json')
     annotations = real_data['coco'] / 'annotations/instances_val2017.json'
@@ -167,7 +167,7 @@ def test_label_maps_equal_those_of_colonnade_test(run_tool: Callable, real_data:
     leaf = 'sem_fpn/xcit_nano_12_p16_slim_ade20k'
     checkpoint = random_checkpoint(leaf, tmp_path / 'a.pth')
     run_tool('test', leaf, checkpoint, '--data-root', real_data['ade'], '--work-dir', tmp_path,
-             '--cfg-options', *NO_WORKERS[4:], 'test_dataloader.dataset.indices=2',
+             '--cfg-options', *NO_WORKERS[2:], 'test_dataloader.dataset.indices=2',
              f'test_evaluator.output_dir={tmp_path}/expected')
     expected = sorted((tmp_path / 'expected').iterdir())
     images = real_data['ade'] / 'images/validation'

@@ -181,7 +181,7 @@ def test_evaluation_of_a_package(checkpoints: dict[str, Path], shapes: Path, tmp
                                  run_tool: Callable) -> None:
     model = load(config('sem_fpn'), checkpoints['sem_fpn'])
     make_package(model, tmp_path / 'shared', CardText('shapes'))
-    common = ('--data-root', shapes / 'ade', '--cfg-options', *NO_WORKERS[4:])
+    common = ('--data-root', shapes / 'ade', '--cfg-options', *NO_WORKERS[2:])
     outputs = []
     for leaf, weights, out in (
         (config('sem_fpn'), checkpoints['sem_fpn'], tmp_path / 'a.json'),

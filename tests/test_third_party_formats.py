@@ -692,7 +692,7 @@ def test_two_via_files_of_one_folder(tmp_path: Path) -> None:
         assert isinstance(labels, LabelSet) and labels.classes == ['background', 'balloon']
     assert not report.errors
     assert_messages(report.warnings, 'VIA: 1 images without annotations, or of no split',
-                    '4 rectangles filled as if it were a mask, the first: a.json: 0.png, region 1')
+                    '4 rectangles filled like masks, the first: a.json: 0.png, region 1')
 
 
 def test_nested_supervisely_datasets(drawn: Parts, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ DROP = 'model.backbone.drop_path_rate'
 SHORT = [
     '--cfg-options', 'train_cfg.max_iters=2', 'train_cfg.val_interval=1',
     'default_hooks.checkpoint.interval=1', 'default_hooks.logger.interval=1',
-    'train_dataloader.batch_size=2', *NO_WORKERS[:4]
+    'train_dataloader.batch_size=2', *NO_WORKERS[:2]
 ]
 
 

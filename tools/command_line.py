@@ -17,7 +17,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from colonnade.common.errors import MissingFileError, UserCodeError, UserError
 from colonnade.common.missing_libraries import report_missing_libraries
-from colonnade.common.name_lists import suggest_names
+from colonnade.common.name_lists import ask_for_names, suggest_names
 from colonnade.common.options import UsageError, option_name
 from colonnade.configs import find_config
 
@@ -145,8 +145,10 @@ class KeyValues(argparse.Action):
             action(parser, namespace, values, option_string)
         except (ValueError, AssertionError, RecursionError):
             wrong = next((v for v in values if '=' not in v), ' '.join(values))
+            following = values[values.index(wrong) + 1:][:1] if wrong in values else []
+            meant = ask_for_names([f'{wrong}={each}' for each in following if '=' not in each])
             parser.error(f'{option_string} takes KEY=VALUE, such as train_cfg.max_epochs=12, '
-                         f'got {wrong}')
+                         f'got {wrong}' + f'; {meant}' * bool(meant))
 
 
 class Flag(argparse.Action):

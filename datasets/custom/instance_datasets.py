@@ -16,6 +16,8 @@ from ..path_checks import normalize_path
 from ..validation.coco_files import Instances, Usage, check_instances, make_header_check
 from ..validation.validation_report import Report
 
+PARTS = ('training', 'validation')
+
 
 @dataclass
 class CustomDataset:
@@ -111,34 +113,33 @@ def _check_splits(indices: Sequence[DataIndex], usages: Sequence[Usage],
         splits.append(check_instances(file, index.rows, report, check_images=check, usage=usage))
         have_errors.append(report.num_errors > num_errors)
     report_depths(depths, report)
-    if not _check_classes(files[0], splits, classes or [], report):
+    if not _check_classes(splits, classes or [], report):
         have_errors = [True, True]
     if classes:
-        for file, split in zip(files, splits, strict=True):
+        for part, split in zip(PARTS, splits, strict=True):
             others = [
                 f'{n} {name}' for name, n in split.classes.items() if n and name not in classes
             ]
             if others:
                 report.add_warning(
-                    f'{file}: objects of other classes are background: {format_names(others)}')
+                    f'{part}: objects of other classes are background: {format_names(others)}')
         splits = [split.select_classes(classes) for split in splits]
-    for file, split, has_errors in zip(files, splits, have_errors, strict=True):
+    for part, split, has_errors in zip(PARTS, splits, have_errors, strict=True):
         empty = [name for name, count in split.classes.items() if not count]
         if empty and len(empty) < len(split.classes):
-            report.add_warning(f'{file}: no annotations of {format_names(empty)}')
+            report.add_warning(f'{part}: no annotations of {format_names(empty)}')
         elif len(empty) == len(split.classes) and not has_errors:
-            report.add_error(f'{file}: no image has a usable annotation')
+            report.add_error(f'{part}: no image has a usable annotation')
     return splits
 
 
-def _check_classes(ann_file: Path, splits: Sequence[Instances], classes: Sequence[str],
-                   report: Report) -> bool:
+def _check_classes(splits: Sequence[Instances], classes: Sequence[str], report: Report) -> bool:
     """Report classes that do not exist, and splits with different ones; return if all exist."""
     unknown = [name for name in classes if name not in splits[0].classes]
     for name in unknown:
         hint = suggest_names(name, splits[0].classes) or \
-            f'its categories are {format_names(list(splits[0].classes))}'
-        report.add_error(f'--classes: {ann_file} has no category {name!r}; {hint}')
+            f'the categories are {format_names(list(splits[0].classes))}'
+        report.add_error(f'--classes: there is no category {name!r}; {hint}')
     used = [[name for name in split.classes if not classes or name in classes]
             for split in splits]  # yapf: disable
     if used[0] != used[1]:
@@ -178,6 +179,9 @@ def warn_of_overlap(folders: Sequence[Path], names: Sequence[list[str]], report:
                   for folder, own in zip(folders, names, strict=True))  # yapf: disable
     if shared := sorted(train & val):
         text = f'{len(shared)} images are in training and validation: {format_names(shared, 3)}'
+        if len(shared) == len(val):
+            text += ('; metrics will mean nothing: keep only one of the two splits, and pass '
+                     '--val-fraction 0.2')
         report.add(Finding('shared-images', text, (shared[0], )))
 
 

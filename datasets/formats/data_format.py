@@ -220,7 +220,8 @@ def report_skipped(reasons: Sequence[str], report: Report) -> None:
             f'{reasons[0]}')
 
 
-def check_remaining(counts: Iterable[tuple[Path, int]], reasons: Sequence[str], report: Report) -> None:
+def check_remaining(counts: Iterable[tuple[Path, int]], reasons: Sequence[str],
+                    report: Report) -> None:
     """Report folders of which every image was skipped.
 
     Args:

@@ -41,7 +41,8 @@ def reconvert_all(options: CheckDataOptions) -> Report:
             datasets.setdefault(folder, []).append(dataset)
     if not datasets:
         raise UserError(f'--reconvert: {options.config} uses no dataset that colonnade '
-                        'create-config has converted')
+                        'create-config has converted. If its folder was deleted, run colonnade '
+                        f'create-config {shlex.quote(str(options.config))} --update')
     report = Report()
     for folder, readers in datasets.items():
         _reconvert(folder, readers, report, options.config)

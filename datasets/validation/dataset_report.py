@@ -23,10 +23,10 @@ from .sources import Source, check_source, find_sources
 from .validation_report import NUM_SHOWN
 
 CONSEQUENCES = {
-    'loading': 'training stops',
-    'sample': 'training stops at them, or skips them (--on-bad-sample skip)',
-    'meaning': 'training continues with other data than intended',
-    'none': 'training continues',
+    'loading': '{use} stops',
+    'sample': '{use} stops at them{skip}',
+    'meaning': '{use} continues with other data than intended',
+    'none': '{use} continues',
 }
 MAX_WORKERS = 8
 
@@ -86,12 +86,16 @@ def format_report(source: Source) -> Iterator[str]:
     total = sum(source.report.counts.values())
     yield f'{source.name}: {format_count(source.num_images, "image")}{annotations}, ' \
           f'{format_count(total, "finding") if total else "no findings"}'
+    use, skip = 'evaluation', ''
+    if source.split == 'train':
+        use, skip = 'training', ', or skips them (--on-bad-sample skip)'
     groups = defaultdict(list)
     for finding in source.report.findings:
         groups[finding.rule, finding.effect].append(finding)
     for key in sorted(groups, key=lambda key: EFFECTS.index(key[1])):
         rule, count = RULES[key[0]], source.report.counts[key]
-        yield f'  {rule.title} ({count}): {CONSEQUENCES[key[1]]}. To do: {rule.fix}'
+        consequence = CONSEQUENCES[key[1]].format(use=use, skip=skip)
+        yield f'  {rule.title} ({count}): {consequence}. To do: {rule.fix}'
         for finding in groups[key][:NUM_SHOWN]:
             yield f'    {one_line(finding.message)}'
         if count > NUM_SHOWN:

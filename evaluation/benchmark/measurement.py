@@ -116,7 +116,7 @@ def measure_candidate_memory(job: Job, name: str) -> tuple[float, float]:
     """Return the peak MiB above weights and gradients, and the MiB of weights."""
     torch.set_num_threads(job.threads)
     model, images = job.build(name), job.draw_images()
-    job.run(model, images)  # What libraries keep is excluded: compiled code, packed weights, caches.
+    job.run(model, images)  # Exclude what libraries keep: compiled code, packed weights, caches.
     model.zero_grad()
     peak = measure_peak(partial(job.run, model, images), job.device)
     gradients = sum(p.grad.nbytes for p in model.parameters() if p.grad is not None)

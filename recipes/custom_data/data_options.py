@@ -168,7 +168,8 @@ def _complete_folders(args: DataOptions) -> None:
         args.masks = [root / labels / split for split in splits]
         args.images = args.images or [root / images / split for split in splits]
     if not args.images:
-        raise UserError('pass --images with the folders of training and validation images')
+        whose = 'of each annotation file' if args.coco else 'of training and validation'
+        raise UserError(f'pass --images with the folders of the images {whose}')
     if len(args.images) > 2 or len(args.masks or ()) > 2:
         raise UserError('--images and --masks take two folders, training and validation')
     if args.masks and len(args.images) != 2:

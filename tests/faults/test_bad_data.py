@@ -16,12 +16,14 @@ import numpy as np
 import pytest
 from conftest import LAYOUTS, NO_WORKERS, SHORT, TWO_PROCESSES, config, latest_log
 from helpers.interrupted_runs import start
-from mmengine.config import Config
+from mmengine.config import Config, ConfigDict
 from mmengine.dataset import BaseDataset
 from mmengine.registry import DATASETS
 from PIL import Image
 
 from colonnade.datasets.bad_samples import SampleError, handle_bad_samples, is_storage_error
+from colonnade.datasets.validation.coco_files import Usage
+from colonnade.datasets.validation.dataset_report import format_report
 from colonnade.datasets.validation.image_files import describe_read_error
 from colonnade.datasets.validation.label_map_files import check_label_map
 from colonnade.datasets.validation.listed_files import CheckLevel
@@ -31,6 +33,7 @@ from colonnade.engine.runner.log_filters import Printable, QuietFilter, StartFil
 from colonnade.runtime.sanitize import printable
 from colonnade.settings.checks.all_checks import check_config
 from colonnade.settings.dataset_paths import redirect_data_root
+from colonnade.settings.findings import Finding
 from colonnade.settings.reading import read_config
 
 ANN_FILE = 'coco/annotations/instances_train2017.json'
@@ -85,6 +88,16 @@ def train(run_tool: Callable, data: Path, tmp_path: Path) -> Callable[..., str]:
         return latest_log(tmp_path / 'run')
 
     return run
+
+
+def test_only_training_skips_samples() -> None:
+    lines = {}
+    for split in ('train', 'val'):
+        source = Source(f'{split}_dataloader.dataset', split, ConfigDict(), Usage(masks=False))
+        source.report.add(Finding('damaged-image', 'a.jpg is truncated'))
+        lines[split] = list(format_report(source))[1]
+    assert 'training stops at them, or skips them (--on-bad-sample skip)' in lines['train']
+    assert 'evaluation stops at them. To do: ' in lines['val']
 
 
 def list_images(data: Path, layout: str) -> list[Path]:

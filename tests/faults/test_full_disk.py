@@ -128,7 +128,12 @@ def test_log_file_is_open_initially(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_full_disk_with_mmengine_runner(train: Callable) -> None:
-    work_dir = train([0.5, 0.75, 0.25, 0.625], 2, 4, own="runner_type = 'Runner'\n")
+    workers = [f'{split}_dataloader.persistent_workers=False' for split in ('train', 'val')]
+    work_dir = train([0.5, 0.75, 0.25, 0.625],
+                     2,
+                     4,
+                     own="runner_type = 'Runner'\n",
+                     options=tuple(workers))
     assert list_checkpoint_files(work_dir) == {'iter_4.pth', 'best_score_iter_4.pth'}
 
 
