@@ -86,9 +86,8 @@ def format_report(source: Source) -> Iterator[str]:
     total = sum(source.report.counts.values())
     yield f'{source.name}: {format_count(source.num_images, "image")}{annotations}, ' \
           f'{format_count(total, "finding") if total else "no findings"}'
-    use, skip = 'evaluation', ''
-    if source.split == 'train':
-        use, skip = 'training', ', or skips them (--on-bad-sample skip)'
+    use = 'evaluation' if source.split == 'test' else 'training'  # which evaluates, too
+    skip = ', or skips them (--on-bad-sample skip)' if source.split == 'train' else ''
     groups = defaultdict(list)
     for finding in source.report.findings:
         groups[finding.rule, finding.effect].append(finding)

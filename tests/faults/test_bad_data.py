@@ -92,12 +92,13 @@ def train(run_tool: Callable, data: Path, tmp_path: Path) -> Callable[..., str]:
 
 def test_only_training_skips_samples() -> None:
     lines = {}
-    for split in ('train', 'val'):
+    for split in ('train', 'val', 'test'):
         source = Source(f'{split}_dataloader.dataset', split, ConfigDict(), Usage(masks=False))
         source.report.add(Finding('damaged-image', 'a.jpg is truncated'))
         lines[split] = list(format_report(source))[1]
     assert 'training stops at them, or skips them (--on-bad-sample skip)' in lines['train']
-    assert 'evaluation stops at them. To do: ' in lines['val']
+    assert 'training stops at them. To do: ' in lines['val']
+    assert 'evaluation stops at them. To do: ' in lines['test']
 
 
 def list_images(data: Path, layout: str) -> list[Path]:
